@@ -1,0 +1,113 @@
+"""The configuration: frozen, built once by the CLI, one section per process. The CLI's flags derive from the fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .model_files import ModelFiles
+from .vocabulary import Vocabulary
+
+
+def option(default: Any, help_text: str, *, flag: str | None = None, metavar: str | None = None) -> Any:
+    """A field that is also a CLI flag. ``flag`` overrides ``--field-name``."""
+    return field(default=default, metadata={"help": help_text, "flag": flag, "metavar": metavar})
+
+
+def option_list(help_text: str, *, flag: str, metavar: str) -> Any:
+    """A field that is a repeatable CLI flag."""
+    return field(default=(), metadata={"help": help_text, "flag": flag, "metavar": metavar})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The HTTP front."""
+
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(8000, "TCP port to listen on; 0 takes a free one")
+    served_model_name: str | None = option(None, "the model's name in the API (default: derived from MODEL)")
+    keep_alive_s: float = option(
+        15.0, "seconds of silence before a stream sends a comment line; 0 never", flag="--sse-keep-alive"
+    )
+    max_body_bytes: int = option(32 * 1024 * 1024, "largest request body; larger ones get 413")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Admission, chunking and the prefix cache."""
+
+    chunked_prefill_size: int | None = option(
+        None, "prefill tokens per step (default: 256 on the CPU, 2048 on CUDA)", metavar="TOKENS"
+    )
+    schedule_policy: Literal["fcfs", "lpm", "priority"] = option(
+        "fcfs", "order of the waiting queue: first come, longest prefix match (bounded waiting), or priority"
+    )
+    schedule_conservativeness: float = option(
+        1.0, "how much of the expected output admission reserves; more means fewer retractions"
+    )
+    disable_radix_cache: bool = option(False, "never reuse the KV of earlier prompts")
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """The model, its device and its memory."""
+
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "where the model runs")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "weights and KV cache (auto: bfloat16)")
+    attention_backend: str = option("auto", "attention implementation; auto picks the fastest that works here")
+    context_length: int | None = option(None, "longest prompt + output (default: the model's)", metavar="TOKENS")
+    max_total_tokens: int | None = option(
+        None, "size of the KV pool (default: from free memory, at most 4 GiB on the CPU)", metavar="TOKENS"
+    )
+    mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool")
+    page_size: int = option(16, "tokens per KV page", metavar="TOKENS")
+    max_running_requests: int = option(256, "most requests that run at once", metavar="N")
+    sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS")
+    sim_script: str | None = option(None, "MODEL sim: JSON file of {prompt prefix: output}", metavar="FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Logging, the same in every process."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe level that is printed")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """Everything ``ebbtide serve`` was told."""
+
+    model: str = "smollm2"
+    server: ServerConfig = field(default_factory=ServerConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """ZMQ addresses of one daemon; each process binds its own and connects to the others."""
+
+    front: str
+    scheduler: str
+    detokenizer: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSection:
+    """All that the scheduler process is told; sent once, before it starts."""
+
+    files: ModelFiles
+    scheduler: SchedulerConfig
+    runner: RunnerConfig
+    log: LogConfig
+    addresses: Addresses
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizerSection:
+    """All that the detokenizer process is told; sent once, before it starts."""
+
+    vocabulary: Vocabulary
+    log: LogConfig
+    addresses: Addresses

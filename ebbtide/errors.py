@@ -1,0 +1,54 @@
+"""The three kinds of error, and nothing about who handles them.
+
+    EbbtideError
+    ├── StartupError         the daemon cannot start: one sentence for the operator
+    ├── Rejected             the client's fault or the server's refusal: an HTTP status and OpenAI's error fields
+    ├── PlanError            a step plan that the runner cannot carry out: our bug
+    └── InvariantViolation   the memory books do not balance: our bug
+"""
+
+from __future__ import annotations
+
+
+class EbbtideError(Exception):
+    """Base of everything ebbtide raises on purpose."""
+
+
+class StartupError(EbbtideError):
+    """The daemon cannot start. The message is one sentence that says what to change."""
+
+
+class Rejected(EbbtideError):
+    """A request is refused, with the answer that the client gets.
+
+    ``kind`` is the ``type`` of OpenAI's error object. ``retry_after_s`` becomes the Retry-After header;
+    ``should_retry`` False becomes ``x-should-retry: false``, which the official clients obey.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
+
+
+class PlanError(EbbtideError):
+    """A step plan reaches outside its row, its page table or the pool."""
+
+
+class InvariantViolation(EbbtideError):
+    """The memory books do not balance. The message names the pages and their holders."""

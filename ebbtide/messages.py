@@ -1,0 +1,229 @@
+"""Every message that crosses a process boundary, as plain data. Nothing here does work.
+
+Field order is the wire format (msgpack arrays): both ends are always the same version of ebbtide.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+Finish = str  # "stop" | "length" | "abort": the values that travel; the HTTP layer maps them
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of the tagged messages."""
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Base of what messages are made of."""
+
+
+# ---------------------------------------------------------------------- a request
+
+
+class SamplingParams(Part):
+    """How tokens are drawn. All values are checked and complete when they leave the front.
+
+    max_tokens: output tokens, ≥ 1; the front fills in the rest of the context when the client gave none.
+    temperature: 0 is greedy. top_k: 0 is off. logprobs: None is off, k ≥ 0 asks for k alternatives.
+    seed: always set; the draw of output token i is a function of (seed, i) and the logits only.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    seed: int = 0
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+
+class TextParams(Part):
+    """What the detokenizer needs to turn tokens into the client's text."""
+
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+
+
+class GenerateReq(Message):
+    """Front → scheduler: one prompt and its choices.
+
+    rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
+    namespace: part of the prefix-cache key, "" for the shared one; its first characters are a type tag that no client chooses.
+    """
+
+    rids: tuple[str, ...]
+    prompt: list[int]
+    sampling: SamplingParams
+    text: TextParams = TextParams()
+    priority: int = 0
+    namespace: str = ""
+
+
+class AbortReq(Message):
+    """Front → scheduler: this request is no longer wanted. Scheduler → front: this request was given up.
+
+    num_output_tokens: how many output tokens the client may still expect before this end (scheduler → front only).
+    status, code, message: the HTTP answer (scheduler → front only).
+    """
+
+    rid: str
+    reason: str
+    status: int = 0
+    code: str | None = None
+    message: str = ""
+    num_output_tokens: int = 0
+
+
+class FinishReq(Message):
+    """Front → scheduler: a stop string ended this request after ``num_output_tokens`` output tokens."""
+
+    rid: str
+    num_output_tokens: int
+
+
+ToScheduler = GenerateReq | AbortReq | FinishReq
+
+
+# ---------------------------------------------------------------------- tokens on their way out
+
+
+class TokenLogprob(Part):
+    """Log-probability of one chosen token and of the most likely ones (at most ``SamplingParams.logprobs``)."""
+
+    logprob: float
+    top_ids: list[int] = []
+    top_logprobs: list[float] = []
+
+
+class StreamStart(Part):
+    """What the detokenizer must know before a request's first token.
+
+    prompt_tail: the prompt's last tokens (at most 8), so that a character split across the boundary comes out whole.
+    """
+
+    text: TextParams
+    prompt_tail: list[int]
+    cached_tokens: int
+
+
+class PressureUsage(Part):
+    """What memory pressure cost one request; only present when it was retracted."""
+
+    num_retractions: int
+    recomputed_tokens: int
+    queue_ms: int
+
+
+class TokenItem(Part):
+    """New output tokens of one request in one step.
+
+    start: only on the first item of a request. finish "abort" closes the entry: the AbortReq says why.
+    stop_token: the token id that ended it, when one did (its text is not part of the answer).
+    """
+
+    rid: str
+    tokens: list[int]
+    start: StreamStart | None = None
+    finish: Finish | None = None
+    stop_token: int | None = None
+    logprobs: list[TokenLogprob] | None = None
+    pressure: PressureUsage | None = None
+
+
+class TokenBatch(Message):
+    """Scheduler → detokenizer: everything one step produced, at most one message a step."""
+
+    items: list[TokenItem]
+
+
+ToDetokenizer = TokenBatch
+
+
+class TextAlternative(Part):
+    """One token as text: ``raw`` are its bytes, which may be a fraction of a character."""
+
+    token: str
+    raw: bytes
+    logprob: float
+
+
+class TextLogprob(Part):
+    """The chosen token and the most likely ones at one output position."""
+
+    chosen: TextAlternative
+    top: list[TextAlternative] = []
+
+
+class TextItem(Part):
+    """New text of one request.
+
+    tokens: the output token ids covered by this item, also when its text is empty because characters are held back.
+    matched: the stop string or stop token id that ended it. cached_tokens: only on the first item.
+    num_output_tokens: total so far; on a stop string, the count at which the answer ends.
+    """
+
+    rid: str
+    text: str
+    tokens: list[int]
+    num_output_tokens: int
+    finish: Finish | None = None
+    matched: str | int | None = None
+    logprobs: list[TextLogprob] | None = None
+    cached_tokens: int | None = None
+    pressure: PressureUsage | None = None
+
+
+class TextBatch(Message):
+    """Detokenizer → front: the text of one TokenBatch."""
+
+    items: list[TextItem]
+
+
+# ---------------------------------------------------------------------- about the processes
+
+
+class Stats(Message):
+    """Scheduler → front: one snapshot for the metrics registry, at most every 100 ms and once on becoming idle.
+
+    totals are monotone over the scheduler's life; observations are the histogram samples since the last snapshot.
+    A key is the metric's name without the prefix; one label is written ``name{label=value}``.
+    """
+
+    gauges: dict[str, float]
+    totals: dict[str, float]
+    observations: dict[str, list[float]]
+
+
+class Heartbeat(Message):
+    """A child's loop is alive. ``handled`` counts the messages it has taken from its inbox."""
+
+    source: str
+    handled: int
+
+
+ToFront = AbortReq | Stats | Heartbeat | TextBatch
+
+
+class RunnerInfo(Part):
+    """What the model runner measured; said once when ready. The pool has ``num_pages`` pages of ``page_size`` tokens."""
+
+    context_length: int
+    vocab_size: int
+    num_pages: int
+    page_size: int
+    num_rows: int
+    eos_token_ids: tuple[int, ...]
+    pool_bytes: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    attention: str = ""
+    max_in_flight: int = 1

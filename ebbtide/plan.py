@@ -1,0 +1,91 @@
+"""The step plan: the whole protocol between the scheduler and a model runner.
+
+A plan is idempotent and complete: there is no finish, resume or free message. Whatever a row needs from its first step
+on travels with the first item of every admission, so nothing survives from the row's last tenant.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .messages import Part, RunnerInfo, SamplingParams, TokenLogprob
+
+
+class RowInit(Part):
+    """The sampling state of a row in full; the runner rebuilds the row from it.
+
+    prompt_len: tokens; the sample that follows position p is output token ``p + 1 - prompt_len``.
+    known: prompt and outputs so far, cached ones too; empty when no penalty needs them.
+    """
+
+    sampling: SamplingParams
+    prompt_len: int
+    known: list[int] = []
+
+
+class PlanItem(Part):
+    """Some tokens of one row.
+
+    start: position of the first token. tokens: their ids, or None for "one token: your own last sample".
+    pages: before computing, write these page numbers into the row's page table from ``page_index`` on.
+    samples: whether the last token's logits are sampled. init: only on the first item of an admission.
+    """
+
+    row: int
+    start: int
+    tokens: list[int] | None
+    pages: list[int] = []
+    page_index: int = 0
+    samples: bool = True
+    init: RowInit | None = None
+
+
+class StepPlan(Part):
+    """One forward: decode items first, then prefill chunks. At most one item a row."""
+
+    number: int
+    items: list[PlanItem]
+
+
+class StepResult(Part):
+    """tokens: one per sampling item, in plan order. logprobs: parallel to tokens; None when no row asked."""
+
+    number: int
+    tokens: list[int]
+    logprobs: list[TokenLogprob | None] | None = None
+
+
+class Runner(Protocol):
+    """Carries out plans in order. At most ``info.max_in_flight`` plans may be uncollected."""
+
+    @property
+    def info(self) -> RunnerInfo: ...
+
+    def submit(self, plan: StepPlan) -> None:
+        """Start a plan; returns when its inputs are read, not when it is computed."""
+
+    def collect(self) -> StepResult:
+        """The result of the oldest uncollected plan; waits for it."""
+
+
+def pages_for(num_tokens: int, page_size: int) -> int:
+    """Whole pages that hold ``num_tokens`` tokens: the formula of admission, demand, allocation and refusal alike."""
+    return -(-num_tokens // page_size)
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """Seed of choice ``choice`` of n: choice 0 keeps the request's seed, the others get an unrelated one.
+
+    The mixing is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    """
+    if choice == 0:
+        return seed
+    mixed = (seed + choice * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return (mixed ^ (mixed >> 31)) - (1 << 63)
+
+
+def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
+    """Whether a request may enter: it can get at least two tokens, or the one it asked for, out of the whole pool."""
+    return pages_for(prompt_len + min(max_tokens, 2) - 1, info.page_size) <= info.num_pages
