@@ -1,0 +1,66 @@
+"""The K/V memory of all layers. Knows slots and pages by number, not who holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What a model keeps per token: ``num_layers`` times K and V of ``num_kv_heads`` heads of ``head_dim`` numbers."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+
+    def token_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one token's K and V over all layers."""
+        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * dtype.itemsize
+
+
+class KVPool:
+    """K and V of ``num_pages`` pages of ``page_size`` tokens; slot ``page * page_size + i`` is token i of a page.
+
+    data: [layers, 2, slots, kv_heads, head_dim], written once at construction so that the memory is really there.
+    """
+
+    def __init__(
+        self, shape: KVShape, num_pages: int, page_size: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.shape = shape
+        self.num_pages = num_pages
+        self.page_size = page_size
+        size = (shape.num_layers, 2, num_pages * page_size, shape.num_kv_heads, shape.head_dim)
+        # fill_ and not zeros: zero pages come from the kernel only when they are touched.
+        self.data = torch.empty(size, dtype=dtype, device=device).fill_(0)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of K and V."""
+        return self.data.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the pool lies."""
+        return self.data.device
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the pool."""
+        return self.data.nbytes
+
+    def keys(self, layer: int) -> Tensor:
+        """K of one layer: a view, [slots, kv_heads, head_dim]."""
+        return self.data[layer, 0]
+
+    def values(self, layer: int) -> Tensor:
+        """V of one layer: a view, [slots, kv_heads, head_dim]."""
+        return self.data[layer, 1]
+
+    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store K and V, both [T, kv_heads, head_dim], of the tokens whose slots are int64 [T]."""
+        self.data[layer, 0].index_copy_(0, slots, k)
+        self.data[layer, 1].index_copy_(0, slots, v)
