@@ -1,0 +1,90 @@
+# The same commands for people and for CI. `make` alone lists them.
+#
+#   PYTHON    interpreter that makes the virtual environment          (python3)
+#   PIP_ARGS  more arguments for every pip install, e.g. an index of CPU-only torch wheels
+#   MODEL     what to serve: smollm2, sim, a folder, a .gguf file, a Hub id
+#   HOST PORT where to serve                                          (127.0.0.1 8000)
+#   ARGS      more arguments for `ebbtide serve`, `ebbtide bench` or pytest
+
+PYTHON ?= python3
+PIP_ARGS ?=
+MODEL ?= smollm2
+HOST ?= 127.0.0.1
+PORT ?= 8000
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+
+# Stamps live in the environment they describe: removing .venv removes them too.
+CREATED := $(VENV)/.created
+TOOLS := $(VENV)/.build-tools
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+INPUTS := pyproject.toml setup.py constraints.txt ebbtide/__init__.py
+
+# Two pytest workers share the machine: one thread each inside the tensor library.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help serve test soak lint bench clean
+
+help:
+	@echo 'make serve   install, fetch the default model, serve it on http://$(HOST):$(PORT)'
+	@echo 'make test    install, then formatting, lint, types and the whole test suite'
+	@echo 'make soak    the long tests (minutes to hours)'
+	@echo 'make lint    formatting, lint and types only'
+	@echo 'make bench   measure a server that is running on http://$(HOST):$(PORT)'
+	@echo 'make clean   remove everything that make has put into this folder'
+
+serve: $(RUNTIME)
+ifeq ($(MODEL),smollm2)
+	@$(BIN)/ebbtide pull smollm2
+endif
+	@exec $(BIN)/ebbtide serve $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
+
+test: lint
+	@$(BIN)/ebbtide pull smollm2
+	$(PYTEST) -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
+
+soak: $(DEV)
+	@$(BIN)/ebbtide pull smollm2
+	$(PYTEST) -m soak $(ARGS)
+
+lint: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict -p ebbtide
+
+bench: $(RUNTIME)
+	@$(BIN)/ebbtide bench --base-url http://$(HOST):$(PORT)/v1 $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist ebbtide.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo 'ebbtide needs Python 3.11 or newer: say which one with make PYTHON=...' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' \
+		|| { echo 'Python has no venv module: on Debian and Ubuntu, apt-get install python3-venv.' >&2; exit 1; }
+	@echo 'Making the virtual environment $(VENV).'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(TOOLS): $(CREATED) constraints.txt
+	@$(PIP_INSTALL) --quiet setuptools wheel
+	@touch $@
+
+# No build isolation: the pinned setuptools builds the package, not whichever is newest today.
+$(RUNTIME): $(TOOLS) $(INPUTS)
+	@echo 'Installing ebbtide (some minutes the first time).'
+	@$(PIP_INSTALL) --no-build-isolation -e .
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	@echo 'Installing the development tools.'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[dev]'
+	@touch $@
