@@ -12,15 +12,15 @@ FOLDERS = ("server", "scheduler", "model_runner", "tokenizer_mgr", "detokenizer"
 def check_links(package: Path) -> None:
     """End the build with one sentence unless every folder is reachable inside ``package``.
 
-    In a checkout they are links (``ebbtide/server -> ../server``), in an sdist real folders. A zip download, or git with
-    ``core.symlinks=false``, leaves small text files instead, and the build would silently produce an empty package.
+    In a checkout they are links (``ebbtide/server -> ../server``), in an sdist real folders. A zip download, or git
+    with ``core.symlinks=false``, leaves small text files instead, and the package would lack its parts in silence.
     """
     broken = [name for name in FOLDERS if not (package / name / "__init__.py").is_file()]
     if broken:
         names = ", ".join(f"ebbtide/{name}" for name in broken)
         raise SystemExit(
-            f"ebbtide cannot be built from this tree because {names} should be symbolic links to the folders of the same "
-            "name and are not: clone with git (core.symlinks=true) instead of downloading a zip file."
+            f"ebbtide cannot be built from this tree because {names} should be symbolic links to the folders of "
+            "the same name and are not: clone with git (core.symlinks=true) instead of downloading a zip file."
         )
 
 

@@ -1,0 +1,186 @@
+"""Who may import whom, and what the pure files must not touch. The rules are those of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("server", "scheduler", "model_runner", "tokenizer_mgr", "detokenizer")
+
+# folder or file -> the folders it may name all the same: where the parts are put together.
+COMPOSITION = {
+    "server": {"tokenizer_mgr"},
+    "scheduler/process.py": {"model_runner"},
+    "ebbtide/commands": set(FOLDERS),
+}
+DISPATCHER = "server/cli.py"
+IMPURE_SCHEDULER_FILES = {"process.py", "watchdog.py", "kv_events.py"}
+IMPURE_MODULES = {"torch", "zmq", "time", "datetime", "random", "secrets", "uuid", "asyncio", "socket", "threading"}
+IMPURE_NAMES = {"os.urandom", "os.getrandom", "numpy.random", "np.random"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, absolute, and how it was written. level: number of leading dots."""
+
+    module: str
+    line: int
+    level: int = 0
+
+
+def imports_of(tree: ast.Module, package: str) -> Iterator[Import]:
+    """Every import of a file in ``package``; ``from . import x`` counts as ``package.x``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = parts[: len(parts) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield Import(module, node.lineno, node.level)
+            # A name may be a module: `from ebbtide import scheduler` reaches into scheduler/.
+            yield from (Import(f"{module}.{alias.name}", node.lineno, node.level) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("import_module", "importlib.import_module"):
+            yield from (Import(str(arg.value), node.lineno) for arg in node.args[:1] if isinstance(arg, ast.Constant))
+
+
+def allowed_folders(path: str) -> set[str]:
+    """The folders that the file may import from besides its own."""
+    return {
+        name for place, names in COMPOSITION.items() if path == place or path.startswith(f"{place}/") for name in names
+    }
+
+
+def violations(path: str, source: str) -> list[str]:
+    """What is wrong with the file ``path`` (relative to the root, links not followed); empty when nothing is."""
+    tree = ast.parse(source)
+    folder = path.split("/")[0]
+    prefix = [] if folder == "ebbtide" else ["ebbtide"]
+    package = ".".join([*prefix, *path.split("/")[:-1]])
+    found = list(imports_of(tree, package))
+    problems = [problem for item in found for problem in _import_problems(path, folder, item)]
+    if folder == "scheduler" and path.split("/")[-1] not in IMPURE_SCHEDULER_FILES:
+        problems += _purity_problems(path, tree, found)
+    return sorted(set(problems))
+
+
+def _import_problems(path: str, folder: str, item: Import) -> Iterator[str]:
+    where = f"{path}:{item.line}"
+    root, _, rest = item.module.partition(".")
+    if root in FOLDERS and item.level == 0:
+        yield f"{where}: import {root}/ as ebbtide.{root}, not by its bare name"
+    if root == "torch" and folder != "model_runner":
+        yield f"{where}: torch belongs to model_runner/ only"
+    if root == "ebbtide" and rest:
+        problem = _inner_problem(path, folder, rest.split(".")[0], relative=item.level > 0)
+        if problem is not None:
+            yield f"{where}: {problem}"
+
+
+def _inner_problem(path: str, folder: str, target: str, *, relative: bool) -> str | None:
+    """What is wrong with importing ``ebbtide.<target>`` in ``path``."""
+    if target in FOLDERS and target != folder:
+        return None if target in allowed_folders(path) else f"{folder}/ must not import {target}/"
+    if target == "commands" and folder in FOLDERS and path != DISPATCHER:
+        return f"only {DISPATCHER} may import the commands"
+    own = target == folder or (folder == "ebbtide" and path.count("/") == 1)
+    if own and not relative:
+        return f"inside {folder}/ import relatively"
+    if relative and target != folder and folder in FOLDERS:
+        return f"across folders import ebbtide.{target} by its full name"
+    return None
+
+
+def _purity_problems(path: str, tree: ast.Module, found: list[Import]) -> Iterator[str]:
+    for item in found:
+        if item.module.split(".")[0] in IMPURE_MODULES or item.module in IMPURE_NAMES:
+            yield f"{path}:{item.line}: {item.module} in a pure scheduler file"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in IMPURE_NAMES:
+            yield f"{path}:{node.lineno}: {ast.unparse(node)} in a pure scheduler file"
+
+
+def source_files() -> list[Path]:
+    """Every Python file of the product, each once: the links in ebbtide/ are not followed."""
+    files = list((ROOT / "ebbtide").glob("*.py"))
+    for folder in (*FOLDERS, "ebbtide/commands"):
+        files += (ROOT / folder).rglob("*.py")
+    return sorted(files)
+
+
+def test_every_folder_is_linked_into_the_package() -> None:
+    for name in FOLDERS:
+        link = ROOT / "ebbtide" / name
+        assert link.is_symlink(), f"ebbtide/{name} is not a link"
+        assert str(link.readlink()) == f"../{name}"
+        assert (link / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_keeps_to_the_import_rules(path: Path) -> None:
+    assert violations(path.relative_to(ROOT).as_posix(), path.read_text()) == []
+
+
+BROKEN = {
+    "absolute import of one's own folder": ("scheduler/core.py", "from ebbtide.scheduler.request import Request"),
+    "own folder through the package": ("scheduler/core.py", "from ebbtide import scheduler"),
+    "bare name of a folder": ("scheduler/core.py", "import scheduler.request"),
+    "bare name of another folder": ("server/app.py", "from detokenizer.stream import Stream"),
+    "another folder": ("scheduler/core.py", "from ebbtide.detokenizer.stream import Stream"),
+    "another folder through the package": ("detokenizer/stream.py", "from ebbtide import scheduler"),
+    "another folder inside a function": ("scheduler/core.py", "def f():\n    import ebbtide.server.app"),
+    "another folder through dots": ("scheduler/memory/ledger.py", "from ...server import app"),
+    "another folder by import_module": (
+        "server/app.py",
+        "import importlib\nimportlib.import_module('ebbtide.scheduler')",
+    ),
+    "the runner outside process.py": ("scheduler/core.py", "from ebbtide.model_runner import build_runner"),
+    "a folder from the vocabulary": ("ebbtide/messages.py", "from .scheduler.request import Request"),
+    "a folder from the vocabulary by name": ("ebbtide/messages.py", "from ebbtide.scheduler import core"),
+    "the vocabulary by its own full name": ("ebbtide/plan.py", "from ebbtide.messages import Part"),
+    "a command from a part": ("server/app.py", "from ebbtide.commands.pull import pull"),
+    "the vocabulary through dots": ("scheduler/core.py", "from ..messages import TokenBatch"),
+    "torch outside the runner": ("server/app.py", "import torch.nn as nn"),
+    "torch in a command": ("ebbtide/commands/bench.py", "from torch import Tensor"),
+    "torch in the scheduler": ("scheduler/process.py", "def f():\n    import torch"),
+    "a clock": ("scheduler/core.py", "import time"),
+    "a clock by name": ("scheduler/memory/ledger.py", "from time import monotonic"),
+    "dates": ("scheduler/policy.py", "from datetime import datetime"),
+    "randomness": ("scheduler/policy.py", "import random"),
+    "randomness of the system": ("scheduler/policy.py", "import os\nos.urandom(8)"),
+    "randomness of numpy": ("scheduler/policy.py", "import numpy as np\nnp.random.default_rng()"),
+    "sockets": ("scheduler/core.py", "import zmq.asyncio"),
+}
+
+
+@pytest.mark.parametrize(("path", "source"), BROKEN.values(), ids=BROKEN.keys())
+def test_checker_finds(path: str, source: str) -> None:
+    assert violations(path, source) != []
+
+
+ALLOWED = {
+    "a neighbour": ("scheduler/core.py", "from .memory.ledger import Ledger"),
+    "a neighbour one folder up": ("scheduler/memory/radix_cache.py", "from ..request import Request"),
+    "the vocabulary": ("scheduler/core.py", "from ebbtide.messages import TokenBatch\nimport ebbtide.plan"),
+    "the front's two folders": ("server/app.py", "from ebbtide.tokenizer_mgr.prompts import Prompts"),
+    "the runner's builder": ("scheduler/process.py", "from ebbtide.model_runner import build_runner\nimport time, zmq"),
+    "the dispatcher": ("server/cli.py", "from ebbtide.commands import bench"),
+    "a command": ("ebbtide/commands/simulate.py", "from ebbtide.scheduler.core import Scheduler"),
+    "torch in the runner": ("model_runner/layers/linear.py", "import torch"),
+    "the impure files": ("scheduler/watchdog.py", "import time"),
+    "a vocabulary neighbour": ("ebbtide/plan.py", "from .messages import Part"),
+    "an unrelated attribute": (
+        "scheduler/core.py",
+        "class A:\n    time: int\n\ndef f(a: A) -> int:\n    return a.time",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "source"), ALLOWED.values(), ids=ALLOWED.keys())
+def test_checker_accepts(path: str, source: str) -> None:
+    assert violations(path, source) == []
