@@ -19,8 +19,8 @@ def check_links(package: Path) -> None:
     if broken:
         names = ", ".join(f"ebbtide/{name}" for name in broken)
         raise SystemExit(
-            f"ebbtide cannot be built from this tree because {names} should be symbolic links to the folders of "
-            "the same name and are not: clone with git (core.symlinks=true) instead of downloading a zip file."
+            f"ebbtide cannot be built from this tree: {names} must each be a symbolic link to the folder of the same "
+            "name, so clone with git (core.symlinks=true) instead of downloading a zip file."
         )
 
 
