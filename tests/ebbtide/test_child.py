@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -24,11 +24,21 @@ def tiny_child_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def child(capfd: pytest.CaptureFixture[str]) -> Iterator[Child]:
-    """A child whose stderr is captured (capfd comes first: a child keeps the stderr that it was born with)."""
-    child = Child("tiny_child", "tiny")
-    yield child
-    end_children([child], 0.0)
+def start() -> Iterator[Callable[[], Child]]:
+    """Starts children, and ends them after the test."""
+    children: list[Child] = []
+
+    def start_one() -> Child:
+        children.append(Child("tiny_child", "tiny"))
+        return children[-1]
+
+    yield start_one
+    end_children(children, 0.0)
+
+
+@pytest.fixture
+def child(start: Callable[[], Child]) -> Child:
+    return start()
 
 
 def tell(child: Child, behaviour: str, ballast: str = "") -> None:
@@ -75,7 +85,10 @@ def test_children_ignore_sigint_and_lead_their_own_session(child: Child) -> None
     assert child.exit_code == 0
 
 
-def test_startup_error_reaches_the_parent_as_one_sentence(child: Child, capfd: pytest.CaptureFixture[str]) -> None:
+def test_startup_error_reaches_the_parent_as_one_sentence(
+    start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
+) -> None:
+    child = start()  # within the test, or its stderr would not be capfd's
     tell(child, "fail")
     assert statuses(child)[-1] == Status("failed", "There is no moon tonight.")
     end_children([child], 10.0)
@@ -83,7 +96,10 @@ def test_startup_error_reaches_the_parent_as_one_sentence(child: Child, capfd: p
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_unknown_error_is_logged_with_its_traceback(child: Child, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unknown_error_is_logged_with_its_traceback(
+    start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
+) -> None:
+    child = start()  # within the test, or its stderr would not be capfd's
     tell(child, "break")
     assert statuses(child)[-1].kind == "progress"
     assert child.how_it_ended() == "The tiny process ended with exit code 1; its log says why."
