@@ -21,7 +21,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 # ---------------------------------------------------------------------- a request
 
 
-class SamplingParams(Part):
+class SamplingParams(Part, frozen=True):
     """How tokens are drawn. All values are checked and complete when they leave the front.
 
     max_tokens: output tokens, ≥ 1; the front fills in the rest of the context when the client gave none.
@@ -45,7 +45,7 @@ class SamplingParams(Part):
     logprobs: int | None = None
 
 
-class TextParams(Part):
+class TextParams(Part, frozen=True):
     """What the detokenizer needs to turn tokens into the client's text."""
 
     stop: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class TextParams(Part):
     skip_special_tokens: bool = True
 
 
-class GenerateReq(Message):
+class GenerateReq(Message, frozen=True):
     """Front → scheduler: one prompt and its choices.
 
     rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
@@ -68,7 +68,7 @@ class GenerateReq(Message):
     namespace: str = ""
 
 
-class AbortReq(Message):
+class AbortReq(Message, frozen=True):
     """Front → scheduler: this request is no longer wanted. Scheduler → front: this request was given up.
 
     num_output_tokens: how many output tokens the client may still expect before this end (scheduler → front only).
@@ -83,7 +83,7 @@ class AbortReq(Message):
     num_output_tokens: int = 0
 
 
-class FinishReq(Message):
+class FinishReq(Message, frozen=True):
     """Front → scheduler: a stop string ended this request after ``num_output_tokens`` output tokens."""
 
     rid: str
@@ -96,7 +96,7 @@ ToScheduler = GenerateReq | AbortReq | FinishReq
 # ---------------------------------------------------------------------- tokens on their way out
 
 
-class TokenLogprob(Part):
+class TokenLogprob(Part, frozen=True):
     """Log-probability of one chosen token and of the most likely ones (at most ``SamplingParams.logprobs``)."""
 
     logprob: float
@@ -104,7 +104,7 @@ class TokenLogprob(Part):
     top_logprobs: list[float] = []
 
 
-class StreamStart(Part):
+class StreamStart(Part, frozen=True):
     """What the detokenizer must know before a request's first token.
 
     prompt_tail: the prompt's last tokens (at most 8), so that a character split across the boundary comes out whole.
@@ -115,7 +115,7 @@ class StreamStart(Part):
     cached_tokens: int
 
 
-class PressureUsage(Part):
+class PressureUsage(Part, frozen=True):
     """What memory pressure cost one request; only present when it was retracted."""
 
     num_retractions: int
@@ -123,7 +123,7 @@ class PressureUsage(Part):
     queue_ms: int
 
 
-class TokenItem(Part):
+class TokenItem(Part, frozen=True):
     """New output tokens of one request in one step.
 
     start: only on the first item of a request. finish "abort" closes the entry: the AbortReq says why.
@@ -139,7 +139,7 @@ class TokenItem(Part):
     pressure: PressureUsage | None = None
 
 
-class TokenBatch(Message):
+class TokenBatch(Message, frozen=True):
     """Scheduler → detokenizer: everything one step produced, at most one message a step."""
 
     items: list[TokenItem]
@@ -148,7 +148,7 @@ class TokenBatch(Message):
 ToDetokenizer = TokenBatch
 
 
-class TextAlternative(Part):
+class TextAlternative(Part, frozen=True):
     """One token as text: ``raw`` are its bytes, which may be a fraction of a character."""
 
     token: str
@@ -156,14 +156,14 @@ class TextAlternative(Part):
     logprob: float
 
 
-class TextLogprob(Part):
+class TextLogprob(Part, frozen=True):
     """The chosen token and the most likely ones at one output position."""
 
     chosen: TextAlternative
     top: list[TextAlternative] = []
 
 
-class TextItem(Part):
+class TextItem(Part, frozen=True):
     """New text of one request.
 
     tokens: the output token ids covered by this item, also when its text is empty because characters are held back.
@@ -182,7 +182,7 @@ class TextItem(Part):
     pressure: PressureUsage | None = None
 
 
-class TextBatch(Message):
+class TextBatch(Message, frozen=True):
     """Detokenizer → front: the text of one TokenBatch."""
 
     items: list[TextItem]
@@ -191,7 +191,7 @@ class TextBatch(Message):
 # ---------------------------------------------------------------------- about the processes
 
 
-class Stats(Message):
+class Stats(Message, frozen=True):
     """Scheduler → front: one snapshot for the metrics registry, at most every 100 ms and once on becoming idle.
 
     totals are monotone over the scheduler's life; observations are the histogram samples since the last snapshot.
@@ -203,7 +203,7 @@ class Stats(Message):
     observations: dict[str, list[float]]
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True):
     """A child's loop is alive. ``handled`` counts the messages it has taken from its inbox."""
 
     source: str
@@ -213,7 +213,7 @@ class Heartbeat(Message):
 ToFront = AbortReq | Stats | Heartbeat | TextBatch
 
 
-class RunnerInfo(Part):
+class RunnerInfo(Part, frozen=True):
     """What the model runner measured; said once when ready. The pool has ``num_pages`` pages of ``page_size`` tokens."""
 
     context_length: int

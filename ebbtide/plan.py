@@ -11,7 +11,7 @@ from typing import Protocol
 from .messages import Part, RunnerInfo, SamplingParams, TokenLogprob
 
 
-class RowInit(Part):
+class RowInit(Part, frozen=True):
     """The sampling state of a row in full; the runner rebuilds the row from it.
 
     prompt_len: tokens; the sample that follows position p is output token ``p + 1 - prompt_len``.
@@ -23,7 +23,7 @@ class RowInit(Part):
     known: list[int] = []
 
 
-class PlanItem(Part):
+class PlanItem(Part, frozen=True):
     """Some tokens of one row.
 
     start: position of the first token. tokens: their ids, or None for "one token: your own last sample".
@@ -40,14 +40,14 @@ class PlanItem(Part):
     init: RowInit | None = None
 
 
-class StepPlan(Part):
+class StepPlan(Part, frozen=True):
     """One forward: decode items first, then prefill chunks. At most one item a row."""
 
     number: int
     items: list[PlanItem]
 
 
-class StepResult(Part):
+class StepResult(Part, frozen=True):
     """tokens: one per sampling item, in plan order. logprobs: parallel to tokens; None when no row asked."""
 
     number: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .messages import Part
 
 
-class Vocabulary(Part):
+class Vocabulary(Part, frozen=True):
     """Every token id's bytes. A text is the bytes of its tokens joined and decoded as UTF-8.
 
     pieces: index = token id; b"" for an id without text. special_ids: control tokens, left out of answers by default.
