@@ -46,11 +46,15 @@ class SamplingParams(Part, frozen=True):
 
 
 class TextParams(Part, frozen=True):
-    """What the detokenizer needs to turn tokens into the client's text."""
+    """What the detokenizer needs to turn tokens into the client's text.
+
+    min_tokens: as in SamplingParams; a stop string that completes before this many output tokens does not count.
+    """
 
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
+    min_tokens: int = 0
 
 
 class GenerateReq(Message, frozen=True):

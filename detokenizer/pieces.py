@@ -1,0 +1,45 @@
+"""Token ids as bytes and as log-probability entries. One table, shared by all requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ebbtide.messages import TextAlternative, TextLogprob, TokenLogprob
+from ebbtide.vocabulary import Vocabulary
+
+
+class Pieces:
+    """A vocabulary, ready to be looked up. An id that has no token (a padded embedding) has no text."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.strips_first_space = vocabulary.strips_first_space
+        self._all = vocabulary.pieces
+        self._plain = list(vocabulary.pieces)
+        for token in vocabulary.special_ids:
+            if token < len(self._plain):
+                self._plain[token] = b""
+
+    def of(self, token: int, *, skip_special: bool) -> bytes:
+        """The token's bytes; control tokens have none when they are skipped."""
+        table = self._plain if skip_special else self._all
+        return table[token] if 0 <= token < len(table) else b""
+
+    def joined(self, tokens: Iterable[int], *, skip_special: bool) -> bytes:
+        """The bytes of several tokens."""
+        return b"".join([self.of(token, skip_special=skip_special) for token in tokens])
+
+    def logprob(self, token: int, entry: TokenLogprob) -> TextLogprob:
+        """An output position's entry in text. Raises ValueError when ids and values do not pair."""
+        top = zip(entry.top_ids, entry.top_logprobs, strict=True)
+        return TextLogprob(self._alternative(token, entry.logprob), [self._alternative(i, value) for i, value in top])
+
+    def logprobs(self, tokens: Sequence[int], entries: Sequence[TokenLogprob]) -> list[TextLogprob]:
+        """One entry per token; entries beyond the tokens are left out."""
+        return [self.logprob(token, entry) for token, entry in zip(tokens, entries, strict=False)]
+
+    def _alternative(self, token: int, logprob: float) -> TextAlternative:
+        raw = self.of(token, skip_special=False)
+        if math.isnan(logprob):
+            raise ValueError(f"token {token} has no log-probability")
+        return TextAlternative(raw.decode("utf-8", "replace"), raw, logprob)

@@ -1,0 +1,184 @@
+"""The detokenizer process: tokens from the scheduler in, text to the front out, one message for each step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import zmq
+
+from ebbtide.channel import Receiver, Sender
+from ebbtide.child import Handshake, run_child
+from ebbtide.config import DetokenizerSection
+from ebbtide.errors import EbbtideError
+from ebbtide.messages import (
+    AbortReq,
+    Heartbeat,
+    TextBatch,
+    TextItem,
+    ToDetokenizer,
+    ToFront,
+    TokenBatch,
+    TokenItem,
+)
+from ebbtide.vocabulary import Vocabulary
+
+from .pieces import Pieces
+from .stream import TextStream
+
+log = logging.getLogger(__name__)
+HEARTBEAT_S = 0.5
+
+
+class Inbox(Protocol):
+    """Where token batches come from."""
+
+    handled: int
+
+    def drain(self, wait_s: float = 0.0) -> list[TokenBatch]:
+        """All batches that are here; when there are none, the first ones within ``wait_s`` seconds."""
+
+
+class Outbox(Protocol):
+    """Where text goes."""
+
+    def send(self, message: ToFront) -> bool:
+        """Queue a message without waiting; False when it was not taken."""
+
+
+class Detokenizer:
+    """The streams of all open requests. An entry comes with ``start`` and leaves with the request's closing item."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._pieces = Pieces(vocabulary)
+        self._streams: dict[str, TextStream] = {}
+        self._ended: set[str] = set()  # ended here; the scheduler has not closed them yet
+        self._failed: list[AbortReq] = []
+
+    @property
+    def num_open(self) -> int:
+        """Requests that it remembers, ended or not."""
+        return len(self._streams) + len(self._ended)
+
+    def convert(self, batch: TokenBatch) -> TextBatch:
+        """The batch as text, in the same order; items of requests that have ended here are left out."""
+        items = [self._one(item) for item in batch.items]
+        return TextBatch([item for item in items if item is not None])
+
+    def take_failures(self) -> list[AbortReq]:
+        """Requests given up since the last call because they could not be turned into text."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def _one(self, item: TokenItem) -> TextItem | None:
+        """One request's text. It is this request's outermost frame: an error ends the request, not the others."""
+        if item.start is not None:
+            self._streams[item.rid] = TextStream(self._pieces, item.start)
+            self._ended.discard(item.rid)
+        stream = self._streams.get(item.rid)
+        if stream is None:
+            self._skip(item)
+            return None
+        try:
+            text = self._text(stream, item)
+        except Exception:
+            log.exception("request %s cannot be turned into text and is given up", item.rid)
+            message = "The answer could not be turned into text."
+            self._failed.append(AbortReq(item.rid, "detokenizer", 500, "internal_error", message))
+            self._forget(item)
+            return None
+        if text.finish is not None:
+            self._forget(item)
+        return text
+
+    def _text(self, stream: TextStream, item: TokenItem) -> TextItem:
+        tokens = item.tokens
+        silent = item.stop_token is not None and tokens[-1:] == [item.stop_token]  # its text is not in the answer
+        released = stream.push(tokens[:-1] if silent else tokens)
+        stopped = released.stop is not None
+        text = released.text
+        if not stopped and silent:
+            stream.num_tokens += 1
+        if not stopped and item.finish is not None:
+            text += stream.flush()
+        tokens = tokens[: released.num_tokens] if stopped else tokens
+        return TextItem(
+            rid=item.rid,
+            text=text,
+            tokens=tokens,
+            num_output_tokens=stream.num_tokens,
+            finish="stop" if stopped else item.finish,
+            matched=released.stop if stopped else item.stop_token,
+            logprobs=None if item.logprobs is None else self._pieces.logprobs(tokens, item.logprobs),
+            cached_tokens=None if item.start is None else item.start.cached_tokens,
+            pressure=item.pressure,
+        )
+
+    def _forget(self, item: TokenItem) -> None:
+        del self._streams[item.rid]
+        if item.finish is None:
+            self._ended.add(item.rid)
+
+    def _skip(self, item: TokenItem) -> None:
+        if item.rid not in self._ended:
+            log.debug("request %s has no entry; %d tokens were dropped", item.rid, len(item.tokens))
+        elif item.finish is not None:
+            self._ended.remove(item.rid)
+
+
+class Pulse:
+    """Tells the front every ``HEARTBEAT_S`` seconds that this loop is alive. ``clock`` counts seconds."""
+
+    def __init__(self, inbox: Inbox, outbox: Outbox, clock: Callable[[], float]) -> None:
+        self._inbox = inbox
+        self._outbox = outbox
+        self._clock = clock
+        self._due = clock()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next beat, never quite zero."""
+        return max(self._due - self._clock(), 0.001)
+
+    def beat(self) -> None:
+        """Send a heartbeat if one is due."""
+        now = self._clock()
+        if now >= self._due:
+            _send(self._outbox, Heartbeat("detokenizer", self._inbox.handled))
+            self._due = now + HEARTBEAT_S
+
+
+def serve_once(detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, pulse: Pulse) -> None:
+    """Turn what is there into text, or wait for it until the next heartbeat is due."""
+    pulse.beat()
+    for batch in inbox.drain(pulse.wait_s):
+        text = detokenizer.convert(batch)
+        if text.items:
+            _send(outbox, text)
+        for abort in detokenizer.take_failures():
+            _send(outbox, abort)
+        pulse.beat()  # a backlog may take longer than a heartbeat
+
+
+def _send(outbox: Outbox, message: ToFront) -> None:
+    # Text that is lost cannot be made good, and a front that is so far behind is dead.
+    if not outbox.send(message):
+        raise EbbtideError("The front takes no messages.")
+
+
+def main(section: DetokenizerSection, handshake: Handshake) -> None:
+    """The process from its section until a signal ends it."""
+    context: zmq.Context[Any] = zmq.Context()
+    inbox: Receiver[ToDetokenizer] = Receiver(context, section.addresses.detokenizer, ToDetokenizer)
+    outbox: Sender[ToFront] = Sender(context, section.addresses.front)
+    detokenizer = Detokenizer(section.vocabulary)
+    handshake.ready()
+    pulse = Pulse(inbox, outbox, time.monotonic)
+    while True:
+        serve_once(detokenizer, inbox, outbox, pulse)
+
+
+if __name__ == "__main__":
+    run_child(DetokenizerSection, "detokenizer", main)

@@ -1,0 +1,47 @@
+"""Finding stop strings in a text that comes in parts. Knows characters only, neither bytes nor tokens."""
+
+from __future__ import annotations
+
+
+class StopMatcher:
+    """One stop string against a growing text (Knuth, Morris, Pratt): constant cost per character.
+
+    ``held`` is the length of the text's longest suffix that begins the stop string without being all of it.
+    """
+
+    __slots__ = ("_fallback", "held", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.held = 0
+        self._fallback = _borders(stop)
+
+    def find(self, text: str) -> int:
+        """Where in ``text`` the first match ends (number of its characters), or −1; it may have begun earlier.
+
+        After a match the rest of ``text`` is not looked at.
+        """
+        stop, held = self.stop, self.held
+        if not held and stop[0] not in text:
+            return -1
+        for index, character in enumerate(text):
+            while held and stop[held] != character:
+                held = self._fallback[held - 1]
+            held += stop[held] == character
+            if held == len(stop):
+                self.held = self._fallback[held - 1]
+                return index + 1
+        self.held = held
+        return -1
+
+
+def _borders(stop: str) -> list[int]:
+    """For every prefix of ``stop``, the length of its longest proper prefix that is also its suffix."""
+    borders = [0] * len(stop)
+    length = 0
+    for index in range(1, len(stop)):
+        while length and stop[index] != stop[length]:
+            length = borders[length - 1]
+        length += stop[index] == stop[length]
+        borders[index] = length
+    return borders

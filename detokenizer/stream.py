@@ -1,0 +1,120 @@
+"""The text of one request, as its tokens come. Knows bytes, characters and stop strings; knows no sockets.
+
+The parts that are released, joined, are the text of all tokens decoded at once, cut where the first stop string
+completes: whoever splits the tokens differently gets other parts of the same text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ebbtide.messages import StreamStart
+
+from .pieces import Pieces
+from .stop_strings import StopMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Text that may be shown now. num_tokens: how many of the given tokens belong to the answer.
+
+    stop: the stop string that completed with the last of these tokens; nothing comes after it.
+    """
+
+    text: str
+    num_tokens: int
+    stop: str | None = None
+
+
+class TextStream:
+    """Incremental decoding of one request. The cost of a token does not depend on what came before.
+
+    Held back: at most three bytes of an incomplete character, and the longest suffix that could begin a stop string.
+    """
+
+    def __init__(self, pieces: Pieces, start: StreamStart) -> None:
+        self.num_tokens = 0
+        self._pieces = pieces
+        self._params = start.text
+        self._stops = [StopMatcher(stop) for stop in start.text.stop if stop]
+        self._held = ""
+        self._pending = b""
+        prompt = pieces.joined(start.prompt_tail, skip_special=False)
+        self._prompt_rest: bytes | None = prompt[_decode(prompt)[1] :]  # None once the first bytes have come
+        self._strip_space = pieces.strips_first_space and not start.prompt_tail
+
+    def push(self, tokens: Sequence[int]) -> Released:
+        """The next output tokens. Not to be called after a stop."""
+        if not self._stops:
+            self.num_tokens += len(tokens)
+            data = self._pieces.joined(tokens, skip_special=self._params.skip_special_tokens)
+            return Released(self._characters(data), len(tokens))
+        parts: list[str] = []
+        for index, token in enumerate(tokens):
+            self.num_tokens += 1
+            data = self._pieces.of(token, skip_special=self._params.skip_special_tokens)
+            stop = self._scan(self._characters(data), parts)
+            if stop is not None:
+                return Released("".join(parts), index + 1, stop)
+        return Released("".join(parts), len(tokens))
+
+    def flush(self) -> str:
+        """What was held back, when no more tokens come: an incomplete character is one U+FFFD."""
+        rest = self._held + _decode(self._pending, final=True)[0]
+        self._held, self._pending = "", b""
+        return rest
+
+    def _scan(self, text: str, parts: list[str]) -> str | None:
+        """Release into ``parts`` what no stop string can claim; the stop string that is complete now, if any is.
+
+        The match that ends first wins, so that it does not matter how the text is cut into tokens; of two that end
+        together, the longer one.
+        """
+        if not text:
+            return None
+        matches = [(end, -len(m.stop), m.stop) for m in self._stops if (end := self._search(m, text)) >= 0]
+        window = self._held + text
+        if matches:
+            end, minus_length, stop = min(matches)
+            cut = len(self._held) + end + (0 if self._params.include_stop else minus_length)
+            parts.append(window[:cut])
+            self._held, self._pending = "", b""
+            return stop
+        keep = len(window) - max(matcher.held for matcher in self._stops)
+        parts.append(window[:keep])
+        self._held = window[keep:]
+        return None
+
+    def _search(self, matcher: StopMatcher, text: str) -> int:
+        end = matcher.find(text)
+        if self.num_tokens >= self._params.min_tokens:
+            return end
+        offset = 0
+        while end >= 0:  # too early to count, but what follows may begin the next one; ends with the text
+            offset += end
+            end = matcher.find(text[offset:])
+        return -1
+
+    def _characters(self, data: bytes) -> str:
+        if not data:
+            return ""
+        if self._prompt_rest is not None:
+            data = self._at_the_boundary(data, self._prompt_rest)
+            self._prompt_rest = None
+        data = self._pending + data
+        text, used = _decode(data)
+        self._pending = data[used:]
+        return text
+
+    def _at_the_boundary(self, data: bytes, prompt_rest: bytes) -> bytes:
+        if self._strip_space:
+            return data.removeprefix(b" ")
+        # Half a character that the prompt ended with is the answer's only if the answer goes on with it.
+        return prompt_rest + data if 0x80 <= data[0] < 0xC0 else data
+
+
+def _decode(data: bytes, *, final: bool = False) -> tuple[str, int]:
+    """Characters, and how many bytes they took; what may become a character is left over unless ``final``."""
+    return codecs.utf_8_decode(data, "replace", final)
