@@ -30,6 +30,7 @@ class ServerConfig:
         15.0, "seconds of silence before a stream sends a comment line; 0 never", flag="--sse-keep-alive"
     )
     max_body_bytes: int = option(32 * 1024 * 1024, "largest request body; larger ones get 413")
+    max_client_priority: int = option(0, "highest priority that a request may ask for, -100 to 100", metavar="N")
 
 
 @dataclass(frozen=True, slots=True)

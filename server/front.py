@@ -20,9 +20,10 @@ from ebbtide.tokenizer import TextTokenizer
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
-from .app import AppState, create_app
+from .app import create_app
 from .liveness import Liveness
 from .metrics import FrontMetrics
+from .state import AppState
 
 
 class Front:
@@ -52,8 +53,10 @@ class Front:
                 prompts=self._prompts,
                 metrics=self._metrics,
                 liveness=self.liveness,
+                created=int(time.time()),
             )
         )
+        self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
         self._receiving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

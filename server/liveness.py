@@ -55,6 +55,12 @@ class Liveness:
         silent = self._silent_for(HEARTBEAT_TIMEOUT_S)
         return _refused(silent, "engine_silent") if silent else None
 
+    def require_ready(self) -> None:
+        """Raises the refusal, if there is one."""
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+
     def _silent_for(self, seconds: float) -> str | None:
         now = self._clock()
         for name, last in self._last_beat.items():

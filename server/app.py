@@ -1,0 +1,89 @@
+"""The HTTP application: one table of routes, the layers every request passes, and the schema that describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ebbtide import __version__
+
+from .error_replies import install_error_replies
+from .fields import ChatBody, CompletionBody
+from .health import HealthRoutes
+from .layers import BodyLimit, RequestIds
+from .models import ModelRoutes
+from .openai_chat import ChatRoute
+from .openai_completions import CompletionRoute
+from .state import AppState
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One line of the table. body: the type of the request's JSON, for the schema."""
+
+    method: str
+    path: str
+    endpoint: Endpoint
+    body: type | None = None
+
+
+def routes(state: AppState) -> list[Route]:
+    """Everything that can be asked. A new endpoint is one file and one line here."""
+    models, health = ModelRoutes(state), HealthRoutes(state.liveness)
+    return [
+        Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
+        Route("POST", "/v1/completions", CompletionRoute(state).create, CompletionBody),
+        Route("GET", "/v1/models", models.every),
+        Route("GET", "/v1/models/{model_id:path}", models.one),
+        Route("GET", "/health", health.health),
+        Route("GET", "/ready", health.ready),
+        Route("GET", "/metrics", state.metrics.route),
+    ]
+
+
+def create_app(state: AppState) -> FastAPI:
+    """The application on top of ``state``. Needs no running loop and starts nothing."""
+    app = FastAPI(title="ebbtide", version=__version__, redirect_slashes=False)
+    table = routes(state)
+    for route in table:
+        app.add_api_route(
+            route.path,
+            route.endpoint,
+            methods=[route.method],
+            response_model=None,
+            summary=(route.endpoint.__doc__ or "").partition("\n")[0],
+            openapi_extra=_body_schema(route.body),
+        )
+    install_error_replies(app)
+    app.add_middleware(BodyLimit, max_bytes=state.config.max_body_bytes)
+    app.add_middleware(RequestIds)
+    _describe_bodies(app, [route.body for route in table if route.body is not None])
+    return app
+
+
+def _body_schema(body: type | None) -> dict[str, Any] | None:
+    if body is None:
+        return None
+    reference = {"$ref": f"#/components/schemas/{body.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+
+
+def _describe_bodies(app: FastAPI, bodies: list[type]) -> None:
+    """Let /openapi.json define the types that the routes refer to."""
+    plain_schema = app.openapi
+    _, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+
+    def with_bodies() -> dict[str, Any]:
+        schema = plain_schema()
+        schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
+        return schema
+
+    app.openapi = with_bodies  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema

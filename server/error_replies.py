@@ -1,0 +1,73 @@
+"""Every error as OpenAI's envelope, whoever raised it. Knows no routes."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from ebbtide.errors import Rejected
+
+from .layers import REQUEST_ID
+
+log = logging.getLogger(__name__)
+
+
+def envelope(error: Rejected) -> dict[str, Any]:
+    """OpenAI's error object."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def error_reply(error: Rejected) -> JSONResponse:
+    """The HTTP answer to a refused or failed request."""
+    headers: dict[str, str] = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    if error.should_retry is not None:
+        headers["x-should-retry"] = str(error.should_retry).lower()
+    if error.status == 413:
+        headers["Connection"] = "close"  # the rest of the body is not read
+    return JSONResponse(envelope(error), status_code=error.status, headers=headers)
+
+
+async def _rejected(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Rejected)
+    return error_reply(error)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        text, kind = f"There is no route {request.method} {request.url.path[:200]}.", "not_found_error"
+    elif error.status_code == 405:
+        text, kind = f"{request.method} is not allowed for {request.url.path[:200]}.", "invalid_request_error"
+    else:
+        text, kind = str(error.detail), "invalid_request_error" if error.status_code < 500 else "server_error"
+    reply = error_reply(Rejected(text, status=error.status_code, kind=kind))
+    reply.headers.update(error.headers or {})
+    return reply
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    request_id = request.scope.get(REQUEST_ID, "")
+    log.error("request %s failed", request_id, exc_info=error)
+    reply = error_reply(Rejected("The server failed to answer this request.", status=500, kind="server_error"))
+    reply.headers["x-request-id"] = request_id  # this answer is made outside the layer that adds it
+    return reply
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it: the client left in the middle of its body
+
+
+def install_error_replies(app: FastAPI) -> None:
+    """From now on every error of ``app`` is an envelope."""
+    app.add_exception_handler(Rejected, _rejected)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _left)
+    app.add_exception_handler(Exception, _bug)

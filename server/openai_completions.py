@@ -1,0 +1,153 @@
+"""POST /v1/completions: texts or token ids in, their continuation out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ebbtide.errors import Rejected
+from ebbtide.tokenizer_mgr.answer import Delta, Order
+from ebbtide.tokenizer_mgr.prompts import PromptReader
+
+from . import fields
+from .fields import CompletionBody
+from .layers import REQUEST_ID
+from .logprobs import CompletionLogprobs
+from .openai_chat import stop_reason
+from .replies import EventStream, WholeReply
+from .state import AppState
+from .strict_json import convert, read_object
+from .usage import UsageCount
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRoute:
+    """The route, bound to what it works with."""
+
+    state: AppState
+
+    async def create(self, request: Request) -> Response:
+        """Answer one text completion. Nothing of a batch runs unless all of it can."""
+        received_s = self.state.manager.clock()
+        self.state.liveness.require_ready()
+        raw = await read_object(request)
+        fields.refuse_unsupported(raw, fields.COMPLETION_UNSUPPORTED)
+        body = convert(raw, CompletionBody)
+        self.state.check_model(body.model)
+        fields.check_stream(body)
+        order = await self._order(body)
+        shape = _CompletionShape(request.scope[REQUEST_ID], self.state.model_name, body, order)
+        answer = self.state.manager.submit(order, received_s=received_s)
+        if body.stream:
+            return EventStream(answer, shape, self.state.config.keep_alive_s)
+        return WholeReply(answer, shape.whole)
+
+    async def _order(self, body: CompletionBody) -> Order:
+        reader = self.state.prompts
+        text = fields.text_params(body)
+        listed = _listed(body.prompt)
+        n = body.n or 1
+        fields.check_num_choices(len(listed), n)
+        fields.sampling_params(body, reader, max_tokens=2**31, logprobs=body.logprobs)
+        prompts = [await _read(reader, prompt) for prompt in listed]
+        sampling = []
+        for prompt in prompts:
+            max_tokens = reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS)
+            sampling.append(fields.sampling_params(body, reader, max_tokens=max_tokens, logprobs=body.logprobs))
+        return Order(
+            prompts=prompts,
+            sampling=sampling,
+            text=text,
+            n=n,
+            priority=fields.granted_priority(body, self.state.config.max_client_priority),
+            namespace=fields.namespace(body),
+        )
+
+
+class _CompletionShape:
+    """One answer in the shape of the completions API, whole or in chunks."""
+
+    def __init__(self, request_id: str, model: str, body: CompletionBody, order: Order) -> None:
+        self._head = {
+            "id": f"cmpl-{request_id}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        asked = body.logprobs is not None
+        self._num_choices = order.num_choices
+        self._logprobs = {i: CompletionLogprobs() for i in range(order.num_choices if asked else 0)}
+        self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
+        options = body.stream_options
+        self._final_usage = bool(options and options.include_usage)
+        self._running_usage = self._final_usage and bool(options and options.continuous_usage_stats)
+        self._named_stops = frozenset(body.stop_token_ids or ())
+
+    def whole(self, deltas: list[Delta]) -> dict[str, Any]:
+        """The answer of a request without stream."""
+        choices = []
+        for delta in deltas:
+            self._usage.see(delta)
+            choices.append(self._choice(delta, self._logprobs_of(delta)))
+        return {**self._head, "choices": choices, "usage": self._usage.report()}
+
+    def begin(self) -> list[dict[str, Any]]:
+        """Nothing for one choice; else an empty chunk of each, so that choice 0 comes first."""
+        if self._num_choices == 1:
+            return []
+        return [self._chunk(Delta(index), None) for index in range(self._num_choices)]
+
+    def chunks(self, delta: Delta) -> list[dict[str, Any]]:
+        """One chunk with the text and, at the end, the finish reason."""
+        self._usage.see(delta)
+        shows = delta.text or delta.finish is not None or (delta.logprobs and self._logprobs)
+        return [self._chunk(delta, self._logprobs_of(delta))] if shows else []
+
+    def end(self) -> list[dict[str, Any]]:
+        """The usage chunk, if it was asked for."""
+        return [{**self._head, "choices": [], "usage": self._usage.report()}] if self._final_usage else []
+
+    def _chunk(self, delta: Delta, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+        chunk = {**self._head, "choices": [self._choice(delta, logprobs)]}
+        if self._running_usage:
+            chunk["usage"] = self._usage.report()
+        return chunk
+
+    def _choice(self, delta: Delta, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+        return {
+            "index": delta.index,
+            "text": delta.text,
+            "logprobs": logprobs,
+            "finish_reason": delta.finish,
+            "stop_reason": stop_reason(delta, self._named_stops),
+        }
+
+    def _logprobs_of(self, delta: Delta) -> dict[str, Any] | None:
+        shown = self._logprobs.get(delta.index)
+        return shown.take(delta.logprobs) if shown is not None else None
+
+
+def _listed(prompt: str | list[Any]) -> list[str | list[Any]]:
+    """The prompts one by one: a text, or a list of what should be token ids. Raises Rejected."""
+    if isinstance(prompt, str) or (prompt and all(type(entry) is int for entry in prompt)):
+        listed = [prompt]
+    else:
+        listed = prompt
+    kinds = {type(entry) for entry in listed}
+    if kinds not in ({str}, {list}):
+        raise Rejected(
+            "'prompt' must be a text, a list of texts, a list of token ids, or a list of such lists.", param="prompt"
+        )
+    if not all(listed):
+        raise Rejected("'prompt' is empty, or has an empty entry.", param="prompt")
+    return listed
+
+
+async def _read(reader: PromptReader, prompt: str | list[Any]) -> list[int]:
+    return await reader.text(prompt) if isinstance(prompt, str) else reader.checked_ids(prompt, "prompt")

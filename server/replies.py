@@ -1,0 +1,123 @@
+"""How an answer reaches the client: whole, or as server-sent events. A client that leaves ends its request at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ebbtide.errors import Rejected
+from ebbtide.tokenizer_mgr.answer import Answer, Delta
+
+from .error_replies import envelope
+
+EVENT_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+KEEP_ALIVE = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+class ChunkWriter(Protocol):
+    """One API's chunks for the deltas of an answer."""
+
+    def begin(self) -> list[dict[str, Any]]:
+        """Chunks that go out in front of the first delta's."""
+
+    def chunks(self, delta: Delta) -> list[dict[str, Any]]:
+        """Chunks for a delta; none when there is nothing to show yet."""
+
+    def end(self) -> list[dict[str, Any]]:
+        """Chunks after the last delta's."""
+
+
+def as_json(value: Any) -> bytes:
+    """Compact JSON in pure ASCII, so that no line separator of Unicode can split an event."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+class WholeReply(Response):
+    """The complete answer as one JSON object. Raises the request's error for the error replies to answer."""
+
+    def __init__(self, answer: Answer, build: Callable[[list[Delta]], dict[str, Any]]) -> None:
+        super().__init__()
+        self._answer = answer
+        self._build = build
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._answer:
+            deltas = await _unless_client_leaves(self._answer.whole(), receive)
+        if deltas is not None:
+            body = Response(as_json(self._build(deltas)), media_type="application/json")
+            await body(scope, receive, send)
+
+
+class EventStream(Response):
+    """The answer as it comes. The status line goes out with the first token or the first keep-alive:
+    what fails before is a plain HTTP error, what fails after is an event, and the stream just ends.
+    """
+
+    def __init__(self, answer: Answer, writer: ChunkWriter, keep_alive_s: float) -> None:
+        super().__init__()
+        self._answer = answer
+        self._writer = writer
+        self._silence_s = keep_alive_s or None
+        self._begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._answer:
+            await _unless_client_leaves(self._stream(send), receive)
+
+    async def _stream(self, send: Send) -> None:
+        try:
+            await self._events(send)
+        except Rejected as error:
+            if not self._begun:
+                raise
+            await self._send(send, _event(envelope(error)), more=False)
+
+    async def _events(self, send: Send) -> None:
+        announced = False
+        while not self._answer.done:
+            deltas = await self._answer.news(self._silence_s)
+            chunks = [] if announced or not deltas else self._writer.begin()
+            announced = announced or bool(deltas)
+            for delta in deltas:
+                chunks += self._writer.chunks(delta)
+            if chunks or not deltas:
+                await self._send(send, b"".join(map(_event, chunks)) or KEEP_ALIVE)
+        await self._send(send, b"".join(map(_event, self._writer.end())) + DONE, more=False)
+
+    async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        if not self._begun:
+            self._begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": list(EVENT_HEADERS)})
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + as_json(value) + b"\n\n"
+
+
+async def _unless_client_leaves(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
+    """The result of ``work``, or None when the client left first; ``work`` is then cancelled."""
+    worker = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_client_left(receive))
+    try:
+        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        return worker.result() if worker.done() else None
+    finally:
+        worker.cancel()
+        watcher.cancel()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
+
+
+async def _client_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

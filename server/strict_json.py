@@ -1,0 +1,100 @@
+"""Request bodies as strict JSON: what Python's parser would let through silently is an error here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections import Counter
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from ebbtide.errors import Rejected
+
+MAX_DEPTH = 128
+THREAD_BYTES = 64 * 1024  # a larger body is parsed off the event loop
+B = TypeVar("B")
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object in the request's body. Raises Rejected: 400, or 415 for another content type."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise Rejected(f"The content type must be application/json, not {kind[:100]!r}.", status=415)
+    body = await request.body()
+    value = await asyncio.to_thread(parse, body) if len(body) > THREAD_BYTES else parse(body)
+    if not isinstance(value, dict):
+        raise Rejected("The request body must be a JSON object.")
+    return value
+
+
+def parse(body: bytes) -> Any:
+    """The value of a JSON text. Raises Rejected for NaN and Infinity, numbers without a float, duplicate keys,
+    half surrogate pairs, bytes that are not UTF-8, and nesting deeper than ``MAX_DEPTH``.
+    """
+    try:
+        text = body.decode()
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise Rejected(f"The request body is not valid UTF-8 at byte {error.start}.") from error
+    except json.JSONDecodeError as error:
+        raise Rejected(f"The request body is not valid JSON: {error.msg} at character {error.pos}.") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise Rejected("The request body is not valid JSON: a number is too long.") from error
+    _check(value)
+    return value
+
+
+def convert(value: dict[str, Any], kind: type[B]) -> B:
+    """The object as ``kind``. Raises Rejected whose ``param`` names the field."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `")
+        param = path.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", "") or None
+        where = f"Invalid value for '{param}': " if param else "Invalid request: "
+        raise Rejected(where + message.replace("`", ""), param=param) from error
+
+
+def _check(root: Any) -> None:
+    """Depth, number and text checks, level by level so that no depth can overflow the stack."""
+    level = [root]
+    for _ in range(MAX_DEPTH + 1):
+        for value in level:
+            _check_leaf(value)
+        level = [child for value in level if isinstance(value, (dict, list)) for child in _children(value)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _children(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return [*value, *value.values()] if isinstance(value, dict) else value
+
+
+def _check_leaf(value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Rejected("The request body is not valid JSON: a number is out of range.")
+    if isinstance(value, str) and not value.isascii() and re.search("[\ud800-\udfff]", value):
+        raise Rejected("The request body has half of a surrogate pair, which is no Unicode text.")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise Rejected(f"The request body has the key {twice[:100]!r} twice in one object.")
+    return result
+
+
+def _no_constant(name: str) -> Any:
+    raise Rejected(f"The request body is not valid JSON: {name} is no JSON number.")
+
+
+def _too_deep() -> Rejected:
+    return Rejected(f"The request body is nested deeper than {MAX_DEPTH} levels.")

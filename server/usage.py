@@ -1,0 +1,46 @@
+"""Token counts of one HTTP request as it goes on. Each prompt counts once, every choice's output counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ebbtide.messages import PressureUsage
+from ebbtide.tokenizer_mgr.answer import Delta
+
+
+class UsageCount:
+    """Collects the numbers that deltas carry."""
+
+    def __init__(self, prompt_lens: list[int], n: int) -> None:
+        self._prompt_tokens = sum(prompt_lens)
+        self._n = n
+        self._output_tokens: dict[int, int] = {}
+        self._cached_tokens: dict[int, int] = {}
+        self._pressure: dict[int, PressureUsage] = {}
+
+    def see(self, delta: Delta) -> None:
+        """Take over a delta's totals."""
+        self._output_tokens[delta.index] = delta.num_output_tokens
+        # Choices 2…n find the prompt that the first one computed; that is no hit on earlier work.
+        if delta.cached_tokens is not None and delta.index % self._n == 0:
+            self._cached_tokens[delta.index] = delta.cached_tokens
+        if delta.pressure is not None:
+            self._pressure[delta.index] = delta.pressure
+
+    def report(self) -> dict[str, Any]:
+        """OpenAI's usage object; ``ebbtide`` is there when memory pressure struck."""
+        output_tokens = sum(self._output_tokens.values())
+        usage: dict[str, Any] = {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": output_tokens,
+            "total_tokens": self._prompt_tokens + output_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached_tokens.values())},
+        }
+        if self._pressure:
+            costs = self._pressure.values()
+            usage["ebbtide"] = {
+                "num_retractions": sum(cost.num_retractions for cost in costs),
+                "recomputed_tokens": sum(cost.recomputed_tokens for cost in costs),
+                "queue_ms": sum(cost.queue_ms for cost in costs),
+            }
+        return usage

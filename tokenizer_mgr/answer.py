@@ -1,0 +1,131 @@
+"""What one HTTP request gets back: the text of its choices as it comes, and exactly one outcome. Knows no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import PressureUsage, SamplingParams, TextItem, TextLogprob, TextParams
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """All generations of one HTTP request: ``n`` choices of each prompt. Prompts and sampling run in parallel."""
+
+    prompts: list[list[int]]
+    sampling: list[SamplingParams]
+    text: TextParams
+    n: int = 1
+    priority: int = 0
+    namespace: str = ""
+
+    @property
+    def num_choices(self) -> int:
+        """Choice index = prompt index × n + sample."""
+        return len(self.prompts) * self.n
+
+
+@dataclass(slots=True)
+class Delta:
+    """What is new of one choice since the reader last asked.
+
+    num_output_tokens: total so far. finish: "stop" or "length", once; matched: the stop string or token that did it.
+    """
+
+    index: int
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TextLogprob] = field(default_factory=list)
+    num_output_tokens: int = 0
+    finish: str | None = None
+    matched: str | int | None = None
+    cached_tokens: int | None = None
+    pressure: PressureUsage | None = None
+
+    def add(self, item: TextItem) -> None:
+        """Append an item's news."""
+        self.text += item.text
+        self.tokens += item.tokens
+        self.logprobs += item.logprobs or []
+        self.num_output_tokens = item.num_output_tokens
+        self.finish = self.finish or (None if item.finish == "abort" else item.finish)
+        self.matched = item.matched if self.matched is None else self.matched
+        self.cached_tokens = item.cached_tokens if self.cached_tokens is None else self.cached_tokens
+        self.pressure = item.pressure or self.pressure
+
+
+class Answer:
+    """The reader's end of one HTTP request. Used as a context manager: leaving it early aborts what still runs.
+
+    Unread text is joined per choice, so a slow reader costs the text itself and no queue.
+    """
+
+    def __init__(self, rids: list[str], received_s: float, on_close: Callable[[Answer], None]) -> None:
+        self.rids = rids
+        self.received_s = received_s
+        self.had_token = False
+        self._on_close = on_close
+        self._unread: dict[int, Delta] = {}
+        self._num_open = len(rids)
+        self._error: Rejected | None = None
+        self._news = asyncio.Event()
+        self._outcome = asyncio.Event()
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._on_close(self)
+
+    @property
+    def done(self) -> bool:
+        """Whether every choice has finished and all of it was read."""
+        return not self._num_open and not self._unread and self._error is None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome is known, read or not."""
+        return not self._num_open or self._error is not None
+
+    async def news(self, timeout_s: float | None = None) -> list[Delta]:
+        """What came since the last call, in choice order; waits for some. [] after ``timeout_s`` seconds of silence.
+
+        Raises the request's error, after the text that came before it was read. Not to be called when ``done``.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return []
+        if not self._unread and self._error is not None:
+            raise self._error
+        deltas = [self._unread[index] for index in sorted(self._unread)]
+        self._unread.clear()
+        if self._error is None:
+            self._news.clear()
+        return deltas
+
+    async def whole(self) -> list[Delta]:
+        """One Delta for each choice, once all have finished. Raises the request's error instead."""
+        await self._outcome.wait()
+        if self._error is not None:
+            raise self._error
+        return await self.news()
+
+    def add(self, index: int, item: TextItem) -> bool:
+        """New text of choice ``index``; True when this was the last open choice's end."""
+        self._unread.setdefault(index, Delta(index)).add(item)
+        self._num_open -= item.finish in ("stop", "length")
+        self._news.set()
+        if not self._num_open:
+            self._outcome.set()
+        return not self._num_open
+
+    def fail(self, error: Rejected) -> None:
+        """The whole request ends with ``error``, unless its outcome is known already."""
+        if not self.settled:
+            self._error = error
+            self._news.set()
+            self._outcome.set()

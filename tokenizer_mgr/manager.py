@@ -1,0 +1,186 @@
+"""Every open request between HTTP and the scheduler: ids, routing, and exactly one final outcome each.
+
+Knows messages and answers; knows neither HTTP nor tokenizers. All methods run on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToScheduler
+
+from .answer import Answer, Order
+
+log = logging.getLogger(__name__)
+
+
+class Outbox(Protocol):
+    """The way to the scheduler."""
+
+    def send(self, message: ToScheduler) -> bool:
+        """Queue a message without waiting; False when it was not taken."""
+
+
+class Timings(Protocol):
+    """Who wants to know how long things took, in seconds."""
+
+    def first_token(self, seconds: float) -> None:
+        """Once per HTTP request: from its arrival to its first output token."""
+
+    def token_gap(self, seconds: float, count: int) -> None:
+        """``count`` output tokens of one choice came, ``seconds`` apart on average."""
+
+    def completed(self, seconds: float) -> None:
+        """Once per HTTP request that ends well: from its arrival to its end."""
+
+
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """One request as the scheduler sees it.
+
+    held: the scheduler gave it up, but its closing item is still on its way. closed: that item came first.
+    """
+
+    answer: Answer
+    index: int
+    last_token_s: float | None = None
+    held: AbortReq | None = None
+    closed: bool = False
+
+
+class TokenizerManager:
+    """Requests by rid. Choices and prompts of one HTTP request share an Answer: they live and die together."""
+
+    def __init__(self, outbox: Outbox, timings: Timings, clock: Callable[[], float]) -> None:
+        self._outbox = outbox
+        self._timings = timings
+        self.clock = clock
+        self._choices: dict[str, _Choice] = {}
+        self._answers: dict[int, Answer] = {}
+
+    @property
+    def num_open(self) -> int:
+        """HTTP requests that are not fully answered yet."""
+        return len(self._answers)
+
+    def submit(self, order: Order, *, received_s: float) -> Answer:
+        """Send every prompt to the scheduler. Enter the answer at once: leaving it early aborts the rest.
+
+        Raises Rejected, with nothing left running, when the scheduler does not take its messages.
+        """
+        stem = secrets.token_hex(10)  # ours, so two requests of one client id never meet
+        rids = [f"{stem}-{index}" for index in range(order.num_choices)]
+        answer = Answer(rids, received_s, self._close)
+        self._answers[id(answer)] = answer
+        for index, rid in enumerate(rids):
+            self._choices[rid] = _Choice(answer, index)
+        for prompt_index, prompt in enumerate(order.prompts):
+            mine = rids[prompt_index * order.n : (prompt_index + 1) * order.n]
+            request = GenerateReq(
+                rids=tuple(mine),
+                prompt=prompt,
+                sampling=order.sampling[prompt_index],
+                text=order.text,
+                priority=order.priority,
+                namespace=order.namespace,
+            )
+            if not self._outbox.send(request):
+                self._close(answer)
+                raise Rejected(
+                    "The scheduler does not take new work.", status=503, kind="overloaded_error", retry_after_s=5
+                )
+        return answer
+
+    def handle(self, message: TextBatch | AbortReq) -> None:
+        """A message from the detokenizer or the scheduler. One about an ended or unknown request changes nothing."""
+        match message:
+            case TextBatch(items=items):
+                for item in items:
+                    self._take_text(item)
+            case AbortReq():
+                self._take_abort(message)
+
+    def fail_all(self, error: Rejected) -> None:
+        """Every request whose outcome is open ends with ``error`` now; nothing more is waited for."""
+        for answer in list(self._answers.values()):
+            answer.fail(error)
+            self._abandon(answer, reason="shutdown")
+
+    def _take_text(self, item: TextItem) -> None:
+        choice = self._choices.get(item.rid)
+        if choice is None:
+            return  # ended already: a stop string, the client left, a sibling failed
+        if item.tokens:
+            self._time_tokens(choice, len(item.tokens))
+        if item.finish == "abort":
+            self._closing_item(choice, item)
+            return
+        if item.finish is not None:
+            del self._choices[item.rid]
+        if item.finish is not None and isinstance(item.matched, str):
+            # The scheduler does not know of the stop string; it must, before the client can send its next request.
+            self._send(FinishReq(item.rid, item.num_output_tokens))
+        if choice.answer.add(choice.index, item):
+            self._timings.completed(self.clock() - choice.answer.received_s)
+
+    def _closing_item(self, choice: _Choice, item: TextItem) -> None:
+        choice.answer.add(choice.index, item)
+        choice.closed = True
+        if choice.held is not None:
+            self._give_up(choice, choice.held)
+
+    def _take_abort(self, abort: AbortReq) -> None:
+        choice = self._choices.get(abort.rid)
+        if choice is None:
+            log.debug("an abort came for request %s, which has ended", abort.rid)
+        elif abort.num_output_tokens == 0 or choice.closed:
+            self._give_up(choice, abort)
+        else:
+            choice.held = abort
+
+    def _give_up(self, choice: _Choice, abort: AbortReq) -> None:
+        self._choices.pop(abort.rid, None)
+        choice.answer.fail(_as_error(abort))
+        self._abandon(choice.answer, reason="sibling")
+
+    def _close(self, answer: Answer) -> None:
+        self._answers.pop(id(answer), None)
+        self._abandon(answer, reason="client")
+
+    def _abandon(self, answer: Answer, *, reason: str) -> None:
+        for rid in answer.rids:
+            if self._choices.pop(rid, None) is not None:
+                self._send(AbortReq(rid, reason))
+
+    def _time_tokens(self, choice: _Choice, count: int) -> None:
+        now = self.clock()
+        if not choice.answer.had_token:
+            choice.answer.had_token = True
+            self._timings.first_token(now - choice.answer.received_s)
+        if choice.last_token_s is not None:
+            self._timings.token_gap((now - choice.last_token_s) / count, count)
+        choice.last_token_s = now
+
+    def _send(self, message: ToScheduler) -> None:
+        if not self._outbox.send(message):
+            log.error("the scheduler does not take messages; %s was dropped", type(message).__name__)
+
+
+def _as_error(abort: AbortReq) -> Rejected:
+    """The scheduler's verdict as the client's answer. A 500 would recur: the official clients are told not to retry."""
+    status = abort.status or 500
+    kinds = {429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
+    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return Rejected(
+        abort.message or f"The request was aborted: {abort.reason}.",
+        status=status,
+        kind=kind,
+        code=abort.code or abort.reason,
+        retry_after_s=1 if status in (429, 503) else None,
+        should_retry=False if status in (500, 504) else None,
+    )

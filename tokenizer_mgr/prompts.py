@@ -1,0 +1,112 @@
+"""From messages and texts to token ids that are sure to fit. Tokenising runs in threads, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import RunnerInfo
+from ebbtide.plan import fits
+from ebbtide.tokenizer import ChatPrompt, TextTokenizer
+
+NUM_THREADS = 2
+
+
+class PromptReader:
+    """One model's tokenizer together with the limits of the engine behind it."""
+
+    def __init__(self, tokenizer: TextTokenizer, info: RunnerInfo) -> None:
+        self._tokenizer = tokenizer
+        self._info = info
+        longest = max(map(len, tokenizer.vocabulary.pieces))
+        self._max_bytes = info.context_length * longest
+        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
+        self.eos_ids = tuple(sorted({*tokenizer.vocabulary.eos_ids, *info.eos_token_ids}))
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids that a client may name: those that the tokenizer and the model both have."""
+        return min(self._tokenizer.vocab_size, self._info.vocab_size)
+
+    @property
+    def extra_stop_ids(self) -> tuple[int, ...]:
+        """What ends an answer according to the tokenizer alone: the engine must be told."""
+        return tuple(i for i in self.eos_ids if i not in self._info.eos_token_ids)
+
+    async def chat(self, chat: ChatPrompt) -> list[int]:
+        """Token ids of a conversation through the model's template. Raises Rejected."""
+        self._check_size(sum(map(_num_bytes, chat.messages)), "messages")
+        return await self._in_thread(lambda: self._tokenizer.encode_chat(chat), "messages")
+
+    async def text(self, text: str) -> list[int]:
+        """Token ids of a raw prompt. Raises Rejected."""
+        self._check_size(_num_bytes(text), "prompt")
+        return await self._in_thread(lambda: self._tokenizer.encode(text, add_special_tokens=True), "prompt")
+
+    def checked_ids(self, ids: list[Any], param: str) -> list[int]:
+        """A client's own token ids, each of them in the vocabulary. Raises Rejected."""
+        for token in ids:
+            if type(token) is not int or not 0 <= token < self.vocab_size:
+                raise Rejected(
+                    f"'{param}' has an entry that is no token id: ids are integers from 0 to {self.vocab_size - 1}.",
+                    param=param,
+                )
+        return ids
+
+    def max_tokens(self, prompt_len: int, wanted: int | None, *, default: int | None = None) -> int:
+        """Output tokens that a request may make: what it wants, else ``default``, else the rest of the context.
+
+        Raises Rejected ``context_length_exceeded`` when that cannot be, by the very formula of admission.
+        """
+        context = self._info.context_length
+        rest = context - prompt_len
+        if rest < 1 or (wanted is not None and wanted > rest):
+            asked = f" and {wanted} for the completion" if wanted is not None else ""
+            raise _too_long(
+                f"This model's maximum context length is {context} tokens, but the request has {prompt_len} tokens in"
+                f" the prompt{asked}. Please shorten the prompt or ask for fewer tokens."
+            )
+        granted = wanted if wanted is not None else min(default or rest, rest)
+        if not fits(prompt_len, granted, self._info):
+            pool = self._info.num_pages * self._info.page_size
+            raise _too_long(
+                f"The prompt has {prompt_len} tokens, but the memory of this server holds {pool} tokens in all."
+                " Please shorten the prompt, or start the server with a larger --max-total-tokens."
+            )
+        return granted
+
+    def close(self) -> None:
+        """End the threads; what they work on is finished first."""
+        self._pool.shutdown()
+
+    async def _in_thread(self, encode: Callable[[], list[int]], param: str) -> list[int]:
+        ids = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
+        if not ids:
+            raise Rejected(f"'{param}' is empty: there is nothing to continue.", param=param)
+        return ids
+
+    def _check_size(self, num_bytes: int, param: str) -> None:
+        # No text of this many bytes has so few tokens that they fit, so it is not worth tokenising.
+        if num_bytes > self._max_bytes:
+            raise _too_long(
+                f"'{param}' has {num_bytes} bytes, more than this model's maximum context length of"
+                f" {self._info.context_length} tokens can hold.",
+                param,
+            )
+
+
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode())
+    if isinstance(value, dict):
+        return sum(map(_num_bytes, value.values()))
+    if isinstance(value, list):
+        return sum(map(_num_bytes, value))
+    return 0
+
+
+def _too_long(message: str, param: str | None = None) -> Rejected:
+    return Rejected(message, code="context_length_exceeded", param=param)
