@@ -1,10 +1,10 @@
 """The three kinds of error, and nothing about who handles them.
 
-    EbbtideError
-    ├── StartupError         the daemon cannot start: one sentence for the operator
-    ├── Rejected             the client's fault or the server's refusal: an HTTP status and OpenAI's error fields
-    ├── PlanError            a step plan that the runner cannot carry out: our bug
-    └── InvariantViolation   the memory books do not balance: our bug
+EbbtideError
+├── StartupError         the daemon cannot start: one sentence for the operator
+├── Rejected             the client's fault or the server's refusal: an HTTP status and OpenAI's error fields
+├── PlanError            a step plan that the runner cannot carry out: our bug
+└── InvariantViolation   the memory books do not balance: our bug
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rejected(EbbtideError):
     ``should_retry`` False becomes ``x-should-retry: false``, which the official clients obey.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one per field of the answer, all but the first by name)
         self,
         message: str,
         *,

@@ -61,7 +61,7 @@ class GenerateReq(Message, frozen=True):
     """Front → scheduler: one prompt and its choices.
 
     rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
-    namespace: part of the prefix-cache key, "" for the shared one; its first characters are a type tag that no client chooses.
+    namespace: part of the prefix-cache key, "" for the shared one; it begins with a type tag that no client chooses.
     """
 
     rids: tuple[str, ...]
@@ -218,7 +218,7 @@ ToFront = AbortReq | Stats | Heartbeat | TextBatch
 
 
 class RunnerInfo(Part, frozen=True):
-    """What the model runner measured; said once when ready. The pool has ``num_pages`` pages of ``page_size`` tokens."""
+    """What the model runner measured; said once when ready. The pool has ``num_pages`` pages of ``page_size``."""
 
     context_length: int
     vocab_size: int

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from .messages import Part, RunnerInfo, SamplingParams, TokenLogprob
 
 
@@ -20,7 +22,7 @@ class RowInit(Part, frozen=True):
 
     sampling: SamplingParams
     prompt_len: int
-    known: list[int] = []
+    known: list[int] = msgspec.field(default_factory=list)
 
 
 class PlanItem(Part, frozen=True):
@@ -34,7 +36,7 @@ class PlanItem(Part, frozen=True):
     row: int
     start: int
     tokens: list[int] | None
-    pages: list[int] = []
+    pages: list[int] = msgspec.field(default_factory=list)
     page_index: int = 0
     samples: bool = True
     init: RowInit | None = None
@@ -73,17 +75,24 @@ def pages_for(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size)
 
 
-def choice_seed(seed: int, choice: int) -> int:
-    """Seed of choice ``choice`` of n: choice 0 keeps the request's seed, the others get an unrelated one.
+def _mix(value: int) -> int:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014) on 64 bits."""
+    value &= 0xFFFFFFFFFFFFFFFF
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return value ^ (value >> 31)
 
-    The mixing is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
-    """
+
+def choice_seed(seed: int, choice: int) -> int:
+    """Seed of choice ``choice`` of n: choice 0 keeps the request's seed, the others get an unrelated one. An int64."""
     if choice == 0:
         return seed
-    mixed = (seed + choice * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return (mixed ^ (mixed >> 31)) - (1 << 63)
+    return _mix(seed + choice * 0x9E3779B97F4A7C15) - (1 << 63)
+
+
+def uniform(seed: int, index: int) -> float:
+    """The random number in [0, 1) that decides output token ``index``: a function of its arguments only."""
+    return (_mix(_mix(seed) + (index + 1) * 0x9E3779B97F4A7C15) >> 11) / (1 << 53)
 
 
 def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:

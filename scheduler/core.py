@@ -1,0 +1,187 @@
+"""The scheduler's verbs: receive, next_step, settle.
+
+Messages in, plans and tokens out: no clock, no socket, no tensor. Time is passed in, as seconds of any steady clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from ebbtide.messages import AbortReq, FinishReq, GenerateReq, RunnerInfo, Stats, TokenLogprob, ToScheduler
+from ebbtide.plan import PlanItem, StepPlan, StepResult, choice_seed, fits
+
+from .endings import Endings
+from .memory.pool import Pool
+from .new_token_ratio import NewTokenRatio
+from .planning import Planner
+from .pressure import Pressure
+from .request import History, Phase, Request
+from .state import Limits, Output, State
+
+
+class Scheduler:
+    """Continuous batching over one pool of pages. A step is mixed: decode rows first, then prefill chunks."""
+
+    def __init__(self, pool: Pool, info: RunnerInfo, limits: Limits) -> None:
+        self.state = State(pool, limits, NewTokenRatio(limits.schedule_conservativeness))
+        self._info = info
+        self._pressure = Pressure(pool, self.state.ratio, max_retractions=limits.max_retractions)
+        self._pressure.free_rows = list(range(limits.num_rows - 1, -1, -1))
+        self._endings = Endings(self.state, self._pressure)
+        self._planner = Planner(self.state, self._pressure, self._endings)
+        self._flights: deque[tuple[StepPlan, list[Request]]] = deque()
+        self._arrivals = 0
+        self._steps = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, nothing waits, nothing is on its way. Not the same as "no step was possible"."""
+        return not self.state.requests and not self._flights
+
+    @property
+    def num_in_flight(self) -> int:
+        """Plans handed out and not settled."""
+        return len(self._flights)
+
+    def receive(self, messages: Iterable[ToScheduler], now: float) -> None:
+        """Take in what the front says. Unknown ids are ignored: the end of a request may cross its abort."""
+        for message in messages:
+            match message:
+                case GenerateReq():
+                    self._generate(message, now)
+                case AbortReq(rid=rid):
+                    if rid in self.state.requests:
+                        self._endings.abort(self.state.requests[rid], message, tell_front=False)
+                case FinishReq(rid=rid, num_output_tokens=count):
+                    if rid in self.state.requests:
+                        self._endings.stop_at(self.state.requests[rid], count)
+        self.state.filter_batch()
+
+    def next_step(self, now: float) -> StepPlan | None:
+        """The next plan; None when nothing can run now, which is not idleness. Evicts and retracts on the way."""
+        items = self._planner.plan(now, results_due=bool(self._flights))
+        if not items:
+            if self.idle:
+                self.state.ratio.reset()
+            return None
+        by_row = {req.row: req for req in self.state.running}
+        plan = StepPlan(self._steps, items)
+        self._steps += 1
+        self._flights.append((plan, [by_row[item.row] for item in items]))
+        return plan
+
+    def settle(self, result: StepResult) -> None:
+        """Book the oldest plan's result: deliver tokens, publish computed prompts, end what is finished."""
+        plan, requests = self._flights.popleft()
+        assert plan.number == result.number, f"result {result.number} came for plan {plan.number}"
+        logprobs = iter(result.logprobs or [None] * len(result.tokens))
+        tokens = iter(result.tokens)
+        ended = False
+        for item, req in zip(plan.items, requests, strict=True):
+            req.pending -= 1
+            token = next(tokens) if item.samples else None
+            logprob = next(logprobs) if item.samples else None
+            if req.phase is Phase.FINISHED:
+                continue  # it ended while this was on its way
+            self._computed(req, item)
+            if token is not None:
+                ended |= self._sampled(req, token, logprob)
+        if ended:
+            self.state.filter_batch()
+
+    def take_output(self) -> Output:
+        """What the detokenizer and the front must be told since the last call."""
+        output, self.state.output = self.state.output, Output()
+        return output
+
+    def snapshot(self) -> Stats:
+        """Counters and load gauges for the metrics registry."""
+        state = self.state
+        books = state.pool.books()
+        size = state.pool.page_size
+        used = books.total - books.available - books.evictable
+        gauges = {
+            "num_running_reqs": len(state.running),
+            "num_queue_reqs": len(state.requests) - len(state.running),
+            "num_retracted_reqs": state.num_retracted,
+            "new_token_ratio": state.ratio.value,
+            "token_usage": used / books.total,
+            "max_total_num_tokens": books.total * size,
+            "kv_available_tokens{pool=full}": books.available * size,
+            "kv_evictable_tokens{pool=full}": books.evictable * size,
+            "kv_protected_tokens{pool=full}": books.protected * size,
+            "kv_session_held_tokens{pool=full}": books.session_held * size,
+            "kv_uncached_tokens{pool=full}": books.uncached * size,
+        }
+        state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * size
+        return state.metrics.snapshot(gauges)
+
+    def _generate(self, message: GenerateReq, now: float) -> None:
+        """Queue the first choice; the others wait until its prompt is computed, so that it is computed once."""
+        choices = [self._request(message, index, rid, now) for index, rid in enumerate(message.rids)]
+        first = choices[0]
+        if not fits(first.prompt_len, message.sampling.max_tokens, self._info):
+            for req in choices:
+                self._refuse(req)
+            return
+        first.followers = choices[1:]
+        self.state.waiting.append(first, self.state.queue_class(first))
+
+    def _request(self, message: GenerateReq, choice: int, rid: str, now: float) -> Request:
+        sampling = message.sampling
+        stop_ids = set(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            stop_ids |= set(self._info.eos_token_ids)
+        if choice:
+            sampling = replace(sampling, seed=choice_seed(sampling.seed, choice))
+        req = Request(
+            rid=rid,
+            arrival=self._arrivals,
+            prompt_len=len(message.prompt),
+            known=list(message.prompt),
+            sampling=sampling,
+            text=message.text,
+            page_size=self.state.pool.page_size,
+            priority=message.priority,
+            namespace=message.namespace,
+            stop_ids=frozenset(stop_ids),
+            protected=self.state.limits.max_retractions == 0,
+            history=History(arrival_s=now, queued_since_s=now),
+        )
+        self._arrivals += 1
+        self.state.requests[rid] = req
+        return req
+
+    def _refuse(self, req: Request) -> None:
+        """The front checks before it sends; this is for a pool that has shrunk since."""
+        capacity = self.state.pool.capacity * self.state.pool.page_size
+        message = f"The prompt has {req.prompt_len} tokens and the KV pool holds {capacity}."
+        code = "context_length_exceeded"
+        self._endings.abort(req, AbortReq(req.rid, code, 400, code, message), tell_front=True)
+
+    def _computed(self, req: Request, item: PlanItem) -> None:
+        """The item's K/V exists now. Nothing to do for a request whose memory was taken back meanwhile."""
+        if req.phase is not Phase.RUNNING:
+            return
+        req.collected = item.start + (1 if item.tokens is None else len(item.tokens))
+        if req.num_shared < req.prompt_len // req.page_size:
+            self.state.pool.publish(req, min(req.collected, req.prompt_len))
+        if req.followers and req.collected >= req.prompt_len:
+            self._endings.free_followers(req)
+
+    def _sampled(self, req: Request, token: int, logprob: TokenLogprob | None) -> bool:
+        """Book one output token; whether it was the last."""
+        req.in_flight -= 1
+        req.known.append(token)
+        self.state.metrics.count("generation_tokens_total")
+        if token in req.stop_ids and req.num_outputs > req.sampling.min_tokens:
+            self._endings.finish(req, "stop", token=token, logprob=logprob)
+        elif req.num_outputs >= req.sampling.max_tokens or len(req.known) >= self.state.limits.context_length:
+            self._endings.finish(req, "length", token=token, logprob=logprob)
+        else:
+            self._endings.emit(req, token, logprob)
+            return False
+        return True

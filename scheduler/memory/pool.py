@@ -1,0 +1,109 @@
+"""One pool of KV pages: the allocator, the prefix cache over it, and what requests hold privately.
+
+Every kind of KV (full attention now) is one pool; demand, allocation and the books are per pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ebbtide.plan import pages_for
+
+from ..request import Request
+from .allocator import PageAllocator
+from .prefix_cache import PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The terms of the conservation law, in pages: the first five add up to ``total``."""
+
+    available: int
+    evictable: int
+    protected: int
+    session_held: int
+    uncached: int
+    total: int
+
+
+class Pool:
+    """Pages of one kind. ``uncached`` is what running requests hold outside the cache, counted as it changes."""
+
+    name = "full"
+
+    def __init__(self, allocator: PageAllocator, cache: PrefixCache) -> None:
+        self.allocator = allocator
+        self.cache = cache
+        self.uncached = 0
+        self.evicted_pages = 0
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page."""
+        return self.allocator.page_size
+
+    @property
+    def capacity(self) -> int:
+        """Pages that one request alone could use."""
+        return self.allocator.num_pages
+
+    @property
+    def usable_pages(self) -> int:
+        """Free pages and those that eviction can free: what admission may count on."""
+        return self.allocator.available_pages + self.cache.evictable_pages
+
+    def books(self) -> Books:
+        """The terms as each holder counts them."""
+        return Books(
+            available=self.allocator.available_pages,
+            evictable=self.cache.evictable_pages,
+            protected=self.cache.protected_pages,
+            session_held=0,
+            uncached=self.uncached,
+            total=self.allocator.num_pages,
+        )
+
+    def evict_from_tree_cache(self, num_pages: int) -> bool:
+        """Evict the shortfall only, so that ``num_pages`` are free; whether they are."""
+        short = num_pages - self.allocator.available_pages
+        if short > 0:
+            self.evicted_pages += self.cache.evict(short)
+        return self.allocator.available_pages >= num_pages
+
+    def grow(self, req: Request, num_pages: int) -> None:
+        """Give ``req`` that many more pages of its own. They must be free."""
+        req.pages += self.allocator.take(num_pages, req)
+        self.uncached += num_pages
+
+    def cover(self, req: Request, num_tokens: int) -> int:
+        """Extend ``req`` towards ``num_tokens`` tokens of K/V, evicting as needed; returns how many its pages hold.
+
+        Takes what there is when it is not enough; the caller shortens the chunk.
+        """
+        lacking = pages_for(num_tokens, self.page_size) - len(req.pages)
+        if lacking > 0:
+            self.evict_from_tree_cache(lacking)
+            self.grow(req, min(lacking, self.allocator.available_pages))
+        return len(req.pages) * self.page_size
+
+    def publish(self, req: Request, num_tokens: int) -> None:
+        """Let others use the full pages among the first ``num_tokens`` tokens, which must be computed and collected."""
+        num_pages = num_tokens // self.page_size
+        if num_pages > req.num_shared:
+            before = req.num_private
+            self.cache.publish(req, num_pages)
+            self.uncached -= before - req.num_private
+
+    def release_kv_cache(self, req: Request, *, is_insert: bool) -> None:
+        """Take everything back from ``req``: with ``is_insert`` its full computed pages go to the cache first.
+
+        Pages that are in the cache already stay there, unlocked.
+        """
+        if is_insert:
+            self.publish(req, min(req.collected, len(req.known)))
+        private = req.pages[req.num_shared :]
+        self.cache.release(req)
+        self.allocator.give(private, req)
+        self.uncached -= len(private)
+        req.pages = []
+        req.num_shared = 0

@@ -1,0 +1,98 @@
+"""What a prefix cache is to the scheduler, and the one that never remembers anything.
+
+A wrapper (sessions) implements the same protocol and hands on what is not its business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+
+class CacheNode(Protocol):
+    """Where a request's shared pages end; only the cache that made it looks inside."""
+
+
+@dataclass(slots=True)
+class MatchResult:
+    """The longest usable prefix of a request's known tokens.
+
+    pages: in order. num_locked: how many of them are locked by running requests already, so that using them costs
+    the pool nothing. node, num_in_node: where the match ends, for ``attach``.
+    """
+
+    pages: list[int] = field(default_factory=list)
+    num_locked: int = 0
+    node: CacheNode | None = None
+    num_in_node: int = 0
+
+
+class PrefixCache(Protocol):
+    """Computed pages that may be used again."""
+
+    def match_prefix(self, req: Request) -> MatchResult:
+        """What ``attach`` would give. Changes nothing: a request turned away by admission asks again.
+
+        At least one known token is left to compute.
+        """
+
+    def attach(self, req: Request, match: MatchResult) -> None:
+        """Lend the matched pages to the request (``pages``, ``num_shared``, ``node``) and lock them.
+
+        ``match`` must be of this moment: nothing was evicted or published since.
+        """
+
+    def publish(self, req: Request, num_pages: int) -> None:
+        """Move the request's first ``num_pages`` pages into the cache and keep them locked for it.
+
+        A page whose tokens are in the cache already is given back and the request is switched to the cached one;
+        ``sent_pages`` is lowered so that the runner learns of it before the copy can be written by anybody else.
+        """
+
+    def release(self, req: Request) -> None:
+        """Unlock what the request shares; those pages stay in the cache."""
+
+    def evict(self, num_pages: int) -> int:
+        """Free up to ``num_pages`` pages, least recently used first; returns how many really became free."""
+
+    def lock_only(self, req: Request) -> int:
+        """Shared pages that only this request locks: they become evictable when it leaves."""
+
+    @property
+    def evictable_pages(self) -> int:
+        """Pages that ``evict`` can free, by the cache's own count."""
+
+    @property
+    def protected_pages(self) -> int:
+        """Locked pages, by the cache's own count."""
+
+
+class NoCache:
+    """``--disable-radix-cache``: every prompt is computed."""
+
+    evictable_pages = 0
+    protected_pages = 0
+
+    def match_prefix(self, req: Request) -> MatchResult:
+        """Nothing, always."""
+        return MatchResult()
+
+    def attach(self, req: Request, match: MatchResult) -> None:
+        """Nothing to lend."""
+
+    def publish(self, req: Request, num_pages: int) -> None:
+        """Nothing is kept; the pages stay the request's own."""
+
+    def release(self, req: Request) -> None:
+        """Nothing was lent."""
+
+    def evict(self, num_pages: int) -> int:
+        """There is nothing to evict."""
+        return 0
+
+    def lock_only(self, req: Request) -> int:
+        """Nothing is shared."""
+        return 0

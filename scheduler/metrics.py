@@ -1,0 +1,64 @@
+"""What the scheduler counts: monotone totals and histogram samples, handed on as snapshots. Reads no clock."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from ebbtide.messages import Stats
+
+from .request import Request
+
+
+class SchedulerMetrics:
+    """Totals since the start and observations since the last snapshot. Keys are metric names (``messages.Stats``)."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[str] = Counter()
+        self._observations: defaultdict[str, list[float]] = defaultdict(list)
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a total. Amounts come from monotone sources and are never negative."""
+        self.totals[name] += amount
+
+    def observe(self, name: str, value: float) -> None:
+        """One histogram sample."""
+        self._observations[name].append(value)
+
+    def admitted(self, req: Request, cached_tokens: int, now: float) -> None:
+        """A request starts to run. Prompt and cached tokens are counted once in its life, at the first time."""
+        history = req.history
+        history.queue_s += now - history.queued_since_s
+        if req.is_retracted:
+            self.count("num_resumed_requests_total")
+            self.observe("retract_resume_seconds", now - history.retracted_since_s)
+        if not history.retracted_stain:
+            history.first_run_s = now
+            history.cached_tokens = cached_tokens
+            self.count("prompt_tokens_total", req.prompt_len)
+            self.count("cached_tokens_total", cached_tokens)
+            self.observe("queue_time_seconds", now - history.arrival_s)
+
+    def retracted(self, req: Request, now: float) -> None:
+        """A running request went back to the queue."""
+        req.history.retracted_since_s = req.history.queued_since_s = now
+        self.count("num_retracted_requests_total")
+        self.count("num_retracted_input_tokens_total", req.prompt_len)
+        self.count("num_retracted_output_tokens_total", req.num_outputs)
+
+    def ended(self, req: Request, reason: str, *, aborted: bool) -> None:
+        """A request is over. ``reason`` is its finish reason, or why it was aborted."""
+        if req.is_retracted:
+            self.count(f"num_ended_while_retracted_total{{reason={reason}}}")
+        if aborted:
+            self.count(f"num_aborted_requests_total{{reason={reason}}}")
+        else:
+            self.count(f"num_requests_total{{finish_reason={reason}}}")
+        self.observe("retractions_per_request", req.history.retraction_count)
+
+    def snapshot(self, gauges: Mapping[str, float]) -> Stats:
+        """Everything as one message; observations start afresh."""
+        observations, self._observations = dict(self._observations), defaultdict(list)
+        return Stats(
+            gauges=dict(gauges), totals={k: float(v) for k, v in self.totals.items()}, observations=observations
+        )

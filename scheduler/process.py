@@ -1,0 +1,166 @@
+"""The scheduler process: sockets, clock and runner around the pure loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from ebbtide.channel import Receiver, Sender
+from ebbtide.child import Handshake, run_child
+from ebbtide.config import SchedulerConfig, SchedulerSection
+from ebbtide.errors import EbbtideError, InvariantViolation
+from ebbtide.messages import Heartbeat, RunnerInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
+from ebbtide.model_runner import build_runner
+from ebbtide.plan import Runner
+
+from .core import Scheduler
+from .invariant_checker import InvariantChecker
+from .memory.allocator import PageAllocator
+from .memory.pool import Pool
+from .memory.prefix_cache import NoCache, PrefixCache
+from .memory.radix_cache import RadixCache
+from .state import Limits
+
+log = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 0.5  # also the longest time between two heartbeats of an idle scheduler
+BLOCKED_WAIT_S = 0.05
+STATS_EVERY_S = 0.1
+HEARTBEAT_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """The process's ends of the channels."""
+
+    inbox: Receiver[ToScheduler]
+    detokenizer: Sender[ToDetokenizer]
+    front: Sender[ToFront]
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Says what goes on: statistics at most every 100 ms and once on becoming idle, heartbeats at least twice a second."""
+
+    scheduler: Scheduler
+    wires: Wires
+    last_stats_s: float = 0.0
+    last_heartbeat_s: float = 0.0
+    last_tokens: int = 0
+    idle_said: bool = False
+    throughput: float = field(default=0.0)
+
+    def report(self, now: float) -> None:
+        """Send what is due."""
+        idle = self.scheduler.idle
+        if now - self.last_stats_s >= STATS_EVERY_S and not (idle and self.idle_said):
+            self._stats(now, idle=idle)
+        if now - self.last_heartbeat_s >= HEARTBEAT_EVERY_S:
+            self.last_heartbeat_s = now
+            self.wires.front.send(Heartbeat("scheduler", self.wires.inbox.handled))
+
+    def became_idle(self, now: float) -> None:
+        """The last request has ended: the gauges must not keep their old values."""
+        if not self.idle_said:
+            self._stats(now, idle=True)
+
+    def _stats(self, now: float, *, idle: bool) -> None:
+        tokens = self.scheduler.state.metrics.totals["generation_tokens_total"]
+        elapsed = max(now - self.last_stats_s, 1e-9)
+        self.throughput = 0.0 if idle else (tokens - self.last_tokens) / elapsed
+        self.last_stats_s, self.last_tokens, self.idle_said = now, tokens, idle
+        stats = self.scheduler.snapshot()
+        stats.gauges["gen_throughput"] = self.throughput
+        self.wires.front.send(stats)
+
+
+class Loop:
+    """receive → next step → run → settle → tell; and when idle: check everything, report, sleep."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, wires: Wires) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._wires = wires
+        self._checker = InvariantChecker(scheduler.state)
+        self._reporter = Reporter(scheduler, wires)
+        self._checked = True
+        self._wait_s = 0.0
+
+    def turn(self) -> None:
+        """One turn; sleeps only when the last one found nothing to do."""
+        scheduler = self._scheduler
+        messages = self._wires.inbox.drain(self._wait_s)
+        started = time.monotonic()
+        scheduler.receive(messages, started)
+        plan = scheduler.next_step(started)
+        if plan is not None:
+            self._runner.submit(plan)
+            self._checked = False
+        if scheduler.num_in_flight and (plan is None or scheduler.num_in_flight >= self._runner.info.max_in_flight):
+            scheduler.settle(self._runner.collect())
+            scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
+        self._tell()
+        self._check()
+        self._reporter.report(time.monotonic())
+        self._wait_s = self._idle_time(stepped=plan is not None)
+
+    def _idle_time(self, *, stepped: bool) -> float:
+        if stepped or self._scheduler.num_in_flight:
+            return 0.0
+        return IDLE_WAIT_S if self._scheduler.idle else BLOCKED_WAIT_S
+
+    def _tell(self) -> None:
+        """The detokenizer first: an abort waits in the front for the closing item that this batch carries."""
+        output = self._scheduler.take_output()
+        if output.items and not self._wires.detokenizer.send(TokenBatch(output.items)):
+            raise EbbtideError("the detokenizer has not taken a message for a long time: its queue is full")
+        for abort in output.aborts:
+            self._wires.front.send(abort)
+
+    def _check(self) -> None:
+        """The books. A violation is logged and counted; serving goes on."""
+        try:
+            self._checker.self_check_during_busy()
+            if self._scheduler.idle and not self._checked:
+                self._checked = True
+                self._reporter.became_idle(time.monotonic())
+                self._checker.on_idle()
+        except InvariantViolation as violation:
+            self._scheduler.state.metrics.count("kv_invariant_violations_total")
+            if self._scheduler.state.metrics.totals["kv_invariant_violations_total"] == 1:
+                log.error("the memory books do not balance: %s", violation)
+
+
+def build_scheduler(config: SchedulerConfig, info: RunnerInfo) -> Scheduler:
+    """The scheduler over the pool that the runner measured."""
+    allocator = PageAllocator(info.num_pages, info.page_size)
+    cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator)
+    limits = Limits(
+        num_rows=info.num_rows,
+        context_length=info.context_length,
+        chunked_prefill_size=config.chunked_prefill_size or (2048 if info.device == "cuda" else 256),
+        schedule_policy=config.schedule_policy,
+        schedule_conservativeness=config.schedule_conservativeness,
+    )
+    return Scheduler(Pool(allocator, cache), info, limits)
+
+
+def main(section: SchedulerSection, handshake: Handshake) -> None:
+    """Load the model, say what was measured, then serve until the process is ended."""
+    runner = build_runner(section.files, section.runner, handshake.progress)
+    context: zmq.Context[Any] = zmq.Context()
+    addresses = section.addresses
+    inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
+    wires = Wires(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
+    loop = Loop(build_scheduler(section.scheduler, runner.info), runner, wires)
+    handshake.ready(runner.info)
+    while True:
+        loop.turn()
+
+
+if __name__ == "__main__":
+    run_child(SchedulerSection, "scheduler", main)

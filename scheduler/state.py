@@ -1,0 +1,61 @@
+"""What all parts of the scheduler look at: the requests, where they are, and what the world must be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ebbtide.messages import AbortReq, TokenItem
+
+from .memory.pool import Pool
+from .metrics import SchedulerMetrics
+from .new_token_ratio import NewTokenRatio, OutputLengths
+from .policy import WaitingQueue, queue_class
+from .request import Phase, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one step may do, and in which order requests start."""
+
+    num_rows: int
+    context_length: int
+    chunked_prefill_size: int = 256
+    schedule_policy: str = "fcfs"
+    schedule_conservativeness: float = 1.0
+    max_retractions: int = 3
+
+
+@dataclass(slots=True)
+class Output:
+    """What the world must be told after a step."""
+
+    items: list[TokenItem] = field(default_factory=list)
+    aborts: list[AbortReq] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class State:
+    """The scheduler's state. ``running`` is in order of admission; ``requests`` holds every request not yet ended."""
+
+    pool: Pool
+    limits: Limits
+    ratio: NewTokenRatio
+    lengths: OutputLengths = field(default_factory=OutputLengths)
+    metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
+    running: list[Request] = field(default_factory=list)
+    waiting: WaitingQueue = field(default_factory=WaitingQueue)
+    requests: dict[str, Request] = field(default_factory=dict)
+    output: Output = field(default_factory=Output)
+    num_retracted: int = 0  # retracted and not yet running again
+
+    def queue_class(self, req: Request) -> int:
+        """The class of the waiting queue that ``req`` belongs to."""
+        return queue_class(self.limits.schedule_policy, req)
+
+    def requeue(self, req: Request) -> None:
+        """Back to the front of the queue: it ran already, or belongs to one that did."""
+        self.waiting.put_front(req, self.queue_class(req))
+
+    def filter_batch(self) -> None:
+        """Drop from ``running`` what no longer runs."""
+        self.running[:] = [req for req in self.running if req.phase is Phase.RUNNING]

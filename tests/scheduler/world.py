@@ -1,0 +1,163 @@
+"""The test bench: the real scheduler over the simulated runner, with the books checked after every step."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ebbtide.messages import AbortReq, GenerateReq, SamplingParams, TokenItem, ToScheduler
+from ebbtide.model_runner.sim import SimRunner, SimShape
+from ebbtide.scheduler.core import Scheduler
+from ebbtide.scheduler.invariant_checker import InvariantChecker
+from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.pool import Pool
+from ebbtide.scheduler.memory.prefix_cache import NoCache, PrefixCache
+from ebbtide.scheduler.memory.radix_cache import RadixCache
+from ebbtide.scheduler.state import Limits
+
+STUCK_AFTER = 200  # steps without a token, a computed prompt or an end
+
+
+@dataclass
+class Outcome:
+    """All that the world learned about one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[object] = field(default_factory=list)
+    finish: str | None = None
+    aborts: list[AbortReq] = field(default_factory=list)
+    cached_tokens: int = 0
+    ends: int = 0
+    pressure: object = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a world; pages and tokens as in ``RunnerInfo``."""
+
+    num_pages: int = 256
+    page_size: int = 4
+    num_rows: int = 8
+    chunk: int = 32
+    policy: str = "fcfs"
+    overlap: int = 1
+    cache: bool = True
+    max_retractions: int = 3
+    context_length: int = 4096
+    conservativeness: float = 1.0
+
+
+class World:
+    """Drives a scheduler step by step on a clock that counts steps."""
+
+    def __init__(self, shape: Shape | None = None) -> None:
+        self.shape = shape = shape or Shape()
+        sim = SimShape(shape.num_pages, shape.page_size, shape.num_rows, shape.context_length, shape.overlap)
+        self.runner = SimRunner(sim)
+        self.allocator = PageAllocator(shape.num_pages, shape.page_size, on_free=self.runner.poison)
+        cache: PrefixCache = RadixCache(self.allocator) if shape.cache else NoCache()
+        self.pool = Pool(self.allocator, cache)
+        limits = Limits(
+            num_rows=shape.num_rows,
+            context_length=shape.context_length,
+            chunked_prefill_size=shape.chunk,
+            schedule_policy=shape.policy,
+            schedule_conservativeness=shape.conservativeness,
+            max_retractions=shape.max_retractions,
+        )
+        self.scheduler = Scheduler(self.pool, self.runner.info, limits)
+        self.checker = InvariantChecker(self.scheduler.state)
+        self.outcomes: dict[str, Outcome] = {}
+        self.steps = 0
+        self.inbox: deque[ToScheduler] = deque()
+
+    def send(self, *messages: ToScheduler) -> None:
+        """Hand messages over at the next step."""
+        self.inbox.extend(messages)
+
+    def generate(self, rid: str, prompt: list[int], sampling: SamplingParams, **kwargs: object) -> None:
+        """Send one request with one choice."""
+        self.send(GenerateReq(rids=(rid,), prompt=prompt, sampling=sampling, **kwargs))  # type: ignore[arg-type]
+
+    def step(self) -> None:
+        """One turn of the loop; the books must balance after it."""
+        self.receive()
+        self.dispatch()
+        if self.scheduler.num_in_flight:
+            self.collect()
+
+    def receive(self) -> None:
+        """Hand over what was sent."""
+        self.scheduler.receive(self.inbox, float(self.steps))
+        self.inbox.clear()
+
+    def dispatch(self) -> bool:
+        """Plan and submit steps until the runner has as many as it takes; whether there was one."""
+        dispatched = False
+        while self.scheduler.num_in_flight < self.shape.overlap:
+            plan = self.scheduler.next_step(float(self.steps))
+            if plan is None:
+                break
+            self.runner.submit(plan)
+            dispatched = True
+        self.checker.self_check_during_busy()
+        return dispatched
+
+    def collect(self) -> None:
+        """Settle the oldest step and read what it produced."""
+        self.scheduler.settle(self.runner.collect())
+        self.steps += 1
+        self.read()
+        self.checker.self_check_during_busy()
+
+    def read(self) -> None:
+        """Take the scheduler's output into ``outcomes``."""
+        output = self.scheduler.take_output()
+        for item in output.items:
+            self._take(item)
+        for abort in output.aborts:
+            self.outcomes.setdefault(abort.rid, Outcome()).aborts.append(abort)
+
+    def run(self, max_steps: int = 100_000) -> dict[str, Outcome]:
+        """Until everything has ended; fails when nothing moves any more. The full check must pass at the end."""
+        quiet = 0
+        while self.inbox or not self.scheduler.idle:
+            before = self._progress()
+            self.step()
+            self.read()
+            quiet = 0 if self._progress() != before else quiet + 1
+            assert quiet < STUCK_AFTER, f"no progress for {quiet} steps: {self.scheduler.state.running}"
+            assert self.steps < max_steps
+        self.step()
+        self.checker.on_idle()
+        return self.outcomes
+
+    def _progress(self) -> tuple[int, int, int]:
+        state = self.scheduler.state
+        return (
+            sum(len(outcome.tokens) for outcome in self.outcomes.values()),
+            len(state.requests),
+            sum(req.computed for req in state.running),
+        )
+
+    def _take(self, item: TokenItem) -> None:
+        outcome = self.outcomes.setdefault(item.rid, Outcome())
+        assert outcome.finish is None, f"{item.rid} got tokens after its end"
+        outcome.tokens += item.tokens
+        outcome.logprobs += item.logprobs or []
+        if item.start is not None:
+            outcome.cached_tokens = item.start.cached_tokens
+        if item.finish is not None:
+            outcome.finish = item.finish
+            outcome.ends += 1
+            outcome.pressure = item.pressure
+
+
+def greedy(max_tokens: int, **kwargs: object) -> SamplingParams:
+    """Plain greedy sampling."""
+    return SamplingParams(max_tokens=max_tokens, temperature=0.0, **kwargs)  # type: ignore[arg-type]
+
+
+def text(value: str) -> list[int]:
+    """The sim's token ids of a text."""
+    return list(value.encode())
