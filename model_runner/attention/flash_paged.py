@@ -1,0 +1,90 @@
+"""Paged attention by the flash-attn package, chosen by name only: its pages must have a multiple of 256 tokens.
+
+Written to the documented interface of flash-attn 2.7 (``flash_attn_varlen_func`` with a block table) and not yet run on
+a device; tests/gpu holds its tests.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ebbtide.errors import StartupError
+
+from ..batch import ForwardBatch
+from ..kv_pool import KVPool
+from . import AttentionBackend, LayerAttention
+
+PAGE_MULTIPLE = 256
+
+
+def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why this backend cannot work here, as the end of a sentence, or None."""
+    if device.type != "cuda":
+        return "it needs a CUDA device"
+    if find_spec("flash_attn") is None:
+        return "it needs the package flash-attn"
+    if dtype == torch.float32:
+        return "it has no float32"
+    return None
+
+
+def build(pool: KVPool) -> AttentionBackend:
+    """A backend over ``pool``. Raises StartupError when its pages do not fit."""
+    if pool.page_size % PAGE_MULTIPLE:
+        raise StartupError(
+            f"The attention backend flash_attn needs a --page-size that is a multiple of {PAGE_MULTIPLE}, "
+            f"not {pool.page_size}."
+        )
+    return FlashAttention(pool)
+
+
+class FlashAttention:
+    """One call for all items of a step: decodes are items of one query."""
+
+    def __init__(self, pool: KVPool) -> None:
+        from flash_attn import flash_attn_varlen_func
+
+        self._attend = flash_attn_varlen_func
+        self._pool = pool
+        self._slots = torch.empty(0, dtype=torch.int64)
+        self._shared: dict[str, Tensor | int] = {}
+
+    def plan(self, batch: ForwardBatch) -> None:
+        """Cumulative lengths and the items' rows of the page table."""
+        lens = torch.tensor(batch.query_lens, dtype=torch.int32)
+        ends = [start + count for start, count in zip(batch.starts, batch.query_lens, strict=True)]
+        self._slots = batch.slots
+        self._shared = {
+            "cu_seqlens_q": _cumulative(lens).to(self._pool.device, non_blocking=True),
+            "cu_seqlens_k": _cumulative(batch.item_ends),
+            "max_seqlen_q": max(batch.query_lens),
+            "max_seqlen_k": max(ends),
+            "block_table": batch.page_table[batch.item_rows],
+        }
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
+        """Store k and v and attend with q → [T, heads, head_dim]. Raises StartupError for a layer with sinks."""
+        if layer.sinks is not None:
+            raise StartupError("The attention backend flash_attn has no attention sinks; choose triton.")
+        self._pool.write(layer.index, self._slots, k, v)
+        paged = (-1, self._pool.page_size, layer.num_kv_heads, layer.head_dim)
+        out: Tensor = self._attend(
+            q,
+            self._pool.keys(layer.index).view(paged),
+            self._pool.values(layer.index).view(paged),
+            softmax_scale=layer.scale,
+            causal=True,
+            window_size=(-1, -1) if layer.window is None else (layer.window - 1, 0),
+            softcap=layer.softcap,
+            **self._shared,
+        )
+        return out
+
+
+def _cumulative(lens: Tensor) -> Tensor:
+    """int32 [N + 1]: 0, then the running sum."""
+    return pad(lens.cumsum(0, dtype=torch.int32), (1, 0))

@@ -1,0 +1,200 @@
+"""Paged attention for CUDA as Triton kernels: decodes with a split context, then prefill chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import ForwardBatch
+from ..kv_pool import KVPool
+from . import AttentionBackend, LayerAttention
+
+SPLIT_TOKENS = 512
+SMALLEST_BLOCK_M = 16  # tensor cores multiply at least 16 rows
+# Bytes of one head of one token → (rows of a prefill block, tokens of K/V that a program holds at a time): what fits
+# into the 99 KiB of shared memory that every device since 2020 has.
+BLOCK_SIZES = {256: (64, 64), 512: (32, 32), 1024: (16, 32), 2048: (16, 16)}
+
+
+def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why this backend cannot work here, as the end of a sentence, or None."""
+    if device.type != "cuda":
+        return "it needs a CUDA device"
+    if find_spec("triton") is None:
+        return "it needs the package triton"
+    return None
+
+
+def block_sizes(head_dim: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Rows of a prefill block and tokens of K/V that a program holds at a time, for heads of this size."""
+    head_bytes = _power_of_two(head_dim) * dtype.itemsize
+    return next(sizes for limit, sizes in BLOCK_SIZES.items() if head_bytes <= limit)
+
+
+def build(pool: KVPool) -> AttentionBackend:
+    """A backend over ``pool``."""
+    return TritonAttention(pool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Query blocks of one launch: block b holds queries from ``firsts[b]`` on of item ``items[b]``; int32."""
+
+    items: Tensor
+    firsts: Tensor
+    block_m: int
+
+
+class TritonAttention:
+    """The step's metadata, and the launches of each layer."""
+
+    def __init__(self, pool: KVPool) -> None:
+        from ..kernels import triton_attention
+
+        self._pool = pool
+        self._kernels: Any = triton_attention
+        self._batch: ForwardBatch | None = None
+        self._offsets = self._lens = torch.empty(0, dtype=torch.int32, device=pool.device)
+        self._blocks: dict[tuple[bool, int], _Blocks] = {}  # by (is prefill, heads a KV head serves)
+
+    def plan(self, batch: ForwardBatch) -> None:
+        """Put the items' places on the device; query blocks follow when a layer's head counts are known."""
+        lens = torch.tensor(batch.query_lens, dtype=torch.int32)
+        self._batch = batch
+        self._lens = lens.to(self._pool.device, non_blocking=True)
+        self._offsets = (lens.cumsum(0, dtype=torch.int32) - lens).to(self._pool.device, non_blocking=True)
+        self._blocks.clear()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
+        """Store k and v and attend with q → [T, heads, head_dim]."""
+        assert self._batch is not None, "plan comes before forward"
+        self._write(k, v, layer)
+        out = q.new_empty(q.shape)
+        num_items = len(self._batch.query_lens)
+        if self._batch.num_decodes > 0:
+            self._decode(q, out, layer)
+        if self._batch.num_decodes < num_items:
+            self._launch(q, out, layer, self._query_blocks(layer, prefill=True), None)
+        return out
+
+    def _write(self, k: Tensor, v: Tensor, layer: LayerAttention) -> None:
+        assert self._batch is not None
+        width = layer.num_kv_heads * layer.head_dim
+        self._kernels.write_kv[(k.shape[0],)](
+            k,
+            v,
+            self._pool.keys(layer.index),
+            self._pool.values(layer.index),
+            self._batch.slots,
+            k.stride(0),
+            k.stride(1),
+            v.stride(0),
+            v.stride(1),
+            NUM_HEADS=layer.num_kv_heads,
+            HEAD_DIM=layer.head_dim,
+            BLOCK=_power_of_two(width),
+        )
+
+    def _decode(self, q: Tensor, out: Tensor, layer: LayerAttention) -> None:
+        """Splits of ``SPLIT_TOKENS`` tokens side by side, then their sum."""
+        batch = self._batch
+        assert batch is not None
+        longest = max(batch.starts[: batch.num_decodes]) + 1
+        num_splits = -(-longest // SPLIT_TOKENS)
+        shape = (batch.num_decodes, layer.num_heads, num_splits)
+        partial = q.new_empty((*shape, layer.head_dim), dtype=torch.float32)
+        sums = q.new_empty((2, *shape), dtype=torch.float32)
+        self._launch(q, out, layer, self._query_blocks(layer, prefill=False), (partial, sums[0], sums[1]))
+        self._kernels.combine[(batch.num_decodes, layer.num_heads)](
+            out,
+            partial,
+            sums[0],
+            sums[1],
+            batch.item_ends,
+            _sinks(layer, q),
+            num_splits,
+            NUM_HEADS=layer.num_heads,
+            HEAD_DIM=layer.head_dim,
+            SPLIT_TOKENS=SPLIT_TOKENS,
+            HAS_SINKS=layer.sinks is not None,
+            BLOCK_D=_power_of_two(layer.head_dim),
+        )
+
+    def _launch(
+        self, q: Tensor, out: Tensor, layer: LayerAttention, blocks: _Blocks, partial: tuple[Tensor, ...] | None
+    ) -> None:
+        """One launch of the attention kernel; into ``partial`` by splits when that is given, else into ``out``."""
+        batch = self._batch
+        assert batch is not None
+        num_splits = 1 if partial is None else partial[0].shape[2]
+        self._kernels.attend[(blocks.items.shape[0], layer.num_kv_heads, num_splits)](
+            q,
+            self._pool.keys(layer.index),
+            self._pool.values(layer.index),
+            out,
+            *(partial or (out, out, out)),
+            batch.page_table,
+            blocks.items,
+            blocks.firsts,
+            batch.item_rows,
+            batch.item_ends,
+            self._offsets,
+            self._lens,
+            _sinks(layer, q),
+            layer.scale,
+            layer.softcap,
+            layer.window or 0,
+            q.stride(0),
+            q.stride(1),
+            batch.page_table.stride(0),
+            num_splits,
+            SPLIT_TOKENS=0 if partial is None else SPLIT_TOKENS,
+            BLOCK_M=blocks.block_m,
+            **self._constants(layer),
+        )
+
+    def _constants(self, layer: LayerAttention) -> dict[str, Any]:
+        """What the kernel is compiled for."""
+        return {
+            "NUM_KV_HEADS": layer.num_kv_heads,
+            "GROUP": layer.num_heads // layer.num_kv_heads,
+            "HEAD_DIM": layer.head_dim,
+            "PAGE_SIZE": self._pool.page_size,
+            "HAS_SOFTCAP": layer.softcap > 0,
+            "HAS_WINDOW": layer.window is not None,
+            "HAS_SINKS": layer.sinks is not None,
+            "EXACT": self._pool.dtype == torch.float32,
+            "BLOCK_N": block_sizes(layer.head_dim, self._pool.dtype)[1],
+            "BLOCK_D": max(_power_of_two(layer.head_dim), 16),
+        }
+
+    def _query_blocks(self, layer: LayerAttention, *, prefill: bool) -> _Blocks:
+        """The query blocks for this layer's head counts, made once a step."""
+        group = layer.num_heads // layer.num_kv_heads
+        smallest = block_sizes(layer.head_dim, self._pool.dtype)[0] if prefill else SMALLEST_BLOCK_M
+        key = (prefill, group)
+        if key not in self._blocks:
+            self._blocks[key] = self._make_blocks(group, max(_power_of_two(group), smallest), prefill=prefill)
+        return self._blocks[key]
+
+    def _make_blocks(self, group: int, block_m: int, *, prefill: bool) -> _Blocks:
+        batch = self._batch
+        assert batch is not None
+        items = range(batch.num_decodes, len(batch.query_lens)) if prefill else range(batch.num_decodes)
+        pairs = [(item, first) for item in items for first in range(0, batch.query_lens[item], block_m // group)]
+        table = torch.tensor(pairs, dtype=torch.int32).T.contiguous().to(self._pool.device, non_blocking=True)
+        return _Blocks(table[0], table[1], block_m)
+
+
+def _sinks(layer: LayerAttention, q: Tensor) -> Tensor:
+    """The sinks, or any tensor for a kernel that will not read them."""
+    return q if layer.sinks is None else layer.sinks
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,189 @@
+"""Paged attention and the writing of K/V as Triton kernels. Knows strides and page tables, not batches or layers.
+
+A program attends with a block of queries of one item that share a KV head: its rows are (token, head) pairs, head
+fastest. Long contexts of decodes are cut into splits of a fixed number of tokens and combined afterwards, so that the
+order of every sum depends on the item alone and not on who runs beside it.
+"""
+
+# ruff: noqa: PLR0913, PLR0915, PLR0917 - a kernel has only its arguments, and no calls to hide statements in
+import triton
+import triton.language as tl
+
+
+def _write_kv(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python types
+    k,
+    v,
+    k_pool,
+    v_pool,
+    slots,
+    k_token,
+    k_head,
+    v_token,
+    v_head,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program a token: its K and V, [heads, head_dim] with the given strides, go to its slot of the pool."""
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + token)
+    inside = tl.arange(0, BLOCK)
+    valid = inside < NUM_HEADS * HEAD_DIM
+    head, dim = inside // HEAD_DIM, inside % HEAD_DIM
+    to = slot * (NUM_HEADS * HEAD_DIM) + inside
+    tl.store(k_pool + to, tl.load(k + token * k_token + head * k_head + dim, mask=valid), mask=valid)
+    tl.store(v_pool + to, tl.load(v + token * v_token + head * v_head + dim, mask=valid), mask=valid)
+
+
+def _attend(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python types
+    q,
+    k_pool,
+    v_pool,
+    out,
+    partial,
+    partial_max,
+    partial_sum,
+    page_table,
+    block_items,
+    block_firsts,
+    item_rows,
+    item_ends,
+    item_offsets,
+    item_lens,
+    sinks,
+    scale,
+    softcap,
+    window,
+    q_token,
+    q_head,
+    table_row,
+    num_splits,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    SPLIT_TOKENS: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    EXACT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Program (block, KV head, split). Without splits (SPLIT_TOKENS 0) the result goes to ``out``, else to ``partial``.
+
+    out: [T, heads, HEAD_DIM]. partial: float32 [T, heads, num_splits, HEAD_DIM], a sum of values weighted relative to
+    partial_max, with partial_sum the sum of those weights.
+    """
+    block, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    item = tl.load(block_items + block)
+    first = tl.load(block_firsts + block)
+    end = tl.load(item_ends + item).to(tl.int32)
+    query_len = tl.load(item_lens + item)
+    table = page_table + tl.load(item_rows + item).to(tl.int64) * table_row
+
+    row = tl.arange(0, BLOCK_M)
+    query = first + row // GROUP  # within the item
+    head = kv_head * GROUP + row % GROUP
+    valid = (row < (BLOCK_M // GROUP) * GROUP) & (query < query_len)
+    token = (tl.load(item_offsets + item) + query).to(tl.int64)
+    position = end - query_len + query
+    dim = tl.arange(0, BLOCK_D)
+    q_at = q + token[:, None] * q_token + head[:, None] * q_head + dim[None, :]
+    queries = tl.load(q_at, mask=valid[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
+
+    low, high = 0, tl.minimum(end, end - query_len + first + BLOCK_M // GROUP)
+    if HAS_WINDOW:
+        low = tl.maximum(end - query_len + first - window + 1, 0)
+    if SPLIT_TOKENS > 0:
+        low = tl.maximum(low, split * SPLIT_TOKENS)
+        high = tl.minimum(high, (split + 1) * SPLIT_TOKENS)
+    low = low // BLOCK_N * BLOCK_N  # the same blocks whatever the chunk's start
+
+    best = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    if HAS_SINKS and SPLIT_TOKENS == 0:
+        best = tl.load(sinks + head, mask=valid, other=0.0).to(tl.float32)
+        total += 1.0
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for start in range(low, high, BLOCK_N):
+        at = start + tl.arange(0, BLOCK_N)
+        page = tl.load(table + at // PAGE_SIZE, mask=at < high, other=0).to(tl.int64)
+        base = ((page * PAGE_SIZE + at % PAGE_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_DIM
+        readable = (at < high)[:, None] & (dim < HEAD_DIM)[None, :]
+        keys = tl.load(k_pool + base[:, None] + dim[None, :], mask=readable, other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee" if EXACT else "tf32") * scale
+        if HAS_SOFTCAP:
+            scores = softcap * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * scores / softcap)))
+        seen = (at[None, :] <= position[:, None]) & (at < high)[None, :]
+        if HAS_WINDOW:
+            seen &= position[:, None] - at[None, :] < window
+        scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        # A row that has seen nothing yet has no maximum: keep the exponents finite.
+        reference = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp(scores - reference[:, None])
+        shrink = tl.exp(best - reference)
+        values = tl.load(v_pool + base[:, None] + dim[None, :], mask=readable, other=0.0)
+        acc = acc * shrink[:, None] + tl.dot(
+            weights.to(values.dtype), values, input_precision="ieee" if EXACT else "tf32"
+        )
+        total = total * shrink + tl.sum(weights, 1)
+        best = higher
+
+    heads = NUM_KV_HEADS * GROUP
+    store = valid[:, None] & (dim < HEAD_DIM)[None, :]
+    if SPLIT_TOKENS > 0:
+        where = (token * heads + head) * num_splits + split
+        tl.store(partial + where[:, None] * HEAD_DIM + dim[None, :], acc, mask=store)
+        tl.store(partial_max + where, best, mask=valid)
+        tl.store(partial_sum + where, total, mask=valid)
+    else:
+        where = token * heads + head
+        result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        tl.store(out + where[:, None] * HEAD_DIM + dim[None, :], result.to(out.dtype.element_ty), mask=store)
+
+
+def _combine(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python types
+    out,
+    partial,
+    partial_max,
+    partial_sum,
+    item_ends,
+    sinks,
+    num_splits,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    SPLIT_TOKENS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Program (decode item, head): the splits of its context joined, in order, into ``out``."""
+    item, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    end = tl.load(item_ends + item).to(tl.int32)
+    dim = tl.arange(0, BLOCK_D)
+    inside = dim < HEAD_DIM
+    best = tl.full([1], float("-inf"), tl.float32)
+    total = tl.zeros([1], tl.float32)
+    if HAS_SINKS:
+        best = tl.zeros([1], tl.float32) + tl.load(sinks + head).to(tl.float32)
+        total += 1.0
+    acc = tl.zeros([BLOCK_D], tl.float32)
+    for split in range(tl.cdiv(end, SPLIT_TOKENS)):
+        where = (item * NUM_HEADS + head) * num_splits + split
+        split_best = tl.load(partial_max + where)
+        higher = tl.maximum(best, split_best)
+        reference = tl.where(higher == float("-inf"), 0.0, higher)
+        shrink, grow = tl.exp(best - reference), tl.exp(split_best - reference)
+        values = tl.load(partial + where * HEAD_DIM + dim, mask=inside, other=0.0)
+        acc = acc * shrink + values * grow
+        total = total * shrink + tl.load(partial_sum + where) * grow
+        best = higher
+    result = acc / total
+    tl.store(out + (item * NUM_HEADS + head) * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=inside)
+
+
+write_kv = triton.jit(_write_kv)
+attend = triton.jit(_attend)
+combine = triton.jit(_combine)

@@ -1,0 +1,168 @@
+"""Random steps over random page tables, and attention written out in full to compare a backend with."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ebbtide.model_runner.attention import AttentionBackend, LayerAttention
+from ebbtide.model_runner.batch import ForwardBatch
+from ebbtide.model_runner.kv_pool import KVPool, KVShape
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of attention layer and one kind of step. lengths: (context before, new tokens) of each item."""
+
+    lengths: tuple[tuple[int, int], ...] = ((0, 5), (70, 1), (33, 20))
+    page_size: int = 16
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    options: dict[str, float | int | None] = field(default_factory=dict)
+    sinks: bool = False
+
+    def layer(self, index: int, device: torch.device) -> LayerAttention:
+        """What the backend is told; sinks differ from head to head."""
+        sinks = torch.linspace(-2, 2, self.heads, device=device) if self.sinks else None
+        return LayerAttention(index, self.heads, self.kv_heads, self.head_dim, 0.3, sinks=sinks, **self.options)
+
+
+MIXED = ((70, 1), (0, 1), (129, 1), (0, 5), (33, 20), (64, 64))
+CASES = {
+    "page size 1": Case(MIXED, page_size=1),
+    "page size 16": Case(MIXED),
+    "page size 64": Case(MIXED, page_size=64),
+    "only decodes": Case(((5, 1), (63, 1), (64, 1))),
+    "only prefills": Case(((0, 1 + 64), (17, 3))),
+    "splits": Case(((1100, 1), (511, 1), (512, 1), (3, 1)), page_size=64),
+    "softcap": Case(MIXED, options={"softcap": 2.0}),
+    "window": Case(MIXED, options={"window": 9}),
+    "window past a split": Case(((1100, 1), (700, 30)), options={"window": 100}),
+    "sinks": Case(MIXED, sinks=True),
+    "everything": Case(MIXED, page_size=1, options={"window": 40, "softcap": 3.0}, sinks=True),
+    "one head each": Case(MIXED, heads=3, kv_heads=3),
+    "one KV head for seven": Case(MIXED, heads=7, kv_heads=1),
+    "head size 80": Case(MIXED, head_dim=80),
+}
+
+
+class Step:
+    """A step of a case with random contents: the batch, a pool with the contexts' K/V, and the truth per item."""
+
+    def __init__(self, case: Case, *, device: torch.device, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        self._case = case
+        self._generator = torch.Generator().manual_seed(seed)
+        self._order = random.Random(seed)
+        pages = [-(-(before + new) // case.page_size) for before, new in case.lengths]
+        shape = KVShape(2, case.kv_heads, case.head_dim)
+        self.pool = KVPool(shape, sum(pages) + 3, case.page_size, dtype=dtype, device=device)
+        self.pool.data.copy_(self._random(*self.pool.data.shape) * 50)  # what no item owns must not show
+        self.batch = self._make_batch(pages, device)
+        self.q = self._random(self.batch.num_tokens, case.heads, case.head_dim).to(self.pool.data)
+        self.k = self._random(self.batch.num_tokens, case.kv_heads, case.head_dim).to(self.pool.data)
+        self.v = self._random(self.batch.num_tokens, case.kv_heads, case.head_dim).to(self.pool.data)
+        self._contexts = [self._fill(index) for index in range(len(pages))]
+
+    def run(self, backend: AttentionBackend) -> Tensor:
+        """What the backend makes of it, [T, heads, head_dim]."""
+        backend.plan(self.batch)
+        return backend.forward(self.q, self.k, self.v, self._case.layer(1, self.pool.device))
+
+    def truth(self) -> Tensor:
+        """Attention item by item and score by score, in float64, [T, heads, head_dim]."""
+        layer = self._case.layer(1, torch.device("cpu"))
+        parts, first = [], 0
+        for (before, new), (k, v) in zip(self._case.lengths, self._contexts, strict=True):
+            new_tokens = slice(first, first + new)
+            keys, values = (
+                torch.cat([old, mine[new_tokens].cpu().double()]) for old, mine in ((k, self.k), (v, self.v))
+            )
+            parts.append(_attend(self.q[new_tokens].cpu().double(), keys, values, layer, before))
+            first += new
+        return torch.cat(parts)
+
+    def alone(self, index: int) -> Step:
+        """The same pool and inputs with one item of the step only."""
+        first, new = sum(self.batch.query_lens[:index]), self.batch.query_lens[index]
+        tokens, item = slice(first, first + new), slice(index, index + 1)
+        batch = self.batch
+        other = copy.copy(self)
+        other.q, other.k, other.v = self.q[tokens], self.k[tokens], self.v[tokens]
+        other.batch = replace(
+            batch,
+            token_ids=batch.token_ids[tokens],
+            positions=batch.positions[tokens],
+            slots=batch.slots[tokens],
+            item_rows=batch.item_rows[item],
+            item_ends=batch.item_ends[item],
+            rows=batch.rows[item],
+            starts=batch.starts[item],
+            query_lens=batch.query_lens[item],
+            num_decodes=int(index < batch.num_decodes),
+        )
+        return other
+
+    def stored(self) -> Tensor:
+        """K and V of the step's tokens as they lie in the pool, [2, T, kv_heads, head_dim]."""
+        return self.pool.data[1][:, self.batch.slots]
+
+    def _random(self, *size: int) -> Tensor:
+        return torch.randn(size, generator=self._generator)
+
+    def _make_batch(self, pages: list[int], device: torch.device) -> ForwardBatch:
+        """Rows and pages in random order; what lies behind an item's last page names pages of nobody."""
+        case, num_items = self._case, len(pages)
+        numbers = self._order.sample(range(sum(pages) + 3), sum(pages))
+        rows = self._order.sample(range(num_items + 2), num_items)
+        table = torch.full((num_items + 2, max(pages) + 2), sum(pages) + 2, dtype=torch.int32)
+        for row, count in zip(rows, pages, strict=True):
+            table[row, :count] = torch.tensor([numbers.pop() for _ in range(count)])
+        positions = [torch.arange(before, before + new) for before, new in case.lengths]
+        slots = [
+            table[row, where // case.page_size].long() * case.page_size + where % case.page_size
+            for row, where in zip(rows, positions, strict=True)
+        ]
+        decodes = [new == 1 for _, new in case.lengths]
+        return ForwardBatch(
+            token_ids=torch.zeros(sum(new for _, new in case.lengths), dtype=torch.int64, device=device),
+            positions=torch.cat(positions).to(device),
+            slots=torch.cat(slots).to(device),
+            sampled=torch.zeros(0, dtype=torch.int64, device=device),
+            item_rows=torch.tensor(rows, device=device),
+            item_ends=torch.tensor([before + new for before, new in case.lengths], device=device),
+            page_table=table.to(device),
+            rows=rows,
+            starts=[before for before, _ in case.lengths],
+            query_lens=[new for _, new in case.lengths],
+            num_decodes=(*decodes, False).index(False),
+        )
+
+    def _fill(self, index: int) -> tuple[Tensor, Tensor]:
+        """K and V of an item's earlier tokens, put into the pool; as float64 [context, kv_heads, head_dim]."""
+        case, (before, _) = self._case, self._case.lengths[index]
+        k, v = (self._random(before, case.kv_heads, case.head_dim).to(self.pool.data) for _ in range(2))
+        where = torch.arange(before)
+        pages = self.batch.page_table[self.batch.rows[index]].cpu()[where // case.page_size].long()
+        slots = (pages * case.page_size + where % case.page_size).to(self.pool.device)
+        self.pool.write(1, slots, k, v)
+        return k.cpu().double(), v.cpu().double()
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention, before: int) -> Tensor:
+    group = layer.num_heads // layer.num_kv_heads
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * layer.scale
+    if layer.softcap:
+        scores = layer.softcap * torch.tanh(scores / layer.softcap)
+    distance = (torch.arange(q.shape[0]) + before)[:, None] - torch.arange(k.shape[0])
+    hidden = (distance < 0) | (distance >= (layer.window or k.shape[0] + 1))
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if layer.sinks is not None:
+        sinks = layer.sinks.double()[:, None, None].expand(-1, q.shape[0], 1)
+        scores = torch.cat([scores, sinks], -1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : k.shape[0]], v)
