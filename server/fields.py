@@ -111,7 +111,7 @@ def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
     """Raises Rejected for a field that others know and this server does not: ignoring it would change the answer."""
     for name in names:
         value = raw.get(name)
-        if value is not None and value is not False and value not in ("", [], {}):
+        if value is not None and value is not False and value not in ("", []):
             raise Rejected(f"'{name}' is not supported by this server.", param=name)
     form = raw.get("response_format")
     if form is not None and form != {"type": "text"}:

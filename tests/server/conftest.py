@@ -1,0 +1,213 @@
+"""An application over a scripted engine: the whole front without another process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+import uvicorn
+
+from ebbtide.config import ServerConfig
+from ebbtide.messages import (
+    AbortReq,
+    FinishReq,
+    GenerateReq,
+    RunnerInfo,
+    TextAlternative,
+    TextBatch,
+    TextItem,
+    TextLogprob,
+    ToScheduler,
+)
+from ebbtide.server.app import create_app
+from ebbtide.server.liveness import Liveness
+from ebbtide.server.metrics import FrontMetrics
+from ebbtide.server.state import AppState
+from ebbtide.tokenizer import SimTokenizer
+from ebbtide.tokenizer_mgr.manager import TokenizerManager
+from ebbtide.tokenizer_mgr.prompts import PromptReader
+from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
+
+INFO = RunnerInfo(
+    context_length=512,
+    vocab_size=SIM_VOCAB_SIZE,
+    num_pages=16,
+    page_size=16,
+    num_rows=8,
+    eos_token_ids=(SIM_EOS,),
+)
+
+
+@dataclass
+class ScriptedEngine:
+    """Scheduler, runner and detokenizer in one: every choice gets ``reply`` one byte at a time, then ``finish``.
+
+    held: requests are only recorded; the test emits what it wants. answer: replaces the script for a request.
+    """
+
+    reply: str = "Hello!"
+    finish: str = "stop"
+    held: bool = False
+    full: bool = False
+    answer: Callable[[GenerateReq], None] | None = None
+    manager: TokenizerManager | None = None
+    requests: list[GenerateReq] = field(default_factory=list)
+    aborts: list[AbortReq] = field(default_factory=list)
+    finishes: list[FinishReq] = field(default_factory=list)
+    heard: threading.Event = field(default_factory=threading.Event)
+
+    def send(self, message: ToScheduler) -> bool:
+        if self.full:
+            return False
+        match message:
+            case GenerateReq():
+                self.requests.append(message)
+                if self.answer is not None:
+                    asyncio.get_running_loop().call_soon(self.answer, message)
+                elif not self.held:
+                    asyncio.get_running_loop().call_soon(self._step, message, 0)
+            case AbortReq():
+                self.aborts.append(message)
+            case FinishReq():
+                self.finishes.append(message)
+        self.heard.set()
+        return True
+
+    def emit(self, rid: str, text: str, num: int, **more: object) -> None:
+        """One item for ``rid``; its token is ``num``'s."""
+        assert self.manager is not None
+        item = TextItem(rid, text, tokens=[ord(text[0]) % 256] if text else [], num_output_tokens=num, **more)
+        self.manager.handle(TextBatch([item]))
+
+    def abort(self, rid: str, num: int = 0, **more: object) -> None:
+        """The scheduler gives ``rid`` up."""
+        assert self.manager is not None
+        self.manager.handle(AbortReq(rid, "kv_cache_exhausted", 500, "kv_cache_exhausted", "no room", num, **more))
+
+    def _step(self, request: GenerateReq, position: int) -> None:
+        for choice, rid in enumerate(request.rids):
+            last = position == len(self.reply) - 1
+            self.emit(
+                rid,
+                self.reply[position],
+                position + 1,
+                finish=self.finish if last else None,
+                cached_tokens=(3 if choice == 0 else len(request.prompt)) if position == 0 else None,
+                logprobs=self._logprobs(request, position),
+            )
+        if position + 1 < len(self.reply):
+            asyncio.get_running_loop().call_soon(self._step, request, position + 1)
+
+    def _logprobs(self, request: GenerateReq, position: int) -> list[TextLogprob] | None:
+        count = request.sampling.logprobs
+        if count is None:
+            return None
+        chosen = TextAlternative(self.reply[position], self.reply[position].encode(), -0.5)
+        top = [
+            TextAlternative(f"{position}.{rank}", f"{position}.{rank}".encode(), -1.0 - rank) for rank in range(count)
+        ]
+        return [TextLogprob(chosen, top)]
+
+
+@dataclass
+class World:
+    """A front over a scripted engine, and the ways to reach it."""
+
+    engine: ScriptedEngine
+    state: AppState
+    client: httpx.AsyncClient
+
+    async def chat(self, **fields: object) -> httpx.Response:
+        body = {"messages": [{"role": "user", "content": "hi"}], **fields}
+        return await self.client.post("/v1/chat/completions", json=body)
+
+    async def complete(self, **fields: object) -> httpx.Response:
+        return await self.client.post("/v1/completions", json={"prompt": "hi", **fields})
+
+
+def build_state(engine: ScriptedEngine, config: ServerConfig) -> AppState:
+    metrics = FrontMetrics("sim")
+    manager = TokenizerManager(engine, metrics, time.monotonic)
+    engine.manager = manager
+    liveness = Liveness(time.monotonic)
+    liveness.started()
+    metrics.gauge("open_http_requests", lambda: manager.num_open)
+    return AppState(
+        config=config,
+        model_name="org/sim",
+        info=INFO,
+        manager=manager,
+        prompts=PromptReader(SimTokenizer(), INFO),
+        metrics=metrics,
+        liveness=liveness,
+        created=1,
+    )
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def config() -> ServerConfig:
+    return ServerConfig(keep_alive_s=0, max_body_bytes=200_000)
+
+
+@pytest.fixture
+async def world(engine: ScriptedEngine, config: ServerConfig) -> AsyncIterator[World]:
+    state = build_state(engine, config)
+    transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield World(engine, state, client)
+    state.prompts.close()
+
+
+@dataclass
+class Served:
+    """The same application behind a real socket, in a thread."""
+
+    url: str
+    engine: ScriptedEngine
+    state: AppState
+    loop: asyncio.AbstractEventLoop
+
+    def on_loop(self, call: Callable[[], object]) -> None:
+        """Run ``call`` on the server's loop and wait for it."""
+        done = threading.Event()
+        self.loop.call_soon_threadsafe(lambda: (call(), done.set()))
+        assert done.wait(10)
+
+
+@pytest.fixture
+def served(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Served]:
+    state = build_state(engine, config)
+    listening = threading.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    class Announcing(uvicorn.Server):
+        async def startup(self, sockets: object = None) -> None:
+            await super().startup(sockets)
+            loops.append(asyncio.get_running_loop())
+            listening.set()
+
+    server = Announcing(uvicorn.Config(create_app(state), port=0, log_level="error", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    assert listening.wait(20)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield Served(f"http://127.0.0.1:{port}", engine, state, loops[0])
+    server.should_exit = True
+    thread.join(20)
+    state.prompts.close()
+    assert not thread.is_alive()

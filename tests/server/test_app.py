@@ -1,0 +1,150 @@
+"""Routes, layers and error replies of the application as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.errors import Rejected
+from ebbtide.server.layers import GOOD_ID
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_unknown_route_is_an_envelope(world) -> None:
+    reply = await world.client.get("/v1/nothing")
+    assert reply.status_code == 404
+    assert reply.json()["error"]["type"] == "not_found_error"
+
+
+async def test_a_wrong_method_names_the_right_one(world) -> None:
+    reply = await world.client.get("/v1/chat/completions")
+    assert reply.status_code == 405
+    assert reply.headers["allow"] == "POST"
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_wrong_content_type_is_415(world) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        reply = await world.client.post("/v1/completions", content=b"{}", headers={"content-type": kind})
+        assert reply.status_code == 415
+        assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_json_with_a_charset_is_json(world) -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    assert (await world.client.post("/v1/completions", content=b'{"prompt":"x"}', headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_large_body_is_413_and_closes_the_connection(world, declared: bool) -> None:
+    async def pieces():
+        for _ in range(30):
+            yield b" " * 10_000
+
+    content = b" " * 300_000 if declared else pieces()
+    reply = await world.client.post("/v1/completions", content=content, headers={"content-type": "application/json"})
+    assert reply.status_code == 413
+    assert reply.headers["connection"] == "close"
+    assert reply.json()["error"]["code"] == "request_too_large"
+
+
+@pytest.mark.parametrize("wanted", ["abc", "A.b-c_9", "x" * 128])
+async def test_a_well_formed_request_id_is_echoed(world, wanted: str) -> None:
+    reply = await world.client.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-id": wanted})
+    assert reply.headers["x-request-id"] == wanted
+    assert reply.json()["id"] == f"cmpl-{wanted}"
+
+
+@pytest.mark.parametrize("wanted", ["", "a b", "a\tERROR forged", "x" * 129, "é"])
+async def test_another_request_id_is_replaced(world, wanted: str) -> None:
+    for path in ("/health", "/nothing"):
+        reply = await world.client.get(path, headers={"x-request-id": wanted.encode()})
+        assert reply.headers["x-request-id"] != wanted
+        assert GOOD_ID.fullmatch(reply.headers["x-request-id"])
+
+
+async def test_requests_with_one_id_do_not_meet(world) -> None:
+    headers = {"x-request-id": "same"}
+    body = {"prompt": ["a", "b"], "n": 2, "rid": "same", "request_id": "same"}
+    for _ in range(3):
+        assert (await world.client.post("/v1/completions", json=body, headers=headers)).status_code == 200
+    rids = [rid for request in world.engine.requests for rid in request.rids]
+    assert len(set(rids)) == len(rids) == 12
+    assert not any("same" in rid for rid in rids)
+
+
+async def test_a_bug_is_an_envelope_with_the_request_id(world, caplog) -> None:
+    def fail(message: object) -> bool:
+        raise RuntimeError("broken")
+
+    world.engine.send = fail
+    reply = await world.client.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-id": "mine"})
+    assert reply.status_code == 500
+    assert reply.json()["error"]["type"] == "server_error"
+    assert "broken" not in reply.text
+    assert reply.headers["x-request-id"] == "mine"
+    assert "mine" in caplog.text
+
+
+async def test_models_are_listed_and_found_by_an_id_with_slashes(world) -> None:
+    listed = (await world.client.get("/v1/models")).json()
+    assert listed["object"] == "list"
+    [card] = listed["data"]
+    assert (card["id"], card["object"], card["max_model_len"]) == ("org/sim", "model", 512)
+    assert (await world.client.get("/v1/models/org/sim")).json() == card
+    missing = await world.client.get("/v1/models/other")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+
+
+async def test_an_unknown_model_is_404_on_both_routes(world) -> None:
+    for send in (world.chat, world.complete):
+        reply = await send(model="gpt-4")
+        assert reply.status_code == 404
+        assert reply.json()["error"]["code"] == "model_not_found"
+        assert (await send(model="org/sim")).status_code == 200
+
+
+async def test_a_full_scheduler_queue_is_503_with_retry_after(world) -> None:
+    world.engine.full = True
+    reply = await world.chat()
+    assert reply.status_code == 503
+    assert reply.headers["retry-after"] == "5"
+    assert world.state.manager.num_open == 0
+
+
+async def test_draining_refuses_new_work_and_readiness_but_not_liveness(world) -> None:
+    world.state.liveness.drain()
+    for reply in (await world.chat(), await world.complete(), await world.client.get("/ready")):
+        assert reply.status_code == 503
+        assert reply.json()["error"]["code"] == "draining"
+        assert "retry-after" in reply.headers
+    assert (await world.client.get("/health")).status_code == 200
+
+
+async def test_a_dead_child_is_neither_healthy_nor_ready(world) -> None:
+    assert (await world.client.get("/ready")).status_code == 200
+    world.state.liveness.died("scheduler")
+    assert (await world.client.get("/health")).status_code == 503
+    assert (await world.client.get("/ready")).status_code == 503
+    assert (await world.chat()).status_code == 503
+
+
+async def test_the_schema_describes_routes_and_bodies(world) -> None:
+    schema = (await world.client.get("/openapi.json")).json()
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/ready", "/metrics"} <= set(
+        schema["paths"]
+    )
+    chat = schema["components"]["schemas"]["ChatBody"]["properties"]
+    assert {"messages", "temperature", "max_completion_tokens", "top_logprobs"} <= set(chat)
+    content = schema["paths"]["/v1/completions"]["post"]["requestBody"]["content"]
+    assert content["application/json"]["schema"] == {"$ref": "#/components/schemas/CompletionBody"}
+
+
+async def test_should_retry_and_retry_after_become_headers(world) -> None:
+    error = Rejected("wait", status=429, kind="rate_limit_error", code="queue_full", retry_after_s=0.2)
+    world.engine.answer = lambda request: world.state.manager.fail_all(error)
+    reply = await world.chat()
+    assert reply.status_code == 429
+    assert reply.headers["retry-after"] == "1"
+    assert "x-should-retry" not in reply.headers

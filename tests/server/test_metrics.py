@@ -1,0 +1,78 @@
+"""/metrics: snapshots, totals over scheduler lives, and the front's own times."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ebbtide.messages import Stats
+from ebbtide.server.metrics import FrontMetrics
+
+
+def read(metrics: FrontMetrics) -> dict[str, float]:
+    """Every sample; the key has the labels apart from the model's name."""
+    samples = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            assert sample.labels.pop("model_name") == "org/sim"
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            samples[sample.name.removeprefix("ebbtide:") + (f"{{{labels}}}" if labels else "")] = sample.value
+    return samples
+
+
+@pytest.fixture
+def metrics() -> FrontMetrics:
+    return FrontMetrics("org/sim")
+
+
+def test_a_snapshot_shows_as_gauges_counters_and_histograms(metrics: FrontMetrics) -> None:
+    metrics.take(
+        Stats(
+            gauges={"num_running_reqs": 3, "kv_available_tokens{pool=full}": 64},
+            totals={"prompt_tokens_total": 10, "num_requests_total{finish_reason=stop}": 2},
+            observations={"retractions_per_request": [0, 1, 1]},
+        )
+    )
+    samples = read(metrics)
+    assert samples["num_running_reqs"] == 3
+    assert samples["kv_available_tokens{pool=full}"] == 64
+    assert samples["prompt_tokens_total"] == 10
+    assert samples["num_requests_total{finish_reason=stop}"] == 2
+    assert samples["retractions_per_request_count"] == 3
+    assert samples["retractions_per_request_bucket{le=0.0}"] == 1
+
+
+def test_totals_go_on_over_a_new_scheduler(metrics: FrontMetrics) -> None:
+    for total in (5, 8, 2, 3, 1):
+        metrics.take(Stats({}, {"generation_tokens_total": total}, {}))
+    assert read(metrics)["generation_tokens_total"] == 8 + 3 + 1
+
+
+def test_the_load_reads_zero_without_a_scheduler_and_totals_stay(metrics: FrontMetrics) -> None:
+    metrics.take(Stats({"num_running_reqs": 3, "num_queue_reqs": 2}, {"prompt_tokens_total": 7}, {}))
+    metrics.scheduler_gone()
+    samples = read(metrics)
+    assert (samples["num_running_reqs"], samples["num_queue_reqs"], samples["prompt_tokens_total"]) == (0, 0, 7)
+
+
+def test_a_key_that_is_no_name_does_not_break_the_page(metrics: FrontMetrics) -> None:
+    metrics.take(Stats({"bad name{": 1, "num_running_reqs": 1}, {}, {}))
+    assert read(metrics)["num_running_reqs"] == 1
+
+
+@pytest.mark.anyio
+async def test_times_are_taken_once_per_request_that_made_a_token(world) -> None:
+    await world.chat(n=3)
+    await world.chat(stream=True)
+    world.engine.answer = lambda request: world.engine.abort(request.rids[0])
+    await world.chat()
+    reply = await world.client.get("/metrics")
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    counts = {
+        line.split("{")[0]: float(line.split()[-1]) for line in reply.text.splitlines() if "_seconds_count{" in line
+    }
+    assert counts["ebbtide:time_to_first_token_seconds_count"] == 2
+    assert counts["ebbtide:e2e_request_latency_seconds_count"] == 2
+    assert counts["ebbtide:inter_token_latency_seconds_count"] == 4 * 5
+    assert 'ebbtide:open_http_requests{model_name="sim"} 0.0' in reply.text

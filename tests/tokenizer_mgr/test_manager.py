@@ -1,0 +1,314 @@
+"""One outcome for each request, whatever order the messages come in."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import (
+    AbortReq,
+    FinishReq,
+    GenerateReq,
+    SamplingParams,
+    TextBatch,
+    TextItem,
+    TextParams,
+    ToScheduler,
+)
+from ebbtide.tokenizer_mgr.answer import Answer, Delta, Order
+from ebbtide.tokenizer_mgr.manager import TokenizerManager
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Outbox:
+    """Keeps what is sent; takes ``room`` messages."""
+
+    def __init__(self) -> None:
+        self.sent: list[ToScheduler] = []
+        self.room = 10_000
+
+    def send(self, message: ToScheduler) -> bool:
+        if len(self.sent) >= self.room:
+            return False
+        self.sent.append(message)
+        return True
+
+    def of(self, kind: type) -> list:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+
+class Timings:
+    """Keeps what was timed."""
+
+    def __init__(self) -> None:
+        self.first: list[float] = []
+        self.gaps: list[tuple[float, int]] = []
+        self.ends: list[float] = []
+
+    def first_token(self, seconds: float) -> None:
+        self.first.append(seconds)
+
+    def token_gap(self, seconds: float, count: int) -> None:
+        self.gaps.append((seconds, count))
+
+    def completed(self, seconds: float) -> None:
+        self.ends.append(seconds)
+
+
+class Desk:
+    """A manager with everything around it in the test's hands."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.outbox = Outbox()
+        self.timings = Timings()
+        self.manager = TokenizerManager(self.outbox, self.timings, lambda: self.now)
+
+    def submit(self, prompts: int = 1, n: int = 1) -> Answer:
+        sampling = [SamplingParams(max_tokens=9)] * prompts
+        order = Order(prompts=[[i] for i in range(prompts)], sampling=sampling, text=TextParams(), n=n)
+        return self.manager.submit(order, received_s=self.now)
+
+    def text(self, rid: str, text: str, num: int, *, count: int = 1, **more: object) -> None:
+        item = TextItem(rid, text, tokens=[7] * count, num_output_tokens=num, **more)
+        self.manager.handle(TextBatch([item]))
+
+    def abort(self, rid: str, num: int, **more: object) -> None:
+        self.manager.handle(AbortReq(rid, "kv_cache_exhausted", num_output_tokens=num, **more))
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def test_news_is_joined_per_choice(desk: Desk) -> None:
+    with desk.submit(n=2) as answer:
+        first, second = answer.rids
+        desk.text(first, "a", 1, cached_tokens=4)
+        desk.text(second, "x", 1)
+        desk.text(first, "b", 2)
+        one, two = await answer.news()
+        assert (one.index, one.text, one.tokens, one.num_output_tokens, one.cached_tokens) == (0, "ab", [7, 7], 2, 4)
+        assert (two.index, two.text) == (1, "x")
+        desk.text(first, "c", 3, finish="length")
+        assert [delta.finish for delta in await answer.news()] == ["length"]
+        assert not answer.done
+        desk.text(second, "y", 2, finish="stop")
+        await answer.news()
+        assert answer.done
+    assert desk.outbox.of(AbortReq) == []
+    assert desk.manager.num_open == 0
+
+
+async def test_the_whole_answer_waits_for_every_choice(desk: Desk) -> None:
+    with desk.submit(prompts=2, n=2) as answer:
+        waiting = asyncio.ensure_future(answer.whole())
+        for rid in answer.rids:
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            desk.text(rid, rid[-1], 1, finish="stop")
+        assert [delta.text for delta in await waiting] == ["0", "1", "2", "3"]
+    assert [request.rids for request in desk.outbox.of(GenerateReq)] == [tuple(answer.rids[:2]), tuple(answer.rids[2:])]
+
+
+async def test_silence_ends_with_nothing(desk: Desk) -> None:
+    with desk.submit() as answer:
+        assert await answer.news(0.001) == []
+
+
+async def test_an_abort_waits_for_the_closing_item(desk: Desk) -> None:
+    with desk.submit() as answer:
+        [rid] = answer.rids
+        desk.text(rid, "a", 1)
+        desk.abort(rid, 2)
+        assert not answer.settled
+        desk.text(rid, "b", 2, finish="abort")
+        assert [delta.text for delta in await answer.news()] == ["ab"], "text that came before is not lost"
+        with pytest.raises(Rejected) as error:
+            await answer.news()
+        assert (error.value.status, error.value.kind) == (500, "server_error")
+        assert error.value.should_retry is False
+    assert desk.outbox.of(AbortReq) == [], "the scheduler gave it up itself"
+
+
+async def test_a_closing_item_waits_for_its_abort(desk: Desk) -> None:
+    with desk.submit() as answer:
+        [rid] = answer.rids
+        desk.text(rid, "ab", 2, finish="abort")
+        assert not answer.settled
+        desk.abort(rid, 2)
+        assert answer.settled
+
+
+async def test_a_finish_that_comes_before_the_closing_item_wins(desk: Desk) -> None:
+    with desk.submit() as answer:
+        [rid] = answer.rids
+        desk.text(rid, "a", 1)
+        desk.abort(rid, 3)
+        desk.text(rid, "b", 2, finish="stop", matched="END")
+        desk.text(rid, "c", 3, finish="abort")
+        [delta] = await answer.whole()
+        assert (delta.text, delta.finish, delta.matched) == ("ab", "stop", "END")
+    assert desk.outbox.of(FinishReq) == [FinishReq(rid, 2)]
+
+
+async def test_a_request_that_never_had_a_token_is_answered_at_once(desk: Desk) -> None:
+    with desk.submit() as answer:
+        desk.abort(answer.rids[0], 0, status=503, code="queue_full", message="full")
+        with pytest.raises(Rejected) as error:
+            await answer.whole()
+    assert (error.value.status, error.value.kind, error.value.code) == (503, "overloaded_error", "queue_full")
+
+
+async def test_everything_is_answered_at_once_when_nothing_more_can_come(desk: Desk) -> None:
+    with desk.submit() as answer, desk.submit(n=2) as other:
+        desk.text(answer.rids[0], "a", 1)
+        desk.abort(answer.rids[0], 5)
+        desk.manager.fail_all(Rejected("gone", status=500, kind="server_error"))
+        await answer.news()
+        for each in (answer, other):
+            with pytest.raises(Rejected, match="gone"):
+                await each.news()
+        desk.text(answer.rids[0], "late", 2)
+    assert desk.manager.num_open == 0
+
+
+async def test_an_answer_that_was_complete_stays_so(desk: Desk) -> None:
+    with desk.submit() as answer:
+        desk.text(answer.rids[0], "a", 1, finish="stop")
+        desk.manager.fail_all(Rejected("gone", status=500))
+        desk.abort(answer.rids[0], 1)
+        assert [delta.text for delta in await answer.whole()] == ["a"]
+
+
+async def test_one_failed_choice_ends_its_siblings_and_nobody_else(desk: Desk) -> None:
+    with desk.submit(prompts=2, n=2) as answer, desk.submit() as bystander:
+        desk.text(answer.rids[0], "a", 1, finish="stop")
+        desk.abort(answer.rids[2], 0)
+        with pytest.raises(Rejected):
+            await answer.whole()
+        assert [abort.rid for abort in desk.outbox.of(AbortReq)] == [answer.rids[1], answer.rids[3]]
+        desk.text(bystander.rids[0], "b", 1, finish="stop")
+        await bystander.whole()
+
+
+async def test_leaving_early_aborts_what_still_runs(desk: Desk) -> None:
+    with desk.submit(n=2) as answer:
+        desk.text(answer.rids[0], "a", 1, finish="stop")
+    assert desk.outbox.of(AbortReq) == [AbortReq(answer.rids[1], "client")]
+    desk.text(answer.rids[1], "late", 1)
+    desk.abort(answer.rids[1], 1)
+    assert desk.manager.num_open == 0
+
+
+async def test_messages_about_unknown_requests_change_nothing(desk: Desk) -> None:
+    desk.text("nobody", "a", 1, finish="stop", matched="x")
+    desk.abort("nobody", 0)
+    desk.abort("nobody", 3)
+    assert desk.outbox.sent == []
+
+
+async def test_the_stop_string_reaches_the_scheduler_before_the_next_request(desk: Desk) -> None:
+    with desk.submit() as answer:
+        desk.text(answer.rids[0], "a", 3, finish="stop", matched="S")
+        await answer.whole()
+    with desk.submit():
+        kinds = [type(message) for message in desk.outbox.sent]
+    assert kinds[:3] == [GenerateReq, FinishReq, GenerateReq]
+
+
+async def test_a_stop_token_needs_no_message(desk: Desk) -> None:
+    with desk.submit() as answer:
+        desk.text(answer.rids[0], "a", 3, finish="stop", matched=2)
+    assert desk.outbox.of(FinishReq) == []
+
+
+async def test_nothing_of_a_batch_runs_when_a_part_is_not_taken(desk: Desk) -> None:
+    desk.outbox.room = 2
+    with pytest.raises(Rejected) as error:
+        desk.submit(prompts=4)
+    assert error.value.status == 503
+    assert desk.manager.num_open == 0
+    desk.outbox.room = 100
+    assert len(desk.outbox.of(GenerateReq)) == 2
+
+
+async def test_times_are_taken_per_request_and_gap(desk: Desk) -> None:
+    with desk.submit(n=2) as answer:
+        first, second = answer.rids
+        desk.now = 2.0
+        desk.text(first, "", 1)
+        desk.now = 3.0
+        desk.text(second, "x", 1)
+        desk.text(first, "abc", 5, count=4)
+        desk.now = 4.0
+        desk.text(second, "", 1, count=0, finish="length")
+        desk.text(first, "", 5, count=0, finish="stop")
+    assert desk.timings.first == [2.0]
+    assert desk.timings.gaps == [(0.25, 4)]
+    assert desk.timings.ends == [4.0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_any_interleaving_gives_each_request_one_outcome(desk: Desk, seed: int) -> None:
+    """What the engine says of one request keeps its order on each of the two paths, and nothing else is ordered."""
+    rng = random.Random(seed)
+    answers = [desk.submit(n=rng.randint(1, 3)) for _ in range(30)]
+    paths: list[list[Callable[[], None]]] = []
+    for answer in answers:
+        for rid in answer.rids:
+            paths += _paths(desk, rng, rid)
+    outcomes = [asyncio.ensure_future(_outcome(answer)) for answer in answers]
+    while paths:
+        path = rng.choice(paths)
+        path.pop(0)()
+        if not path:
+            paths.remove(path)
+        if rng.random() < 0.2:
+            await asyncio.sleep(0)
+    results = await asyncio.wait_for(asyncio.gather(*outcomes), 5)
+    assert {kind for kind, _ in results} <= {"ok", "error", "left"}
+    for answer, (kind, texts) in zip(answers, results, strict=True):
+        assert kind != "ok" or set(texts) == set(range(len(answer.rids)))
+    assert desk.manager.num_open == 0
+
+
+def _paths(desk: Desk, rng: random.Random, rid: str) -> list[list[Callable[[], None]]]:
+    length = rng.randint(1, 6)
+    texts: list[Callable[[], None]] = [lambda i=i: desk.text(rid, str(i), i) for i in range(1, length)]
+    end = rng.choice(["stop", "length", "stop string", "abort", "refused"])
+    if end == "refused":
+        return [[lambda: desk.abort(rid, 0)]]
+    if end == "abort":
+        closing = lambda: desk.text(rid, "!", length, finish="abort")  # noqa: E731
+        return [[*texts, closing], [lambda: desk.abort(rid, length)]]
+    matched = "S" if end == "stop string" else None
+    finish = "length" if end == "length" else "stop"
+    return [[*texts, lambda: desk.text(rid, "!", length, finish=finish, matched=matched)]]
+
+
+async def _outcome(answer: Answer) -> tuple[str, dict[int, str]]:
+    texts: dict[int, str] = {}
+    finishes: list[Delta] = []
+    with answer:
+        try:
+            while not answer.done:
+                for delta in await answer.news():
+                    texts[delta.index] = texts.get(delta.index, "") + delta.text
+                    finishes += [delta] if delta.finish else []
+        except Rejected:
+            return "error", texts
+    assert len(finishes) == len(answer.rids)
+    assert all(text == "".join(map(str, range(1, len(text)))) + "!" for text in texts.values())
+    return "ok", texts

@@ -1,0 +1,106 @@
+"""Limits of prompts, and tokenising off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import RunnerInfo
+from ebbtide.plan import fits
+from ebbtide.tokenizer import ChatPrompt, SimTokenizer
+from ebbtide.tokenizer_mgr.prompts import PromptReader
+from ebbtide.vocabulary import SIM_EOS
+
+pytestmark = pytest.mark.anyio
+INFO = RunnerInfo(
+    context_length=100, vocab_size=300, num_pages=5, page_size=16, num_rows=4, eos_token_ids=(SIM_EOS, 290)
+)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def reader() -> Iterator[PromptReader]:
+    reader = PromptReader(SimTokenizer(), INFO)
+    yield reader
+    reader.close()
+
+
+def test_a_given_max_tokens_is_kept_or_refused_exactly(reader: PromptReader) -> None:
+    assert reader.max_tokens(40, 60) == 60
+    with pytest.raises(Rejected, match="100 tokens") as error:
+        reader.max_tokens(40, 61)
+    assert error.value.code == "context_length_exceeded"
+
+
+def test_an_absent_max_tokens_takes_the_default_or_the_rest(reader: PromptReader) -> None:
+    assert reader.max_tokens(40, None) == 60
+    assert reader.max_tokens(40, None, default=16) == 16
+    small = PromptReader(SimTokenizer(), RunnerInfo(100, 300, 100, 16, 4, (SIM_EOS,)))
+    assert small.max_tokens(90, None, default=16) == 10
+    with pytest.raises(Rejected):
+        small.max_tokens(100, None)
+    small.close()
+
+
+@pytest.mark.parametrize("prompt_len", range(70, 90))
+@pytest.mark.parametrize("wanted", [1, 2, 9])
+def test_the_pool_bound_is_that_of_admission(reader: PromptReader, prompt_len: int, wanted: int) -> None:
+    if fits(prompt_len, wanted, INFO):
+        assert reader.max_tokens(prompt_len, wanted) == wanted
+    else:
+        with pytest.raises(Rejected, match="80 tokens"):
+            reader.max_tokens(prompt_len, wanted)
+
+
+def test_ids_must_be_known_to_tokenizer_and_model(reader: PromptReader) -> None:
+    assert reader.vocab_size == 260
+    assert reader.checked_ids([0, 259], "prompt") == [0, 259]
+    for bad in (260, -1, True, 1.0, "1", None):
+        with pytest.raises(Rejected) as error:
+            reader.checked_ids([1, bad], "stop_token_ids")
+        assert error.value.param == "stop_token_ids"
+
+
+def test_the_engine_is_told_only_of_ends_that_it_does_not_know(reader: PromptReader) -> None:
+    assert reader.eos_ids == (SIM_EOS, 290)
+    assert reader.extra_stop_ids == ()
+
+
+async def test_a_hopeless_text_is_refused_without_tokenising(reader: PromptReader) -> None:
+    with pytest.raises(Rejected) as error:
+        await reader.text("x" * 2000)
+    assert error.value.code == "context_length_exceeded"
+    with pytest.raises(Rejected):
+        await reader.chat(ChatPrompt([{"role": "user", "content": "\xe9" * 1000}]))
+
+
+async def test_an_empty_result_is_refused(reader: PromptReader) -> None:
+    with pytest.raises(Rejected) as error:
+        await reader.text("")
+    assert error.value.param == "prompt"
+
+
+async def test_the_loop_goes_on_while_a_text_is_tokenised() -> None:
+    class Blocking(SimTokenizer):
+        release = threading.Event()
+
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            assert self.release.wait(10)
+            return super().encode(text, add_special_tokens=add_special_tokens)
+
+    tokenizer = Blocking()
+    reader = PromptReader(tokenizer, INFO)
+    waiting = asyncio.ensure_future(reader.text("ab"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    tokenizer.release.set()
+    assert await waiting == [97, 98]
+    reader.close()
