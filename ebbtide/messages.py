@@ -10,11 +10,11 @@ import msgspec
 Finish = str  # "stop" | "length" | "abort": the values that travel; the HTTP layer maps them
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of the tagged messages."""
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what messages are made of."""
 
 

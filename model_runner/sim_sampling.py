@@ -84,7 +84,7 @@ def _spread(context: int) -> int:
 def _logits(context: int) -> Logits:
     """Scores of the whole vocabulary, best first in the order that ``_first`` begins."""
     spread = _spread(context)
-    logits = -30.0 - 0.01 * np.arange(SIM_VOCAB_SIZE)
+    logits: Logits = -30.0 - 0.01 * np.arange(SIM_VOCAB_SIZE, dtype=np.float64)
     start, step = (spread >> 8) % COUNT, STEPS[(spread >> 40) % len(STEPS)]
     logits[FIRST + (start + np.arange(COUNT) * step) % COUNT] = 3.0 - 0.7 * np.arange(COUNT).clip(max=40)
     logits[SIM_EOS] = 5.0 if spread % EOS_EVERY == 0 else -25.0

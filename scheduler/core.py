@@ -28,8 +28,7 @@ class Scheduler:
     def __init__(self, pool: Pool, info: RunnerInfo, limits: Limits) -> None:
         self.state = State(pool, limits, NewTokenRatio(limits.schedule_conservativeness))
         self._info = info
-        self._pressure = Pressure(pool, self.state.ratio, max_retractions=limits.max_retractions)
-        self._pressure.free_rows = list(range(limits.num_rows - 1, -1, -1))
+        self._pressure = Pressure(pool, self.state.ratio, self.state.free_rows, max_retractions=limits.max_retractions)
         self._endings = Endings(self.state, self._pressure)
         self._planner = Planner(self.state, self._pressure, self._endings)
         self._flights: deque[tuple[StepPlan, list[Request]]] = deque()

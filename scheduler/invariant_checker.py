@@ -9,7 +9,7 @@ from collections import Counter
 
 from ebbtide.errors import InvariantViolation
 
-from .memory.radix_cache import RadixCache
+from .memory.radix_cache import Node, RadixCache
 from .state import State
 
 
@@ -64,11 +64,11 @@ class InvariantChecker:
             raise InvariantViolation(f"page {page} is held by {holder}, but the ledger says {said}")
 
     def _check_req_pool(self) -> None:
-        """Rows of running requests are distinct; when nothing runs nobody holds one, and no id is left."""
+        """Every row is free or one running request's; whoever runs or waits is in the table of requests."""
         state = self._state
         rows = [req.row for req in state.running]
-        if None in rows or len(set(rows)) != len(rows):
-            raise InvariantViolation(f"rows of running requests are not distinct: {rows}")
+        if sorted(state.free_rows + [row for row in rows if row is not None]) != list(range(state.limits.num_rows)):
+            raise InvariantViolation(f"rows do not add up: {rows} run, {sorted(state.free_rows)} are free")
         known = set(state.requests)
         stray = {req.rid for req in state.running} | {req.rid for req in state.waiting}
         if not stray <= known:
@@ -90,6 +90,7 @@ class InvariantChecker:
         locks: Counter[int] = Counter()
         for req in self._state.running:
             walk = req.node
+            assert walk is None or isinstance(walk, Node)
             while walk is not None:
                 locks[id(walk)] += 1
                 walk = walk.parent

@@ -42,7 +42,7 @@ class Planner:
         items = self._decode_items()
         chunks, budget = self._prefill_items(self._budget, now)
         items += chunks
-        if budget > 0 and state.waiting and self._pressure.free_rows:
+        if budget > 0 and state.waiting and state.free_rows:
             items += self._admit(budget, now)
         return items
 
@@ -141,7 +141,7 @@ class Planner:
         judged: list[tuple[Request, Verdict]] = []
         self._admission.begin(self._state.running)
         for req in self._order(iter(self._state.waiting), self._match_len):
-            if budget <= 0 or not self._pressure.free_rows or req.pending:
+            if budget <= 0 or not self._state.free_rows or req.pending:
                 break
             judgement = self._admission.judge(req)
             judged.append((req, judgement.verdict))
@@ -174,7 +174,7 @@ class Planner:
         """
         state = self._state
         state.pool.cache.attach(req, match)
-        req.row = self._pressure.free_rows.pop()
+        req.row = state.free_rows.pop()
         req.computed = req.collected = len(req.pages) * state.pool.page_size
         req.move_to(Phase.RUNNING)
         state.running.append(req)

@@ -41,12 +41,20 @@ class Retraction:
 class Pressure:
     """Keeps the next step within the pool."""
 
-    def __init__(self, pool: Pool, ratio: NewTokenRatio, *, policy: str = "length", max_retractions: int = 3) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        ratio: NewTokenRatio,
+        free_rows: list[int],
+        *,
+        policy: str = "length",
+        max_retractions: int = 3,
+    ) -> None:
         self._pool = pool
         self._ratio = ratio
+        self._free_rows = free_rows
         self._order = RETRACT_ORDERS[policy]
         self._max_retractions = max_retractions
-        self.free_rows: list[int] = []
 
     def new_tokens_required_next_decode(self, running: Sequence[Request]) -> int:
         """What the next step of ``running`` takes from the free list, in tokens of whole pages.
@@ -93,7 +101,7 @@ class Pressure:
         """Give back everything ``req`` holds; its own row too. Only a finish publishes, only a retraction resets."""
         self._pool.release_kv_cache(req, is_insert=why is Why.FINISH)
         if req.row is not None:
-            self.free_rows.append(req.row)
+            self._free_rows.append(req.row)
             req.row = None
         if why in (Why.RETRACT, Why.PREEMPT):
             req.history.high_water = max(req.history.high_water, req.computed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -44,7 +44,7 @@ class Wires:
 
 @dataclass(slots=True)
 class Reporter:
-    """Says what goes on: statistics at most every 100 ms and once on becoming idle, heartbeats at least twice a second."""
+    """Says what goes on: statistics at most every 100 ms and once on becoming idle, heartbeats twice a second."""
 
     scheduler: Scheduler
     wires: Wires
@@ -52,7 +52,7 @@ class Reporter:
     last_heartbeat_s: float = 0.0
     last_tokens: int = 0
     idle_said: bool = False
-    throughput: float = field(default=0.0)
+    throughput: float = 0.0
 
     def report(self, now: float) -> None:
         """Send what is due."""

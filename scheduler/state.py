@@ -42,11 +42,15 @@ class State:
     ratio: NewTokenRatio
     lengths: OutputLengths = field(default_factory=OutputLengths)
     metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
+    free_rows: list[int] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
     waiting: WaitingQueue = field(default_factory=WaitingQueue)
     requests: dict[str, Request] = field(default_factory=dict)
     output: Output = field(default_factory=Output)
     num_retracted: int = 0  # retracted and not yet running again
+
+    def __post_init__(self) -> None:
+        self.free_rows = list(range(self.limits.num_rows - 1, -1, -1))
 
     def queue_class(self, req: Request) -> int:
         """The class of the waiting queue that ``req`` belongs to."""

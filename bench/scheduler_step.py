@@ -1,0 +1,95 @@
+"""Cost of one scheduler step at 256 running rows and 10,000 waiting, with the simulated runner.
+
+    python bench/scheduler_step.py [--rows 256] [--waiting 10000] [--steps 300] [--json]
+
+Two figures: ``scheduler`` is receive + next_step + settle + take_output + the busy check, ``runner`` the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+from ebbtide.messages import GenerateReq, SamplingParams
+from ebbtide.model_runner.sim import SimRunner, SimShape
+from ebbtide.scheduler.core import Scheduler
+from ebbtide.scheduler.invariant_checker import InvariantChecker
+from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.pool import Pool
+from ebbtide.scheduler.memory.radix_cache import RadixCache
+from ebbtide.scheduler.state import Limits
+
+PROMPT_LEN = 100
+
+
+def build(rows: int, page_size: int) -> tuple[Scheduler, SimRunner]:
+    """A scheduler whose pool holds all rows to their end, plus half as much cache."""
+    runner = SimRunner(
+        SimShape(num_pages=rows * 1200 // page_size, page_size=page_size, num_rows=rows, max_in_flight=1)
+    )
+    allocator = PageAllocator(runner.info.num_pages, page_size)
+    limits = Limits(num_rows=rows, context_length=runner.info.context_length, chunked_prefill_size=rows * PROMPT_LEN)
+    return Scheduler(Pool(allocator, RadixCache(allocator)), runner.info, limits), runner
+
+
+def requests(count: int) -> list[GenerateReq]:
+    """Requests that decode until the benchmark is over."""
+    sampling = SamplingParams(max_tokens=100_000 if count == 0 else 16_000, temperature=0.0, ignore_eos=True)
+    return [
+        GenerateReq(
+            rids=(f"r{index}",), prompt=[index % 256, index // 256 % 256] * (PROMPT_LEN // 2), sampling=sampling
+        )
+        for index in range(count)
+    ]
+
+
+def measure(rows: int, waiting: int, steps: int, page_size: int) -> dict[str, float]:
+    """Milliseconds per step: medians and the scheduler's p99."""
+    scheduler, runner = build(rows, page_size)
+    checker = InvariantChecker(scheduler.state)
+    scheduler.receive(requests(rows), 0.0)
+    own: list[float] = []
+    simulated: list[float] = []
+    for step in range(steps + 10):
+        if step == 9:
+            scheduler.receive(requests(waiting + rows)[rows:], 0.0)
+        started = time.perf_counter()
+        plan = scheduler.next_step(float(step))
+        planned = time.perf_counter()
+        assert plan is not None
+        runner.submit(plan)
+        result = runner.collect()
+        computed = time.perf_counter()
+        scheduler.settle(result)
+        scheduler.take_output()
+        checker.self_check_during_busy()
+        ended = time.perf_counter()
+        if step >= 10:
+            own.append((planned - started + ended - computed) * 1000)
+            simulated.append((computed - planned) * 1000)
+    assert len(scheduler.state.running) == rows
+    assert len(scheduler.state.waiting) == waiting
+    return {
+        "scheduler_ms_p50": statistics.median(own),
+        "scheduler_ms_p99": statistics.quantiles(own, n=100)[98],
+        "runner_ms_p50": statistics.median(simulated),
+    }
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--waiting", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--page-size", type=int, default=16)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    result = measure(args.rows, args.waiting, args.steps, args.page_size)
+    print(json.dumps(result) if args.json else "\n".join(f"{name:18} {value:7.3f}" for name, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()

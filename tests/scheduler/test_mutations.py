@@ -1,0 +1,379 @@
+"""Bugs seeded on purpose: the loads, the books and the text must catch every one of them.
+
+Each entry replaces one function by a version with a typical mistake. The unmutated scheduler passes the same loads, so
+whatever is caught is caught because of the mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace as with_fields
+from functools import cache
+
+import pytest
+from msgspec.structs import replace
+
+from ebbtide.plan import PlanItem
+from ebbtide.scheduler.core import Scheduler
+from ebbtide.scheduler.endings import Endings
+from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.pool import Pool
+from ebbtide.scheduler.memory.radix_cache import Node, RadixCache
+from ebbtide.scheduler.planning import Planner
+from ebbtide.scheduler.pressure import Pressure, Why
+from ebbtide.scheduler.request import Request
+from ebbtide.scheduler.state import State
+
+from .loads import (
+    Arrival,
+    aborted_prefills,
+    ample,
+    assert_same,
+    demand,
+    play,
+    random_load,
+    resent_conversations,
+    trimmed_prefixes,
+)
+from .world import Shape, World
+
+Patch = pytest.MonkeyPatch
+SEEDS = (1, 2, 4, 5, 7, 10, 11, 13)
+
+
+@cache
+def expectations() -> list[tuple[list[Arrival], World, Shape]]:
+    """Loads with their outcome in an ample pool, and the tight pool to try them in."""
+    cases = []
+    for number, seed in enumerate(SEEDS):
+        load = random_load(seed, aborts=number % 2 == 1)
+        page_size = (4, 1, 4, 16)[number % 4]
+        pages = demand(load, page_size)
+        shape = Shape(
+            num_pages=pages + pages // 4,
+            page_size=page_size,
+            num_rows=(32, 6)[number % 2],
+            chunk=(7, 32)[number // 2 % 2],
+            overlap=(1, 2)[number // 4 % 2],
+            conservativeness=0.02,
+        )
+        cases.append((load, play(load, ample(page_size)), shape))
+    for load in (resent_conversations(), aborted_prefills(), trimmed_prefixes()):
+        shape = Shape(num_pages=demand(load, 4) + 2, page_size=4, num_rows=4, chunk=6)
+        cases.append((load, play(load, ample(4)), shape))
+    return cases
+
+
+def play_all() -> None:
+    """Every load in its tight pool, and the same with the sizes that make chunks and pages meet."""
+    for load, expected, shape in expectations():
+        for variant in (shape, with_fields(shape, chunk=shape.page_size, num_rows=3)):
+            assert_same(load, expected, play(load, variant))
+
+
+def skip_lock(patch: Patch) -> None:
+    patch.setattr(RadixCache, "_lock_path", lambda self, node: None)
+
+
+def lock_only_the_leaf(patch: Patch) -> None:
+    patch.setattr(RadixCache, "_lock_path", lambda self, node: self._lock(node))
+
+
+def forgotten_unlock(patch: Patch) -> None:
+    def release(self: RadixCache, req: Request) -> None:
+        req.node = None
+
+    patch.setattr(RadixCache, "release", release)
+
+
+def evict_locked_pages(patch: Patch) -> None:
+    def evict(self: RadixCache, num_pages: int) -> int:
+        leaf = next((node for node in self.walk() if not node.children), None)
+        return self._trim(leaf, num_pages) if leaf else 0
+
+    patch.setattr(RadixCache, "evict", evict)
+
+
+def double_free(patch: Patch) -> None:
+    original = PageAllocator.give
+
+    def give(self: PageAllocator, pages: list[int], holder: object) -> None:
+        original(self, pages, holder)
+        self._free.extend(pages[:1])
+
+    patch.setattr(PageAllocator, "give", give)
+
+
+def lost_page(patch: Patch) -> None:
+    original = PageAllocator.give
+
+    def give(self: PageAllocator, pages: list[int], holder: object) -> None:
+        original(self, pages, holder)
+        if len(pages) > 2:
+            self._free.pop()
+
+    patch.setattr(PageAllocator, "give", give)
+
+
+def stale_page_table(patch: Patch) -> None:
+    """After a switch to cached pages the runner is not told."""
+    original = RadixCache._switch_to
+
+    def switch(self: RadixCache, node: Node, req: Request) -> None:
+        sent = req.sent_pages
+        original(self, node, req)
+        req.sent_pages = sent
+
+    patch.setattr(RadixCache, "_switch_to", switch)
+
+
+def early_publish(patch: Patch) -> None:
+    """The whole prompt is published when its first chunk is planned."""
+    original = Planner._start
+
+    def start(self: Planner, req: Request, *args: object) -> PlanItem | None:
+        item = original(self, req, *args)  # type: ignore[arg-type]
+        pool = self._state.pool
+        pool.publish(req, min(pool.cover(req, req.prompt_len), req.prompt_len))
+        return item
+
+    patch.setattr(Planner, "_start", start)
+
+
+def publish_half_a_page(patch: Patch) -> None:
+    original = Pool.publish
+
+    def publish(self: Pool, req: Request, num_tokens: int) -> None:
+        original(self, req, min(-(-num_tokens // self.page_size), len(req.pages)) * self.page_size)
+
+    patch.setattr(Pool, "publish", publish)
+
+
+def publish_on_abort(patch: Patch) -> None:
+    """An aborted request publishes what was planned, not what was computed."""
+    original = Pressure.release_req
+
+    def release(self: Pressure, req: Request, why: Why) -> None:
+        if why is Why.ABORT:
+            req.collected = len(req.pages) * req.page_size
+            why = Why.FINISH
+        original(self, req, why)
+
+    patch.setattr(Pressure, "release_req", release)
+
+
+def abort_frees_nothing(patch: Patch) -> None:
+    original = Pressure.release_req
+
+    def release(self: Pressure, req: Request, why: Why) -> None:
+        if why is not Why.ABORT:
+            original(self, req, why)
+
+    patch.setattr(Pressure, "release_req", release)
+
+
+def lost_row(patch: Patch) -> None:
+    original = Pressure.release_req
+
+    def release(self: Pressure, req: Request, why: Why) -> None:
+        original(self, req, why)
+        if why is Why.FINISH and len(self._free_rows) > 2:
+            self._free_rows.pop()
+
+    patch.setattr(Pressure, "release_req", release)
+
+
+def row_given_twice(patch: Patch) -> None:
+    original = Pressure.release_req
+
+    def release(self: Pressure, req: Request, why: Why) -> None:
+        row = req.row
+        original(self, req, why)
+        if row is not None and why is Why.FINISH:
+            self._free_rows.append(row)
+
+    patch.setattr(Pressure, "release_req", release)
+
+
+def stale_row_state(patch: Patch) -> None:
+    """A request that comes back finds the sampling state of its new row's last tenant."""
+    original = Request.reset_for_retract
+
+    def reset(self: Request, *, max_retractions: int) -> None:
+        ready = self.row_ready
+        original(self, max_retractions=max_retractions)
+        self.row_ready = ready
+
+    patch.setattr(Request, "reset_for_retract", reset)
+
+
+def retract_forgets_the_page_table(patch: Patch) -> None:
+    original = Request.reset_for_retract
+
+    def reset(self: Request, *, max_retractions: int) -> None:
+        sent = self.sent_pages
+        original(self, max_retractions=max_retractions)
+        self.sent_pages = sent
+
+    patch.setattr(Request, "reset_for_retract", reset)
+
+
+def retract_drops_a_token(patch: Patch) -> None:
+    original = Request.reset_for_retract
+
+    def reset(self: Request, *, max_retractions: int) -> None:
+        original(self, max_retractions=max_retractions)
+        if self.num_outputs:
+            self.known.pop()
+
+    patch.setattr(Request, "reset_for_retract", reset)
+
+
+def resume_without_outputs(patch: Patch) -> None:
+    """Penalties restart: the row is rebuilt from the prompt only."""
+    original = Planner._item
+
+    def item(self: Planner, req: Request, *args: object, **kwargs: object) -> PlanItem:
+        made = original(self, req, *args, **kwargs)  # type: ignore[arg-type]
+        if made.init is None:
+            return made
+        return replace(made, init=replace(made.init, known=made.init.known[: req.prompt_len]))
+
+    patch.setattr(Planner, "_item", item)
+
+
+def match_everything(patch: Patch) -> None:
+    """A prefix hit may cover the last known token, so that there is nothing left to sample from."""
+    original = RadixCache.match_prefix
+
+    def match(self: RadixCache, req: Request) -> object:
+        req.known.append(-1)
+        found = original(self, req)
+        req.known.pop()
+        return found
+
+    patch.setattr(RadixCache, "match_prefix", match)
+
+
+def match_by_first_tokens(patch: Patch) -> None:
+    """Pages count as equal when their node's first page is."""
+    patch.setattr(
+        RadixCache,
+        "_same_pages",
+        lambda self, node, tokens, index: max(1, min(len(node.pages), len(tokens) // self._page_size - index)),
+    )
+
+
+def split_off_by_one(patch: Patch) -> None:
+    original = RadixCache._split
+
+    def split(self: RadixCache, node: Node, num_pages: int) -> Node:
+        upper = original(self, node, num_pages)
+        upper.pages[-1], node.pages[0] = node.pages[0], upper.pages[-1]
+        return upper
+
+    patch.setattr(RadixCache, "_split", split)
+
+
+def evict_the_head_of_a_leaf(patch: Patch) -> None:
+    original = RadixCache._trim
+
+    def trim(self: RadixCache, leaf: Node, num_pages: int) -> int:
+        if num_pages < len(leaf.pages):
+            leaf.pages = leaf.pages[num_pages:] + leaf.pages[:num_pages]
+        return original(self, leaf, num_pages)
+
+    patch.setattr(RadixCache, "_trim", trim)
+
+
+def token_delivered_twice(patch: Patch) -> None:
+    original = Endings.emit
+
+    def emit(self: Endings, req: Request, *args: object) -> None:
+        original(self, req, *args)  # type: ignore[arg-type]
+        if req.history.retracted_stain:
+            original(self, req, *args)  # type: ignore[arg-type]
+
+    patch.setattr(Endings, "emit", emit)
+
+
+def late_result_lost(patch: Patch) -> None:
+    """The last token of a request is not booked when it comes with its neighbour's end."""
+    original = Scheduler._sampled
+
+    def sampled(self: Scheduler, req: Request, token: int, logprob: object) -> bool:
+        if req.num_outputs == 5:
+            req.in_flight -= 1
+            req.known.append(token)
+            return False
+        return original(self, req, token, logprob)  # type: ignore[arg-type]
+
+    patch.setattr(Scheduler, "_sampled", sampled)
+
+
+def retracted_request_forgotten(patch: Patch) -> None:
+    patch.setattr(Planner, "_went_back", lambda self, req, now: None)
+
+
+def followers_forgotten(patch: Patch) -> None:
+    patch.setattr(Endings, "free_followers", lambda self, req: req.followers.clear())
+
+
+def page_taken_uncounted(patch: Patch) -> None:
+    def grow(self: Pool, req: Request, num_pages: int) -> None:
+        req.pages += self.allocator.take(num_pages, req)
+
+    patch.setattr(Pool, "grow", grow)
+
+
+def queue_head_skipped(patch: Patch) -> None:
+    original = State.requeue
+
+    def requeue(self: State, req: Request) -> None:
+        original(self, req)
+        self.waiting.remove(req, self.queue_class(req))
+
+    patch.setattr(State, "requeue", requeue)
+
+
+SEEDED = [
+    skip_lock,
+    lock_only_the_leaf,
+    forgotten_unlock,
+    evict_locked_pages,
+    double_free,
+    lost_page,
+    stale_page_table,
+    early_publish,
+    publish_half_a_page,
+    publish_on_abort,
+    abort_frees_nothing,
+    lost_row,
+    row_given_twice,
+    stale_row_state,
+    retract_forgets_the_page_table,
+    retract_drops_a_token,
+    resume_without_outputs,
+    match_everything,
+    match_by_first_tokens,
+    split_off_by_one,
+    evict_the_head_of_a_leaf,
+    token_delivered_twice,
+    late_result_lost,
+    retracted_request_forgotten,
+    followers_forgotten,
+    page_taken_uncounted,
+    queue_head_skipped,
+]
+
+
+def test_the_loads_pass_without_a_seeded_bug() -> None:
+    play_all()
+
+
+@pytest.mark.parametrize("bug", SEEDED, ids=lambda bug: bug.__name__)
+def test_a_seeded_bug_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    expectations()
+    bug(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017, PT011 (books, text, lost progress or a plain crash: all are caught)
+        play_all()
