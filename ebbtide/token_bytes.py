@@ -27,8 +27,12 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
 
 
 def strips_first_space(backend: Any) -> bool:
-    """Whether the decoder drops the space in front of a text's first token, SentencePiece style."""
+    """Whether the decoder leaves out the space in front of a text's first token."""
+    if backend.decoder is None:
+        return True  # tokens are joined by spaces
     for part in _decoder_parts(backend):
+        if part["type"] == "WordPiece":
+            return True
         if part["type"] == "Strip" and part["content"] == " " and part["start"] >= 1:
             return True
         if part["type"] == "Metaspace" and part.get("prepend_scheme", "always") != "never":
