@@ -146,6 +146,8 @@ class TokenizerManager:
     def _give_up(self, choice: _Choice, abort: AbortReq) -> None:
         self._choices.pop(abort.rid, None)
         choice.answer.fail(_as_error(abort))
+        # The detokenizer gives up on requests that the scheduler still runs; one that it knows no more it ignores.
+        self._send(AbortReq(abort.rid, abort.reason))
         self._abandon(choice.answer, reason="sibling")
 
     def _close(self, answer: Answer) -> None:

@@ -203,5 +203,5 @@ async def test_one_failed_choice_ends_all_of_them(world) -> None:
     world.engine.answer = lambda request: world.engine.abort(request.rids[1])
     assert (await world.chat(n=3)).status_code == 500
     rids = world.engine.requests[0].rids
-    assert {abort.rid for abort in world.engine.aborts} == {rids[0], rids[2]}
+    assert {abort.rid for abort in world.engine.aborts} == set(rids)
     assert world.state.manager.num_open == 0
