@@ -1,0 +1,145 @@
+"""Fixtures shared by all folders: a whole daemon as its own processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent
+START_S = 120.0
+END_S = 60.0
+
+StartDaemon = Callable[..., "Daemon"]
+
+
+class Daemon:
+    """``ebbtide serve`` with a temporary directory of its own, so that whatever it leaves behind is seen.
+
+    url: "http://127.0.0.1:PORT". pids: by process name, once ready.
+    """
+
+    def __init__(self, flags: tuple[str, ...], model: str = "sim", tmp: Path | None = None) -> None:
+        self.tmp = tmp or Path(tempfile.mkdtemp(prefix="ebb-test-"))  # short: a socket's path has little room
+        log, name = tempfile.mkstemp(prefix="ebb-test-", suffix=".log")
+        self._log = Path(name)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ebbtide.server.cli", "serve", model, "--port", "0", *flags],
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": str(self.tmp), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+        os.close(log)
+        self.url = ""
+        self.pids: dict[str, int] = {"front": self.process.pid}
+        self._family = [psutil.Process(self.process.pid)]
+
+    @property
+    def log(self) -> str:
+        """Everything on stderr so far, of all three processes."""
+        return self._log.read_text()
+
+    def wait_until_ready(self) -> None:
+        """Until it has printed its URL."""
+        out = self._read_stdout_until(b"Try it")
+        assert out, f"the daemon ended before it was ready:\n{self.log}"
+        self.url = out.decode().split()[out.decode().split().index("on") + 1]
+        for child in psutil.Process(self.process.pid).children():
+            self._family.append(child)
+            self.pids[child.cmdline()[0].removeprefix("ebbtide::")] = child.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the front, as a terminal or a supervisor does."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = END_S) -> int:
+        """The exit code."""
+        return self.process.wait(timeout_s)
+
+    def leftovers(self) -> list[str]:
+        """Processes and files that outlived it, given some seconds."""
+        _, alive = psutil.wait_procs(self._family, 10.0)
+        return [str(process) for process in alive] + [str(path) for path in self.tmp.rglob("*")]
+
+    def close(self) -> None:
+        """End whatever is left; safe in any state."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._log.unlink()
+        shutil.rmtree(self.tmp, ignore_errors=True)  # another daemon of the same test may have had it
+
+    def _read_stdout_until(self, mark: bytes) -> bytes:
+        assert self.process.stdout is not None
+        fd, out, deadline = self.process.stdout.fileno(), b"", time.monotonic() + START_S
+        while mark not in out:
+            ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = os.read(fd, 65536) if ready else b""
+            if not chunk:
+                return b""
+            out += chunk
+        return out
+
+
+def _end_well(daemon: Daemon) -> None:
+    """SIGTERM, unless it has ended; exit code 0 and nothing left behind."""
+    try:
+        if daemon.process.poll() is None:
+            daemon.signal(signal.SIGTERM)
+            assert daemon.wait() == 0, daemon.log
+            assert daemon.leftovers() == []
+    finally:
+        daemon.close()
+
+
+@pytest.fixture
+def start_daemon() -> Iterator[StartDaemon]:
+    """Starts daemons: ``start_daemon(*flags, model="sim", tmp=None, ready=True)``.
+
+    Each must end well after the test, unless the test has ended it.
+    """
+    daemons: list[Daemon] = []
+
+    def start(*flags: str, model: str = "sim", tmp: Path | None = None, ready: bool = True) -> Daemon:
+        daemon = Daemon(flags, model, tmp)
+        daemons.append(daemon)
+        if ready:
+            daemon.wait_until_ready()
+        return daemon
+
+    yield start
+    for daemon in daemons:
+        _end_well(daemon)
+
+
+@pytest.fixture
+def daemon(request: pytest.FixtureRequest, start_daemon: StartDaemon) -> Daemon:
+    """A daemon of this test's own.
+
+    With flags: ``@pytest.mark.parametrize("daemon", [("--page-size", "1")], indirect=True)``.
+    """
+    return start_daemon(*getattr(request, "param", ()))
+
+
+@pytest.fixture(scope="session")
+def shared_daemon() -> Iterator[Daemon]:
+    """One daemon for all tests that leave nothing behind in it."""
+    daemon = Daemon(())
+    try:
+        daemon.wait_until_ready()
+        yield daemon
+    finally:
+        _end_well(daemon)

@@ -1,0 +1,150 @@
+"""Every way in which a daemon ends: asked to, told to, or broken. Nothing is left, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+SLOW = ("--sim-step-ms", "5")
+
+
+@contextlib.contextmanager
+def streams(url: str, count: int, **body: Any) -> Iterator[list[Iterator[str]]]:
+    """Streaming answers whose first event has come, as iterators of the data that follows."""
+    request = {"model": "sim", "prompt": "tide", "stream": True, "ignore_eos": True, "max_tokens": 30_000} | body
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(timeout=60))
+        opened = []
+        for _ in range(count):
+            response = stack.enter_context(client.stream("POST", f"{url}/v1/completions", json=request))
+            events = (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
+            next(events)
+            opened.append(events)
+        yield opened
+
+
+def rest(events: Iterator[str]) -> list[str]:
+    """All that still comes; a connection that breaks off is told apart by its lack of an end."""
+    got = []
+    with contextlib.suppress(httpx.RemoteProtocolError):
+        got.extend(events)
+    return got
+
+
+def error_at_the_end(events: Iterator[str]) -> dict[str, Any]:
+    last = json.loads(rest(events)[-1])
+    assert set(last) == {"error"}
+    return dict(last["error"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_daemon_ends_at_once_with_exit_code_zero(start_daemon: Any, number: signal.Signals) -> None:
+    daemon = start_daemon()
+    started = time.monotonic()
+    daemon.signal(number)
+    assert daemon.wait() == 0
+    assert time.monotonic() - started < 5
+    assert daemon.leftovers() == []
+    assert "Traceback" not in daemon.log
+
+
+def test_a_signal_while_it_loads_ends_it_well(start_daemon: Any) -> None:
+    daemon = start_daemon(ready=False)
+    front = psutil.Process(daemon.process.pid)
+    children = []
+    deadline = time.monotonic() + 30
+    while not children and time.monotonic() < deadline:
+        children = front.children()
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.log
+    assert psutil.wait_procs(children, 10)[1] == []
+    assert daemon.leftovers() == []
+
+
+def test_running_answers_end_whole_while_new_ones_are_refused(start_daemon: Any) -> None:
+    daemon = start_daemon(*SLOW)
+    with streams(daemon.url, 3, max_tokens=200) as opened:
+        daemon.signal(signal.SIGTERM)
+        refused = _first_refusal(daemon.url)
+        assert refused.json()["error"]["code"] == "draining"
+        assert "Retry-After" in refused.headers
+        for events in opened:
+            *_, finish, done = rest(events)
+            assert json.loads(finish)["choices"][0]["finish_reason"] == "length"
+            assert done == "[DONE]"
+    assert daemon.wait() == 0
+    assert daemon.leftovers() == []
+
+
+def _first_refusal(url: str) -> httpx.Response:
+    """The signal needs a moment to arrive."""
+    while True:
+        response = httpx.post(f"{url}/v1/completions", json={"model": "sim", "prompt": "x", "max_tokens": 1})
+        if response.status_code != 200:
+            assert response.status_code == 503
+            return response
+
+
+def test_a_second_signal_aborts_what_still_runs(start_daemon: Any) -> None:
+    daemon = start_daemon(*SLOW)
+    with streams(daemon.url, 2) as opened:
+        daemon.signal(signal.SIGTERM)
+        _first_refusal(daemon.url)
+        started = time.monotonic()
+        daemon.signal(signal.SIGTERM)
+        for events in opened:
+            assert error_at_the_end(events)["code"] == "draining"
+    assert daemon.wait() == 0
+    assert time.monotonic() - started < 10
+    assert daemon.leftovers() == []
+
+
+def test_answers_that_outlast_the_shutdown_timeout_are_aborted(start_daemon: Any) -> None:
+    daemon = start_daemon(*SLOW, "--shutdown-timeout", "0.2")
+    with streams(daemon.url, 1) as (events,):
+        daemon.signal(signal.SIGINT)
+        assert error_at_the_end(events)["code"] == "draining"
+    assert daemon.wait() == 0
+    assert daemon.leftovers() == []
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
+def test_the_death_of_a_child_answers_everybody_and_ends_the_daemon(start_daemon: Any, victim: str) -> None:
+    daemon = start_daemon(*SLOW, "--max-running-requests", "4")
+    with streams(daemon.url, 4) as opened:
+        os.kill(daemon.pids[victim], signal.SIGKILL)
+        for events in opened:
+            error = error_at_the_end(events)
+            assert (error["type"], error["code"]) == ("server_error", "engine_dead")
+    assert daemon.wait(10) == 1
+    assert f"The {victim} process was killed by signal 9" in daemon.log
+    assert daemon.leftovers() == []
+
+
+def test_kill_of_the_front_leaves_no_process_and_its_directory_goes_with_the_next_start(start_daemon: Any) -> None:
+    daemon = start_daemon()
+    daemon.signal(signal.SIGKILL)
+    assert daemon.wait() == -signal.SIGKILL
+    left = daemon.leftovers()
+    assert all(path.startswith(str(daemon.tmp)) for path in left)
+    assert left
+    successor = start_daemon(tmp=daemon.tmp)
+    assert [path for path in left if os.path.exists(path)] == []
+    assert len(list(successor.tmp.iterdir())) == 1
+
+
+def test_kill_of_the_front_in_the_middle_of_answers_leaves_no_process(start_daemon: Any) -> None:
+    daemon = start_daemon(*SLOW)
+    with streams(daemon.url, 2):
+        daemon.signal(signal.SIGKILL)
+        assert daemon.wait() == -signal.SIGKILL
+    assert all(path.startswith(str(daemon.tmp)) for path in daemon.leftovers())
