@@ -1,0 +1,268 @@
+"""One request to an OpenAI-compatible server, timed as its tokens arrive. Knows nothing of other requests."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+
+from ebbtide.errors import StartupError
+
+from .workload import Job
+
+# A line longer than this is not a chunk of a stream.
+MAX_LINE_BYTES = 8 << 20
+EXAMPLE_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom to ask and how. ``base_url`` ends before ``/chat/completions``."""
+
+    base_url: str
+    model: str
+    endpoint: Literal["chat", "completions"] = "chat"
+    api_key: str | None = None
+    ignore_eos: bool = True
+    temperature: float = 0.0
+    timeout_s: float = 600.0
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return f"{self.base_url}/{'chat/completions' if self.endpoint == 'chat' else 'completions'}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What proves who asks."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+    def body(self, job: Job) -> dict[str, Any]:
+        """The request, without what turns streaming on."""
+        prompt: dict[str, Any] = {"prompt": job.prompt}
+        if self.endpoint == "chat":
+            prompt = {"messages": [{"role": "user", "content": job.prompt}]}
+        body = {"model": self.model, **prompt, "max_tokens": job.max_tokens, "temperature": self.temperature}
+        return {**body, "ignore_eos": True} if self.ignore_eos else body
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one request. Times are seconds on one clock.
+
+    token_times: when each chunk with content arrived. output_tokens: the server's count, None where it does not say.
+    error: the kind of failure, "" for none; example: its message.
+    """
+
+    started: float
+    ended: float = 0.0
+    token_times: list[float] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    error: str = ""
+    example: str = ""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens: the server's count, else the chunks."""
+        return len(self.token_times) if self.output_tokens is None else self.output_tokens
+
+
+class Failure(Exception):
+    """A request that failed. kind: short, the same for all failures of its sort; the message is one example."""
+
+    def __init__(self, kind: str, message: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Delta(msgspec.Struct):
+    """What a chat chunk adds."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[Any] | None = None
+
+
+class Choice(msgspec.Struct):
+    """One choice of a chunk, of either endpoint."""
+
+    delta: Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the chunk brings part of the answer; the first chat chunk brings only the role."""
+        delta = self.delta
+        if delta is None:
+            return bool(self.text)
+        return bool(delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
+
+
+class PromptDetails(msgspec.Struct):
+    """Where the prompt's tokens came from."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """The server's own counts."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream, or a whole answer: only what is measured."""
+
+    choices: list[Choice] = []
+    usage: Usage | None = None
+    error: Any = None
+
+
+DECODER = msgspec.json.Decoder(Chunk)
+
+
+def open_session(target: Target) -> aiohttp.ClientSession:
+    """Connections to the target: as many as the load opens, kept alive between requests."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        headers=target.headers,
+        timeout=aiohttp.ClientTimeout(total=target.timeout_s),
+        read_bufsize=MAX_LINE_BYTES,
+    )
+
+
+async def send(session: aiohttp.ClientSession, target: Target, job: Job, started: float | None = None) -> Outcome:
+    """Send one request and wait for its end; never raises for what the server or the network does.
+
+    started: when the request was due, if that was earlier than now.
+    """
+    outcome = Outcome(started=time.perf_counter() if started is None else started)
+    try:
+        await _stream(session, target, job, outcome)
+    except Failure as failure:
+        outcome.error, outcome.example = failure.kind, str(failure)
+    except TimeoutError:
+        outcome.error, outcome.example = "timeout", f"no end after {target.timeout_s:g} s"
+    except aiohttp.ClientConnectorError as error:
+        outcome.error, outcome.example = "cannot connect", str(error)
+    except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+        outcome.error, outcome.example = "connection dropped", str(error) or type(error).__name__
+    outcome.ended = time.perf_counter()
+    return outcome
+
+
+async def _stream(session: aiohttp.ClientSession, target: Target, job: Job, outcome: Outcome) -> None:
+    body = {**target.body(job), "stream": True, "stream_options": {"include_usage": True}}
+    async with session.post(target.url, json=body) as response:
+        await _check_status(response)
+        done = False
+        async for payload in _events(response.content):
+            # Read on to the end: leaving here would close a connection that the next request can use.
+            if payload == b"[DONE]":
+                done = True
+            else:
+                _take(outcome, _decode(payload))
+    if not done and outcome.finish_reason is None:
+        raise Failure("connection dropped", "the stream ended before the answer did")
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The payload of each ``data:`` line; comments and other fields of the event stream are passed over."""
+    async for line in content:
+        if line.startswith(b"data:"):
+            yield line[5:].strip()
+
+
+def _take(outcome: Outcome, chunk: Chunk) -> None:
+    if chunk.error is not None:
+        raise _failure("error in the stream", chunk.error)
+    if any(choice.has_content for choice in chunk.choices):
+        outcome.token_times.append(time.perf_counter())
+    for choice in chunk.choices:
+        outcome.finish_reason = choice.finish_reason or outcome.finish_reason
+    if chunk.usage is not None:
+        outcome.prompt_tokens = chunk.usage.prompt_tokens
+        outcome.output_tokens = chunk.usage.completion_tokens
+        details = chunk.usage.prompt_tokens_details
+        outcome.cached_tokens = details.cached_tokens if details is not None else None
+
+
+def _decode(payload: bytes) -> Chunk:
+    try:
+        return DECODER.decode(payload)
+    except msgspec.MsgspecError as error:
+        example = f"{error}: {payload[:EXAMPLE_CHARS].decode(errors='replace')}"
+        raise Failure("answer not understood", example) from error
+
+
+async def _check_status(response: aiohttp.ClientResponse) -> None:
+    if response.status == 200:
+        return
+    raise _failure(f"HTTP {response.status}", await _json_error(response))
+
+
+async def _json_error(response: aiohttp.ClientResponse) -> Any:
+    """The ``error`` of the envelope, or the text of an answer without one."""
+    text = (await response.content.read(MAX_LINE_BYTES)).decode(errors="replace")
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return text
+    return answer.get("error", answer) if isinstance(answer, dict) else answer
+
+
+def _failure(kind: str, error: Any) -> Failure:
+    """A failure named after the error object's code where it has one that says more than the status."""
+    if not isinstance(error, Mapping):
+        return Failure(kind, str(error)[:EXAMPLE_CHARS])
+    code = error.get("code")
+    message = str(error.get("message") or error)[:EXAMPLE_CHARS]
+    return Failure(f"{kind} {code}" if isinstance(code, str) else kind, message)
+
+
+async def count_prompt_tokens(session: aiohttp.ClientSession, target: Target, job: Job) -> int | None:
+    """How many tokens the server counts in a prompt; None where it does not say. Raises StartupError if it refuses."""
+    try:
+        async with session.post(target.url, json=target.body(job)) as response:
+            await _check_status(response)
+            answer = _decode(await response.read())
+    except Failure as failure:
+        raise StartupError(f"{target.url} refuses the first request with {failure.kind}: {failure}") from failure
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise unreachable(target.base_url, error) from error
+    return answer.usage.prompt_tokens if answer.usage is not None else None
+
+
+async def first_model(session: aiohttp.ClientSession, base_url: str) -> str:
+    """The first model that the server lists. Raises StartupError where there is none."""
+    url = f"{base_url}/models"
+    try:
+        async with session.get(url) as response:
+            if response.status != 200:
+                raise StartupError(f"{url} answers {response.status}: give the base URL with its /v1, or name --model.")
+            answer = await response.json(content_type=None)
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise unreachable(base_url, error) from error
+    except ValueError as error:
+        raise StartupError(f"{url} answers something that is not JSON: name --model.") from error
+    try:
+        return str(answer["data"][0]["id"])
+    except (KeyError, IndexError, TypeError) as error:
+        raise StartupError(f"{url} lists no model: name --model.") from error
+
+
+def unreachable(base_url: str, error: BaseException) -> StartupError:
+    """Nobody answers."""
+    return StartupError(f"There is no server to be reached at {base_url}: {str(error) or type(error).__name__}.")

@@ -1,0 +1,69 @@
+"""When requests are sent: as many at a time as told (closed loop) or when they are due (open loop)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import aiohttp
+
+from .client import Outcome, Target, count_prompt_tokens, send
+from .workload import WORDS, Calibration, Job
+
+# Two prompts of so many words tell what a word costs and what the chat template adds.
+FEW_WORDS, MANY_WORDS = 8, 64
+
+OnOutcome = Callable[[Outcome], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All outcomes of a load; seconds from the first request to the last answer, and of CPU time in this process."""
+
+    outcomes: list[Outcome]
+    duration_s: float
+    client_cpu_s: float
+
+
+async def calibrate(session: aiohttp.ClientSession, target: Target) -> Calibration | None:
+    """What words cost at this server, from two tiny requests; None where it does not count tokens."""
+    counts = []
+    for num_words in (FEW_WORDS, MANY_WORDS):
+        prompt = " ".join(WORDS[index % len(WORDS)] for index in range(num_words))
+        num_tokens = await count_prompt_tokens(session, target, Job(prompt, max_tokens=1))
+        if num_tokens is None:
+            return None
+        counts.append((num_words, num_tokens))
+    few, many = counts
+    return Calibration.between(few, many) if many[1] > few[1] else None
+
+
+async def drive(
+    session: aiohttp.ClientSession, target: Target, jobs: list[Job], *, concurrency: int | None, on_outcome: OnOutcome
+) -> Run:
+    """Send all jobs. concurrency: how many are in flight at once; None sends each when it is due."""
+    outcomes: list[Outcome] = []
+    started, cpu_started = time.perf_counter(), time.process_time()
+
+    async def one(job: Job, due: float | None = None) -> None:
+        outcome = await send(session, target, job, due)
+        outcomes.append(outcome)
+        on_outcome(outcome)
+
+    async def worker(waiting: Iterator[Job]) -> None:
+        for job in waiting:  # all workers share one iterator
+            await one(job)
+
+    async with asyncio.TaskGroup() as tasks:
+        if concurrency is None:
+            for job in jobs:
+                due = started + job.at_s
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                tasks.create_task(one(job, due))
+        else:
+            waiting = iter(jobs)
+            for _ in range(min(concurrency, len(jobs))):
+                tasks.create_task(worker(waiting))
+    return Run(outcomes, time.perf_counter() - started, time.process_time() - cpu_started)

@@ -1,0 +1,98 @@
+"""From outcomes to numbers. Measures nothing itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from .client import Outcome
+from .drive import Run
+
+PERCENTILES = (50, 90, 99)
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The ``percent`` percentile of ascending values, between neighbours in proportion."""
+    place = (len(ordered) - 1) * percent / 100
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Mean and percentiles in milliseconds; None of nothing."""
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    values = {"mean": sum(ordered) / len(ordered)}
+    values |= {f"p{percent}": percentile(ordered, percent) for percent in PERCENTILES}
+    return {name: round(value * 1000, 3) for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of one load. Latencies in milliseconds, over answered requests only.
+
+    itl_ms: gaps between the chunks of an answer. tpot_ms: per request, the time from its first chunk to its last over
+    the tokens after the first.
+    """
+
+    totals: dict[str, Any]
+    ttft_ms: dict[str, float] | None
+    itl_ms: dict[str, float] | None
+    tpot_ms: dict[str, float] | None
+    e2e_ms: dict[str, float] | None
+    errors: list[dict[str, Any]]
+
+
+def summarize(run: Run) -> Report:
+    """The report of a run."""
+    good = [outcome for outcome in run.outcomes if not outcome.error]
+    timed = [outcome for outcome in good if outcome.token_times]
+    return Report(
+        totals=_totals(run, good),
+        ttft_ms=spread([outcome.token_times[0] - outcome.started for outcome in timed]),
+        itl_ms=spread([later - sooner for outcome in timed for sooner, later in pairwise(outcome.token_times)]),
+        tpot_ms=spread([_per_token(outcome) for outcome in timed if outcome.num_output_tokens > 1]),
+        e2e_ms=spread([outcome.ended - outcome.started for outcome in good]),
+        errors=_errors(run.outcomes),
+    )
+
+
+def _per_token(outcome: Outcome) -> float:
+    return (outcome.token_times[-1] - outcome.token_times[0]) / (outcome.num_output_tokens - 1)
+
+
+def _totals(run: Run, good: list[Outcome]) -> dict[str, Any]:
+    output_tokens = sum(outcome.num_output_tokens for outcome in good)
+    counted = sum(outcome.output_tokens is None for outcome in good)
+    return {
+        "completed": len(good),
+        "failed": len(run.outcomes) - len(good),
+        "duration_s": round(run.duration_s, 6),
+        "requests_per_s": round(len(good) / run.duration_s, 3),
+        "output_tokens_per_s": round(output_tokens / run.duration_s, 2),
+        "output_tokens": output_tokens,
+        "prompt_tokens": _known_sum([outcome.prompt_tokens for outcome in good]),
+        "cached_tokens": _known_sum([outcome.cached_tokens for outcome in good]),
+        "counted_by_chunks": counted,
+        "finish_reasons": dict(Counter(str(outcome.finish_reason) for outcome in good)),
+        "client_cpu_share": round(run.client_cpu_s / run.duration_s, 4),
+    }
+
+
+def _known_sum(values: list[int | None]) -> int | None:
+    """The sum, or None where the server never said."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _errors(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """Failures by kind, most frequent first, each with the first message of its kind."""
+    failed = [outcome for outcome in outcomes if outcome.error]
+    counts = Counter(outcome.error for outcome in failed)
+    examples = {outcome.error: outcome.example for outcome in reversed(failed)}
+    return [{"kind": kind, "count": count, "example": examples[kind]} for kind, count in counts.most_common()]
