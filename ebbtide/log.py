@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-class OneLine(logging.Formatter):
-    """A formatter whose output cannot be forged by what a record contains: line breaks and escapes become visible."""
+MAX_MESSAGE = 4_000  # characters
 
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        if record.exc_info or record.exc_text:
-            return text  # a traceback is ours, and unreadable on one line
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+class OneLine(logging.Formatter):
+    """A formatter whose output cannot be forged by what a record contains: line breaks and escapes become visible.
+
+    A traceback keeps its lines, each of them indented; a message is cut after ``MAX_MESSAGE`` characters.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text = super().formatMessage(record)
+        return _visible(text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "…")
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(f"    {_visible(line[:MAX_MESSAGE])}" for line in super().formatException(ei).splitlines())
+
+
+def _visible(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def setup_logging(process: str, level: str) -> None:

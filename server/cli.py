@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except StartupError as error:
-        print(f"ebbtide: {error}", file=sys.stderr)
+        print("ebbtide:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever a library put into it
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

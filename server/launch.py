@@ -114,7 +114,7 @@ class _Daemon:
         front: Front | None = None
         try:
             front = await self._load(children, detokenizer)
-            return 0 if front is None else await self._serve(front, children)
+            return 0 if front is None else await self._serve(front, children, http)
         finally:
             self._progress.clear()
             children.close()
@@ -154,11 +154,13 @@ class _Daemon:
         await asyncio.to_thread(detokenizer.send, section)
         return tokenizer
 
-    async def _serve(self, front: Front, children: Children) -> int:
+    async def _serve(self, front: Front, children: Children, http: asyncio.Task[None]) -> int:
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
-        either: set[asyncio.Future[Any]] = {stop, children.ended}
+        either: set[asyncio.Future[Any]] = {stop, children.ended, http}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
+        if http.done():
+            return 1  # nothing but a bug ends it before it is told to; awaiting it raises the error
         if not children.ended.done():
             await self._drain(front, children)
         if not children.ended.done():

@@ -9,9 +9,11 @@ import ebbtide
 from ebbtide.config import ServeConfig
 from ebbtide.server import cli
 
-LISTED = shlex.split("""--host --port --device --dtype --served-model-name --context-length --max-total-tokens --mem-fraction-static
+LISTED = shlex.split("""
+--host --port --device --dtype --served-model-name --context-length --max-total-tokens --mem-fraction-static
 --page-size --max-running-requests --chunked-prefill-size --schedule-policy --schedule-conservativeness --log-level
---sim-step-ms --sim-script --shutdown-timeout""")
+--sim-step-ms --sim-script --shutdown-timeout
+""")
 
 
 def test_serve_has_every_promised_flag(capsys: pytest.CaptureFixture[str]) -> None:
