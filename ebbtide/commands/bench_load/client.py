@@ -265,4 +265,5 @@ async def first_model(session: aiohttp.ClientSession, base_url: str) -> str:
 
 def unreachable(base_url: str, error: BaseException) -> StartupError:
     """Nobody answers."""
-    return StartupError(f"There is no server to be reached at {base_url}: {str(error) or type(error).__name__}.")
+    reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else str(error)
+    return StartupError(f"There is no server to be reached at {base_url}: {reason or type(error).__name__}.")

@@ -12,8 +12,8 @@ import aiohttp
 from .client import Outcome, Target, count_prompt_tokens, send
 from .workload import WORDS, Calibration, Job
 
-# Two prompts of so many words tell what a word costs and what the chat template adds.
-FEW_WORDS, MANY_WORDS = 8, 64
+# Two prompts tell what the chat template adds and what a word costs: they differ by every word once, so the mean is exact.
+FEW_WORDS = 8
 
 OnOutcome = Callable[[Outcome], None]
 
@@ -30,12 +30,11 @@ class Run:
 async def calibrate(session: aiohttp.ClientSession, target: Target) -> Calibration | None:
     """What words cost at this server, from two tiny requests; None where it does not count tokens."""
     counts = []
-    for num_words in (FEW_WORDS, MANY_WORDS):
-        prompt = " ".join(WORDS[index % len(WORDS)] for index in range(num_words))
-        num_tokens = await count_prompt_tokens(session, target, Job(prompt, max_tokens=1))
+    for words in (WORDS[:FEW_WORDS], WORDS[:FEW_WORDS] + WORDS):
+        num_tokens = await count_prompt_tokens(session, target, Job(" ".join(words), max_tokens=1))
         if num_tokens is None:
             return None
-        counts.append((num_words, num_tokens))
+        counts.append((len(words), num_tokens))
     few, many = counts
     return Calibration.between(few, many) if many[1] > few[1] else None
 
