@@ -49,7 +49,7 @@ class GGUFFile:
             name = hugging_face_name(stored.name)
             if name is None:
                 continue
-            values = torch.from_numpy(dequantize(stored.data, stored.tensor_type))
+            values = torch.tensor(dequantize(stored.data, stored.tensor_type))
             kind = stored.name.split(".")[-2]
             yield name, _undo_interleaving(values, permuted[kind]) if kind in permuted else values
 

@@ -23,7 +23,7 @@ class Checkpoint:
     """What ``open_checkpoint`` read; the weights themselves are still on disk.
 
     architecture: class name in transformers. stored_dtype: of the weights on disk; None when they are
-    quantized or it is not said.
+    quantized or it is not said. gguf: the open file, when it is one.
     """
 
     files: ModelFiles
@@ -31,6 +31,7 @@ class Checkpoint:
     architecture: str
     stored_dtype: torch.dtype | None
     eos_token_ids: tuple[int, ...]
+    gguf: GGUFFile | None
 
     @property
     def directory(self) -> Path:
@@ -39,8 +40,8 @@ class Checkpoint:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every stored tensor and its name, one at a time, on the CPU; GGUF ones dequantized to float32."""
-        if self.files.gguf is not None:
-            yield from GGUFFile(self.directory / self.files.gguf).tensors()
+        if self.gguf is not None:
+            yield from self.gguf.tensors()
             return
         for path in _safetensors_files(self.directory):
             yield from _read_safetensors(path)
@@ -49,16 +50,18 @@ class Checkpoint:
 def open_checkpoint(files: ModelFiles) -> Checkpoint:
     """Read configuration and end-of-text tokens. Raises StartupError with one sentence."""
     config = _read_config(files)
-    if files.gguf is not None:
-        eos = _token_ids(config.eos_token_id) | GGUFFile(Path(files.directory) / files.gguf).eos_token_ids()
+    if files.gguf is None:
+        gguf, eos = None, _eos_of_folder(files.directory, config)
     else:
-        eos = _eos_of_folder(files.directory, config)
+        gguf = GGUFFile(Path(files.directory) / files.gguf)
+        eos = _token_ids(config.eos_token_id) | gguf.eos_token_ids()
     return Checkpoint(
         files=files,
         config=config,
         architecture=_architecture(files, config),
         stored_dtype=None if files.gguf is not None else config.dtype,
         eos_token_ids=tuple(sorted(eos)),
+        gguf=gguf,
     )
 
 

@@ -1,0 +1,51 @@
+"""A linear layer whose weights are brought into the fastest form for their device once, after loading."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Linear:
+    """``x @ weight.T + bias`` with weight [out, in] and x [T, in].
+
+    Call ``pack`` when the weight is complete: on the CPU it is replaced by a packed copy.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.out_features = weight.shape[0]
+        self._packed: Tensor | None = None
+
+    @classmethod
+    def empty(cls, out: int, inner: int, *, bias: bool, dtype: torch.dtype, device: torch.device) -> Linear:
+        """A layer whose numbers are still to be loaded."""
+        weight = torch.empty(out, inner, dtype=dtype, device=device)
+        return cls(weight, torch.empty(out, dtype=dtype, device=device) if bias else None)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of weight and bias, packed or not."""
+        weight = self.weight if self._packed is None else self._packed
+        return self.out_features * self.in_features * weight.dtype.itemsize
+
+    @property
+    def in_features(self) -> int:
+        """Width of the input."""
+        return self.weight.shape[1]
+
+    def pack(self) -> None:
+        """Replace the weight by a copy in oneDNN's own layout where that is faster."""
+        if self.weight.device.type != "cpu" or self.weight.dtype != torch.bfloat16 or not torch.backends.mkldnn.enabled:
+            return
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
+        self.weight = self.weight.new_empty(0, self.in_features)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, in] → [T, out]."""
+        if self._packed is None:
+            return functional.linear(x, self.weight, self.bias)
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+        return out

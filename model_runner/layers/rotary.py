@@ -1,0 +1,49 @@
+"""Rotary position embedding by halves. Knows the scaling kinds whose frequencies do not depend on the sequence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from ebbtide.errors import StartupError
+
+STATIC_KINDS = ("default", "linear", "llama3", "yarn")
+
+
+class Rotary:
+    """Rotates each half-split pair (i, i + head_dim / 2) of a head by ``position * inv_freq[i]``."""
+
+    def __init__(self, inv_freq: Tensor, scaling: float, *, dtype: torch.dtype) -> None:
+        self._inv_freq = inv_freq.float()
+        self._scaling = scaling
+        self._dtype = dtype
+
+    @classmethod
+    def from_config(
+        cls, config: PretrainedConfig, head_dim: int, *, dtype: torch.dtype, device: torch.device
+    ) -> Rotary:
+        """The rotation that a configuration asks for. Raises StartupError for kinds that are not static."""
+        parameters = config.rope_parameters
+        kind = parameters.get("rope_type", "default")
+        if kind not in STATIC_KINDS:
+            raise StartupError(f"Rotary embedding of kind {kind!r} is not supported for {config.model_type} models.")
+        if kind == "default":
+            exponents = torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim
+            return cls((1.0 / parameters["rope_theta"] ** exponents).to(device), 1.0, dtype=dtype)
+        inv_freq, scaling = ROPE_INIT_FUNCTIONS[kind](config)
+        return cls(inv_freq.to(device), scaling, dtype=dtype)
+
+    def table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin of the positions [T], both [T, 1, head_dim]; the sine of the first half is negated."""
+        angles = positions.float()[:, None, None] * self._inv_freq
+        cos = angles.cos() * self._scaling
+        sin = angles.sin() * self._scaling
+        return torch.cat((cos, cos), -1).to(self._dtype), torch.cat((-sin, sin), -1).to(self._dtype)
+
+
+def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    """Heads [T, heads, head_dim] turned by the table of their positions."""
+    cos, sin = table
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

@@ -1,0 +1,168 @@
+"""The Llama family: Llama, SmolLM, Mistral, Qwen2, Qwen3. Knows their configurations and weight names, not the pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..attention import AttentionBackend, LayerAttention
+from ..batch import ForwardBatch
+from ..kv_pool import KVShape
+from ..layers.linear import Linear
+from ..layers.rotary import Rotary, rotate
+from ..weights import Checkpoint
+from .llama_config import LlamaConfig
+from .streaming import fill
+
+
+@dataclass(slots=True, eq=False)
+class Layer:
+    """The weights of one decoder layer. q_norm and k_norm: [head_dim], Qwen3 only."""
+
+    attention: LayerAttention
+    input_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """All linear layers."""
+        return self.qkv, self.out, self.gate_up, self.down
+
+
+class LlamaModel:
+    """A model of the family with its weights on the device."""
+
+    def __init__(self, config: LlamaConfig, rotary: Rotary, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._config = config
+        self._rotary = rotary
+        self._embedding = torch.empty(config.vocab_size, config.hidden, dtype=dtype, device=device)
+        self._norm = torch.empty(config.hidden, dtype=dtype, device=device)
+        self._head = Linear(self._embedding if config.tied else torch.empty_like(self._embedding))
+        self._layers = [_empty_layer(config, index, dtype=dtype, device=device) for index in range(config.num_layers)]
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """What the pool must hold per token."""
+        return KVShape(self._config.num_layers, self._config.num_kv_heads, self._config.head_dim)
+
+    @property
+    def vocab_size(self) -> int:
+        """Length of a row of logits."""
+        return self._config.vocab_size
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights, but for the few of norms and biases."""
+        linears = [linear for layer in self._layers for linear in layer.linears]
+        return self._embedding.nbytes + sum(linear.num_bytes for linear in (*linears, self._head))
+
+    def targets(self) -> dict[str, Tensor]:
+        """Where each stored tensor goes: its Hugging Face name → a view of a fused parameter."""
+        targets = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
+        if not self._config.tied:
+            targets["lm_head.weight"] = self._head.weight
+        for index, layer in enumerate(self._layers):
+            for name, target in _layer_targets(self._config, layer).items():
+                targets[f"model.layers.{index}.{name}"] = target
+        return targets
+
+    def pack(self) -> None:
+        """Bring the loaded weights into their fastest form."""
+        for layer in self._layers:
+            for linear in layer.linears:
+                linear.pack()
+        self._head.pack()
+
+    def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
+        """Logits of the sampled positions, [S, vocab_size]."""
+        table = self._rotary.table(batch.positions)
+        hidden = functional.embedding(batch.token_ids, self._embedding)  # [T, hidden]
+        for layer in self._layers:
+            hidden = hidden + self._attend(layer, self._normed(hidden, layer.input_norm), table, attention)
+            hidden = hidden + _mlp(layer, self._normed(hidden, layer.mlp_norm))
+        return self._head(self._normed(hidden[batch.sampled], self._norm))
+
+    def _attend(self, layer: Layer, x: Tensor, table: tuple[Tensor, Tensor], attention: AttentionBackend) -> Tensor:
+        spec = layer.attention
+        heads = layer.qkv(x).view(x.shape[0], spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        q_and_k, v = torch.split(heads, [spec.num_heads + spec.num_kv_heads, spec.num_kv_heads], 1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = torch.split(q_and_k, [spec.num_heads, spec.num_kv_heads], 1)
+            q_and_k = torch.cat((self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)), 1)
+        q, k = torch.split(rotate(q_and_k, table), [spec.num_heads, spec.num_kv_heads], 1)
+        return layer.out(attention.forward(q, k, v, spec).flatten(1))
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, weight.shape, weight, self._config.norm_eps)
+
+
+def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
+    """Read the weights. Raises StartupError when the configuration asks for something that is not implemented."""
+    config = LlamaConfig.read(checkpoint.config)
+    rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
+    model = LlamaModel(config, rotary, dtype=dtype, device=device)
+    fill(model.targets(), checkpoint.tensors(), name=checkpoint.files.name)
+    model.pack()
+    return model
+
+
+def _mlp(layer: Layer, x: Tensor) -> Tensor:
+    gate, up = layer.gate_up(x).chunk(2, -1)
+    return layer.down(functional.silu(gate) * up)
+
+
+def _empty_layer(config: LlamaConfig, index: int, *, dtype: torch.dtype, device: torch.device) -> Layer:
+    def linear(out: int, inner: int, *, bias: bool) -> Linear:
+        return Linear.empty(out, inner, bias=bias, dtype=dtype, device=device)
+
+    def norm(size: int) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    return Layer(
+        attention=LayerAttention(
+            index,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.head_dim**-0.5,
+            window=config.windows[index],
+        ),
+        input_norm=norm(config.hidden),
+        qkv=linear(q_size + 2 * kv_size, config.hidden, bias=config.qkv_bias),
+        q_norm=norm(config.head_dim) if config.qk_norm else None,
+        k_norm=norm(config.head_dim) if config.qk_norm else None,
+        out=linear(config.hidden, q_size, bias=config.out_bias),
+        mlp_norm=norm(config.hidden),
+        gate_up=linear(2 * config.intermediate, config.hidden, bias=config.mlp_bias),
+        down=linear(config.hidden, config.intermediate, bias=config.mlp_bias),
+    )
+
+
+def _layer_targets(config: LlamaConfig, layer: Layer) -> dict[str, Tensor]:
+    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    targets = {"input_layernorm.weight": layer.input_norm, "post_attention_layernorm.weight": layer.mlp_norm}
+    if layer.q_norm is not None and layer.k_norm is not None:
+        targets |= {"self_attn.q_norm.weight": layer.q_norm, "self_attn.k_norm.weight": layer.k_norm}
+    qkv_names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    targets |= _parts(layer.qkv, qkv_names, [q_size, kv_size, kv_size])
+    targets |= _parts(layer.gate_up, ("mlp.gate_proj", "mlp.up_proj"), [config.intermediate, config.intermediate])
+    targets |= _parts(layer.out, ("self_attn.o_proj",), [config.hidden])
+    return targets | _parts(layer.down, ("mlp.down_proj",), [config.hidden])
+
+
+def _parts(linear: Linear, names: tuple[str, ...], sizes: list[int]) -> dict[str, Tensor]:
+    """The rows of a fused layer that belong to each of its parts."""
+    targets = {f"{name}.weight": part for name, part in zip(names, torch.split(linear.weight, sizes), strict=True)}
+    if linear.bias is not None:
+        targets |= {f"{name}.bias": part for name, part in zip(names, torch.split(linear.bias, sizes), strict=True)}
+    return targets

@@ -1,0 +1,69 @@
+"""What the Llama family needs of a transformers configuration. The only place that knows its field names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PretrainedConfig
+
+from ebbtide.errors import StartupError
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    """Sizes and switches. windows: one per layer, None for full attention."""
+
+    vocab_size: int
+    hidden: int
+    intermediate: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    tied: bool
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    windows: tuple[int | None, ...]
+
+    @classmethod
+    def read(cls, config: PretrainedConfig) -> LlamaConfig:
+        """Raises StartupError for an activation that is not implemented."""
+        fields = config.to_dict()
+        if fields["hidden_act"] != "silu":
+            raise StartupError(
+                f"The activation {fields['hidden_act']!r} is not supported for {config.model_type} models."
+            )
+        num_heads = config.num_attention_heads
+        attention_bias = bool(fields.get("attention_bias", False))
+        return cls(
+            vocab_size=config.vocab_size,
+            hidden=config.hidden_size,
+            intermediate=config.intermediate_size,
+            num_layers=config.num_hidden_layers,
+            num_heads=num_heads,
+            num_kv_heads=fields.get("num_key_value_heads") or num_heads,
+            head_dim=fields.get("head_dim") or config.hidden_size // num_heads,
+            norm_eps=config.rms_norm_eps,
+            tied=config.tie_word_embeddings,
+            qkv_bias=attention_bias or config.model_type == "qwen2",
+            out_bias=attention_bias,
+            mlp_bias=bool(fields.get("mlp_bias", False)),
+            qk_norm=config.model_type == "qwen3",
+            windows=_windows(fields),
+        )
+
+
+def _windows(fields: dict[str, object]) -> tuple[int | None, ...]:
+    """Qwen names the layers that slide; Mistral lets all of them slide when it has a window."""
+    window = fields.get("sliding_window")
+    num_layers = fields["num_hidden_layers"]
+    assert isinstance(num_layers, int)
+    if not isinstance(window, int):
+        return (None,) * num_layers
+    kinds = fields.get("layer_types")
+    if not isinstance(kinds, list):
+        return (window,) * num_layers
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -1,0 +1,36 @@
+"""Stored tensors into parameters, one at a time. Knows names and shapes, not what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from ebbtide.errors import StartupError
+
+# Stored by some checkpoints and derived here: rotary frequencies; the head of models that share it with the embedding.
+DERIVED = ("rotary_emb.inv_freq", "lm_head.weight")
+
+
+def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, name: str) -> None:
+    """Copy every stored tensor to its target, in the target's dtype and on its device.
+
+    Raises StartupError when a tensor is missing, unknown or has another shape; ``name`` is the model's.
+    """
+    missing = dict(targets)
+    for tensor_name, tensor in tensors:
+        target = missing.pop(tensor_name, None)
+        if target is None:
+            if tensor_name.endswith(DERIVED):
+                continue
+            raise StartupError(
+                f"The weights of {name} hold a tensor {tensor_name} that its configuration has no place for."
+            )
+        if target.shape != tensor.shape:
+            raise StartupError(
+                f"The weights of {name} do not fit its configuration: {tensor_name} has shape {list(tensor.shape)} "
+                f"and should have {list(target.shape)}."
+            )
+        target.copy_(tensor)
+    if missing:
+        raise StartupError(f"The weights of {name} lack {len(missing)} tensors, {min(missing)} among them.")

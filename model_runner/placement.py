@@ -1,0 +1,34 @@
+"""Which device and which number format, from what the operator said and what the machine has."""
+
+from __future__ import annotations
+
+import torch
+
+from ebbtide.errors import StartupError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called ``name``; auto prefers CUDA. Raises StartupError when it is not there."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    has_cuda = accelerator is not None and accelerator.type == "cuda"
+    if name == "cuda" and not has_cuda:
+        raise StartupError("--device cuda needs a CUDA device and a PyTorch built for it; there is none here.")
+    if name == "auto":
+        name = "cuda" if has_cuda else "cpu"
+    return torch.device(name)
+
+
+def choose_dtype(name: str, device: torch.device, stored: torch.dtype | None) -> torch.dtype:
+    """The format called ``name``; auto is the checkpoint's own on CUDA, and what is fastest on the CPU."""
+    if name != "auto":
+        return DTYPES[name]
+    if device.type != "cpu":
+        return torch.bfloat16 if stored is None else stored
+    return torch.bfloat16 if _cpu_has_bfloat16() else torch.float32
+
+
+def _cpu_has_bfloat16() -> bool:
+    features = torch.cpu.get_capabilities()
+    return bool(features.get("avx512_bf16") or features.get("amx_bf16") or features.get("bf16"))

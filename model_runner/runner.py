@@ -1,0 +1,187 @@
+"""The model runner: carries out step plans on a real model. Knows rows, pages and tokens, not requests."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ebbtide.config import RunnerConfig
+from ebbtide.errors import PlanError, StartupError
+from ebbtide.messages import RunnerInfo, TokenLogprob
+from ebbtide.model_files import ModelFiles
+from ebbtide.plan import StepPlan, StepResult
+
+from .attention import AttentionBackend, choose_backend
+from .kv_pool import KVPool
+from .memory import PoolBudget, free_memory, pool_limit, set_num_threads
+from .models import Model, load_model
+from .page_table import PageTable, gather_inputs
+from .placement import choose_device, choose_dtype
+from .sampler import Logprobs, Pick, Sampler
+from .weights import Checkpoint, open_checkpoint
+
+log = logging.getLogger(__name__)
+
+
+class HostCopy:
+    """A device tensor on its way to the host; on the CPU the tensor itself."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._event: torch.Event | None = None
+        if tensor.device.type != "cpu":
+            self._tensor = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            self._tensor.copy_(tensor, non_blocking=True)
+            self._event = torch.Event(tensor.device)
+            self._event.record()
+
+    def wait(self) -> Tensor:
+        """The values, once they are there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PendingResult:
+    """A step whose tokens may still be in the making."""
+
+    number: int
+    tokens: HostCopy
+    logprobs: Logprobs | None
+
+
+class ModelRunner:
+    """One model on one device. Plans are computed in the order in which they come."""
+
+    def __init__(self, model: Model, attention: AttentionBackend, table: PageTable, info: RunnerInfo) -> None:
+        self.info = info
+        self._model = model
+        self._attention = attention
+        self._table = table
+        device = table.tensor.device
+        self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids, device)
+        self._last_tokens = torch.zeros(info.num_rows, dtype=torch.int64, device=device)
+        self._has_sample = [False] * info.num_rows
+        self._pending: deque[PendingResult] = deque()
+
+    @classmethod
+    def load(cls, files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
+        """Load the weights, size and touch the pool. Raises StartupError with one sentence."""
+        set_num_threads()
+        device = choose_device(config.device)
+        checkpoint = open_checkpoint(files)
+        dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype)
+        backend, module = choose_backend(config.attention_backend, device, dtype)
+        context_length = _context_length(checkpoint, config.context_length)
+        free_bytes = free_memory(device)
+        progress(f"loading {files.name} ({checkpoint.architecture}) as {_name(dtype)} on {device.type}")
+        model = load_model(checkpoint, dtype=dtype, device=device)
+        pool = _build_pool(model, config, dtype=dtype, device=device, free_bytes=free_bytes)
+        progress(f"KV pool of {pool.num_pages * pool.page_size} tokens, {pool.num_bytes / (1 << 20):.0f} MiB")
+        table = PageTable(
+            config.max_running_requests,
+            context_length,
+            num_pages=pool.num_pages,
+            page_size=pool.page_size,
+            device=device,
+        )
+        info = RunnerInfo(
+            context_length=context_length,
+            vocab_size=model.vocab_size,
+            num_pages=pool.num_pages,
+            page_size=pool.page_size,
+            num_rows=config.max_running_requests,
+            eos_token_ids=checkpoint.eos_token_ids,
+            pool_bytes=pool.num_bytes,
+            device=device.type,
+            dtype=_name(dtype),
+            attention=backend,
+            max_in_flight=1 if device.type == "cpu" else 2,
+        )
+        return cls(model, module.build(pool), table, info)
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan) -> None:
+        """Compute a plan; on an accelerator, queue it. Raises PlanError, and then nothing has changed."""
+        if len(self._pending) == self.info.max_in_flight:
+            raise PlanError(f"Plan {plan.number} comes while {len(self._pending)} others are uncollected.")
+        if not plan.items:
+            raise PlanError(f"Plan {plan.number} is empty.")
+        self._check_own_samples(plan)
+        self._table.apply(plan.items)
+        for item in plan.items:
+            if item.init is not None:
+                self._sampler.start_row(item.row, item.init)
+                self._has_sample[item.row] = False
+        batch = gather_inputs(plan, self._table, self._last_tokens)
+        self._attention.plan(batch)
+        logits = self._model.forward(batch, self._attention)
+        self._pending.append(self._sample(plan, logits))
+
+    def collect(self) -> StepResult:
+        """The result of the oldest uncollected plan; waits for it."""
+        if not self._pending:
+            raise PlanError("There is no plan to collect.")
+        pending = self._pending.popleft()
+        tokens = pending.tokens.wait().tolist()
+        logprobs = None if pending.logprobs is None else _token_logprobs(pending.logprobs, len(tokens))
+        return StepResult(pending.number, tokens, logprobs)
+
+    def _check_own_samples(self, plan: StepPlan) -> None:
+        for item in plan.items:
+            if item.tokens is None and (item.init is not None or not self._has_sample[item.row]):
+                raise PlanError(f"Row {item.row} has no sample of its own yet.")
+
+    def _sample(self, plan: StepPlan, logits: Tensor) -> PendingResult:
+        sampling = [item for item in plan.items if item.samples]
+        ends = [item.start + (1 if item.tokens is None else len(item.tokens)) for item in sampling]
+        picks = [Pick(item.row, end - 1) for item, end in zip(sampling, ends, strict=True)]
+        sampled = self._sampler.sample(logits, picks)
+        rows = torch.tensor([item.row for item in sampling], dtype=torch.int64, device=logits.device)
+        self._last_tokens[rows] = sampled.tokens
+        for item in sampling:
+            self._has_sample[item.row] = True
+        return PendingResult(plan.number, HostCopy(sampled.tokens), sampled.logprobs)
+
+
+def _context_length(checkpoint: Checkpoint, asked: int | None) -> int:
+    longest = int(checkpoint.config.max_position_embeddings)
+    if asked is None:
+        return longest
+    if not 1 <= asked <= longest:
+        raise StartupError(f"--context-length {asked} is not within the model's 1 to {longest} tokens.")
+    return asked
+
+
+def _build_pool(
+    model: Model, config: RunnerConfig, *, dtype: torch.dtype, device: torch.device, free_bytes: int
+) -> KVPool:
+    budget = PoolBudget(
+        free_bytes=free_bytes,
+        weight_bytes=model.weight_bytes,
+        fraction=config.mem_fraction_static,
+        token_bytes=model.kv_shape.token_bytes(dtype),
+        page_size=config.page_size,
+        limit_bytes=pool_limit(device),
+        max_total_tokens=config.max_total_tokens,
+    )
+    return KVPool(model.kv_shape, budget.num_pages(), config.page_size, dtype=dtype, device=device)
+
+
+def _token_logprobs(logprobs: Logprobs, num_tokens: int) -> list[TokenLogprob | None]:
+    """Parallel to the step's tokens: None for those that did not ask."""
+    result: list[TokenLogprob | None] = [None] * num_tokens
+    chosen, ids, values = logprobs.chosen.tolist(), logprobs.top_ids.tolist(), logprobs.top_values.tolist()
+    for place, (number, count) in enumerate(zip(logprobs.asked, logprobs.counts, strict=True)):
+        result[number] = TokenLogprob(chosen[place], ids[place][:count], values[place][:count])
+    return result
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,118 @@
+"""A scheduler small enough to be obviously right: drives a runner with step plans, one page allocator, no cache."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ebbtide.config import RunnerConfig
+from ebbtide.messages import SamplingParams, TokenLogprob
+from ebbtide.model_files import ModelFiles
+from ebbtide.model_runner.runner import ModelRunner
+from ebbtide.plan import PlanItem, RowInit, Runner, StepPlan, pages_for
+
+
+@dataclass
+class Generation:
+    """One request on its way through the driver."""
+
+    row: int
+    prompt: list[int]
+    sampling: SamplingParams
+    outputs: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    started: bool = False
+
+
+class Driver:
+    """Runs prompts to the end of their ``max_tokens``; EOS does not end them.
+
+    own_samples: decode items say "your own last sample" and not the token. chunk: prefill tokens per step.
+    """
+
+    def __init__(self, runner: Runner, *, chunk: int = 256, own_samples: bool = True) -> None:
+        self.runner = runner
+        self._chunk = chunk
+        self._own_samples = own_samples
+        # Descending, so that neighbouring pages of a sequence are no neighbours in the pool.
+        self._free = deque(range(runner.info.num_pages - 1, -1, -1))
+        self._number = 0
+
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: SamplingParams | list[SamplingParams]
+    ) -> list[list[int]]:
+        """The outputs of all prompts, run together."""
+        return [sequence.outputs for sequence in self.run(prompts, sampling)]
+
+    def run(self, prompts: Sequence[list[int]], sampling: SamplingParams | list[SamplingParams]) -> list[Generation]:
+        """All prompts, run together."""
+        params = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
+        sequences = [
+            Generation(row, prompt, one) for row, (prompt, one) in enumerate(zip(prompts, params, strict=True))
+        ]
+        while running := [one for one in sequences if len(one.outputs) < one.sampling.max_tokens]:
+            self.step(running)
+        for sequence in sequences:
+            self._free.extend(sequence.pages)
+        return sequences
+
+    def step(self, running: list[Generation]) -> None:
+        """One plan: every sequence that decodes, then prefill chunks within the budget."""
+        items = [self._decode(one) for one in running if one.outputs]
+        who = [one for one in running if one.outputs]
+        budget = self._chunk
+        for one in running:
+            if not one.outputs and budget:
+                items.append(self._prefill(one, budget))
+                who.append(one)
+                budget -= len(items[-1].tokens or [])
+        self._number += 1
+        self.runner.submit(StepPlan(self._number, items))
+        result = self.runner.collect()
+        assert result.number == self._number
+        sampled = [one for one, item in zip(who, items, strict=True) if item.samples]
+        logprobs = result.logprobs or [None] * len(sampled)
+        for one, token, logprob in zip(sampled, result.tokens, logprobs, strict=True):
+            one.outputs.append(token)
+            one.logprobs.append(logprob)
+
+    def _decode(self, one: Generation) -> PlanItem:
+        index, pages = self._grow(one, 1)
+        start = one.computed
+        one.computed += 1
+        tokens = None if self._own_samples else [one.outputs[-1]]
+        return PlanItem(one.row, start, tokens, pages, index)
+
+    def _prefill(self, one: Generation, budget: int) -> PlanItem:
+        tokens = one.prompt[one.computed : one.computed + budget]
+        index, pages = self._grow(one, len(tokens))
+        init = None if one.started else RowInit(one.sampling, len(one.prompt), one.prompt)
+        start = one.computed
+        one.started = True
+        one.computed += len(tokens)
+        return PlanItem(one.row, start, tokens, pages, index, one.computed == len(one.prompt), init)
+
+    def _grow(self, one: Generation, count: int) -> tuple[int, list[int]]:
+        index = len(one.pages)
+        new = [self._free.popleft() for _ in range(pages_for(one.computed + count, self.runner.info.page_size) - index)]
+        one.pages += new
+        return index, new
+
+
+def load_runner(path: Path, **options: object) -> ModelRunner:
+    """A runner for a Hugging Face folder or a GGUF file; float32 and a small pool unless told otherwise."""
+    defaults: dict[str, object] = {
+        "dtype": "float32",
+        "device": "cpu",
+        "max_total_tokens": 8192,
+        "max_running_requests": 40,
+    }
+    if path.suffix == ".gguf":
+        files = ModelFiles(path.stem, str(path.parent), path.name)
+    else:
+        files = ModelFiles(path.name, str(path))
+    return ModelRunner.load(files, RunnerConfig(**(defaults | options)), lambda line: None)  # type: ignore[arg-type]
