@@ -12,9 +12,6 @@ import aiohttp
 from .client import Outcome, Target, count_prompt_tokens, send
 from .workload import WORDS, Calibration, Job
 
-# Two prompts tell what the chat template adds and what a word costs: they differ by every word once, so the mean is exact.
-FEW_WORDS = 8
-
 OnOutcome = Callable[[Outcome], None]
 
 
@@ -30,7 +27,7 @@ class Run:
 async def calibrate(session: aiohttp.ClientSession, target: Target) -> Calibration | None:
     """What words cost at this server, from two tiny requests; None where it does not count tokens."""
     counts = []
-    for words in (WORDS[:FEW_WORDS], WORDS[:FEW_WORDS] + WORDS):
+    for words in (WORDS, WORDS + WORDS):  # every word equally often, so the mean is that of the prompts to come
         num_tokens = await count_prompt_tokens(session, target, Job(" ".join(words), max_tokens=1))
         if num_tokens is None:
             return None
