@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -105,24 +106,32 @@ def _end_well(daemon: Daemon) -> None:
         daemon.close()
 
 
+def _starter() -> Iterator[StartDaemon]:
+    with contextlib.ExitStack() as ends:  # each daemon is ended, also when another did not end well
+
+        def start(*flags: str, model: str = "sim", tmp: Path | None = None, ready: bool = True) -> Daemon:
+            daemon = Daemon(flags, model, tmp)
+            ends.callback(_end_well, daemon)
+            if ready:
+                daemon.wait_until_ready()
+            return daemon
+
+        yield start
+
+
 @pytest.fixture
 def start_daemon() -> Iterator[StartDaemon]:
     """Starts daemons: ``start_daemon(*flags, model="sim", tmp=None, ready=True)``.
 
     Each must end well after the test, unless the test has ended it.
     """
-    daemons: list[Daemon] = []
+    yield from _starter()
 
-    def start(*flags: str, model: str = "sim", tmp: Path | None = None, ready: bool = True) -> Daemon:
-        daemon = Daemon(flags, model, tmp)
-        daemons.append(daemon)
-        if ready:
-            daemon.wait_until_ready()
-        return daemon
 
-    yield start
-    for daemon in daemons:
-        _end_well(daemon)
+@pytest.fixture(scope="session")
+def start_shared_daemon() -> Iterator[StartDaemon]:
+    """The same for daemons that many tests share: they end well after the last test."""
+    yield from _starter()
 
 
 @pytest.fixture
@@ -135,11 +144,6 @@ def daemon(request: pytest.FixtureRequest, start_daemon: StartDaemon) -> Daemon:
 
 
 @pytest.fixture(scope="session")
-def shared_daemon() -> Iterator[Daemon]:
+def shared_daemon(start_shared_daemon: StartDaemon) -> Daemon:
     """One daemon for all tests that leave nothing behind in it."""
-    daemon = Daemon(())
-    try:
-        daemon.wait_until_ready()
-        yield daemon
-    finally:
-        _end_well(daemon)
+    return start_shared_daemon()

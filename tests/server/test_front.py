@@ -1,0 +1,141 @@
+"""The front over its real sockets, with a scripted engine at the other ends."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import zmq
+
+from ebbtide.channel import Receiver, Sender
+from ebbtide.config import Addresses, ServeConfig, ServerConfig
+from ebbtide.messages import (
+    AbortReq,
+    GenerateReq,
+    Heartbeat,
+    RunnerInfo,
+    Stats,
+    TextBatch,
+    TextItem,
+    ToFront,
+    ToScheduler,
+)
+from ebbtide.model_files import ModelFiles
+from ebbtide.server.front import Front
+from ebbtide.tokenizer import SimTokenizer
+from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Wired:
+    """A started front, a client, and the engine's ends of the wires."""
+
+    front: Front
+    client: httpx.AsyncClient
+    inbox: Receiver[ToScheduler]
+    outbox: Sender[ToFront]
+    waiting: list[ToScheduler] = field(default_factory=list)
+
+    async def ask(self) -> asyncio.Task[httpx.Response]:
+        """A completion on its way."""
+        return asyncio.ensure_future(self.client.post("/v1/completions", json={"prompt": "hi", "stop": "!"}))
+
+    async def received(self) -> ToScheduler:
+        """The next message to the scheduler, which the front sends as soon as its loop runs."""
+        if not self.waiting:
+            self.waiting += await asyncio.to_thread(self.inbox.drain, 10)
+        assert self.waiting, "nothing came"
+        return self.waiting.pop(0)
+
+
+@pytest.fixture
+async def wired() -> AsyncIterator[Wired]:
+    context: zmq.Context[Any] = zmq.Context()
+    with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
+        addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
+        info = RunnerInfo(512, SIM_VOCAB_SIZE, 64, 16, 8, (SIM_EOS,))
+        config = ServeConfig(model="sim", server=ServerConfig(served_model_name="tide"))
+        front = Front(config, ModelFiles("sim"), SimTokenizer(), info, addresses)
+        inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
+        outbox: Sender[ToFront] = Sender(context, addresses.front)
+        transport = httpx.ASGITransport(front.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            yield Wired(front, client, inbox, outbox)
+        await front.stop()
+        inbox.close()
+        outbox.close()
+        context.term()
+
+
+async def test_a_request_goes_out_and_its_text_comes_back(wired: Wired) -> None:
+    assert (await wired.client.get("/ready")).json()["error"]["code"] == "loading"
+    await wired.front.start()
+    assert (await wired.client.get("/ready")).status_code == 200
+    reply = await wired.ask()
+    request = await wired.received()
+    assert isinstance(request, GenerateReq)
+    assert (request.prompt, request.text.stop) == ([*b"hi"], ("!",))
+    assert wired.front.num_open == 1
+    wired.outbox.send(TextBatch([TextItem(request.rids[0], "tide", [1, 2], 2, finish="length")]))
+    body = (await reply).json()
+    assert (body["model"], body["choices"][0]["text"]) == ("tide", "tide")
+    assert wired.front.num_open == 0
+
+
+async def test_snapshots_and_heartbeats_are_taken_in(wired: Wired) -> None:
+    await wired.front.start()
+    wired.outbox.send(Heartbeat("scheduler", 1))
+    wired.outbox.send(Stats({"num_running_reqs": 5}, {"prompt_tokens_total": 9}, {}))
+    reply = await wired.ask()
+    request = await wired.received()
+    wired.outbox.send(AbortReq(request.rids[0], "kv_cache_exhausted", 500, "kv_cache_exhausted", "full"))
+    assert (await reply).status_code == 500
+    page = (await wired.client.get("/metrics")).text
+    assert 'ebbtide:num_running_reqs{model_name="tide"} 5.0' in page
+    assert 'ebbtide:prompt_tokens_total{model_name="tide"} 9.0' in page
+
+
+async def test_a_dead_child_answers_everybody_at_once(wired: Wired) -> None:
+    await wired.front.start()
+    wired.outbox.send(Stats({"num_running_reqs": 5}, {}, {}))
+    replies = [await wired.ask() for _ in range(3)]
+    for _ in replies:
+        await wired.received()
+    wired.front.child_died("detokenizer")
+    for reply in replies:
+        assert (await reply).status_code == 500
+        assert (await reply).json()["error"]["code"] == "engine_dead"
+    assert (await wired.client.get("/health")).status_code == 503
+    assert 'ebbtide:num_running_reqs{model_name="tide"} 0.0' in (await wired.client.get("/metrics")).text
+
+
+async def test_draining_lets_open_requests_end_and_aborts_them_when_told(wired: Wired) -> None:
+    await wired.front.start()
+    first, second = await wired.ask(), await wired.ask()
+    requests = [await wired.received(), await wired.received()]
+    wired.front.start_draining()
+    assert (await wired.client.post("/v1/completions", json={"prompt": "x"})).status_code == 503
+    wired.outbox.send(TextBatch([TextItem(requests[0].rids[0], "a", [1], 1, finish="stop")]))
+    [ended], [_] = await asyncio.wait({first, second}, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert ended.result().status_code == 200
+    wired.front.abort_all("The server is shutting down.")
+    statuses = sorted([(await first).status_code, (await second).status_code])
+    assert statuses == [200, 503]
+    assert isinstance(await wired.received(), AbortReq)
+
+
+async def test_bytes_that_are_no_message_are_dropped(wired: Wired) -> None:
+    await wired.front.start()
+    wired.outbox.send("not a message")  # type: ignore[arg-type]
+    reply = await wired.ask()
+    request = await wired.received()
+    wired.outbox.send(TextBatch([TextItem(request.rids[0], "ok", [1], 1, finish="stop")]))
+    assert (await reply).status_code == 200
