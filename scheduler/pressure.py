@@ -78,13 +78,13 @@ class Pressure:
     def retract_decode(self, running: list[Request]) -> Retraction:
         """Shrink ``running`` in place until its next step fits.
 
-        Ends because each turn takes one request out or stops. At most one request is aborted, and only the last.
+        Ends because each turn takes one request out or stops. At most one request is given up, and only the last; the
+        caller ends it, which releases it.
         """
         event = Retraction(available_before=self._pool.allocator.available_size(), ratio_before=self._ratio.value)
         while not self.check_decode_mem(running, headroom_pages=len(running) if len(running) > 1 else 0):
             if len(running) == 1:
-                event.aborted = running[0]
-                self.release_req(running.pop(), Why.ABORT)
+                event.aborted = running.pop()
                 break
             victim = self._pick(running)
             before = self._pool.usable_pages

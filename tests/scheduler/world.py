@@ -15,6 +15,7 @@ from ebbtide.scheduler.memory.prefix_cache import NoCache, PrefixCache
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.state import Limits
 
+MAX_TURNS = 30_000
 STUCK_AFTER = 200  # steps without a token, a computed prompt or an end
 
 
@@ -69,6 +70,7 @@ class World:
         self.checker = InvariantChecker(self.scheduler.state)
         self.outcomes: dict[str, Outcome] = {}
         self.steps = 0
+        self.turns = 0
         self.inbox: deque[ToScheduler] = deque()
 
     def send(self, *messages: ToScheduler) -> None:
@@ -81,6 +83,8 @@ class World:
 
     def step(self) -> None:
         """One turn of the loop; the books must balance after it."""
+        self.turns += 1
+        assert self.turns < MAX_TURNS, "the world was expected to be over long ago"
         self.receive()
         self.dispatch()
         if self.scheduler.num_in_flight:

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.errors import InvariantViolation
+from ebbtide.scheduler.memory.allocator import PageAllocator
+
+
+class Holder:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+
+A, B = Holder("request a"), Holder("request b")
+
+
+def test_taken_pages_have_the_taker_as_holder() -> None:
+    allocator = PageAllocator(4, 16)
+    pages = allocator.take(3, A)
+    assert pages == [0, 1, 2]
+    assert [allocator.ledger.holder(page) for page in range(4)] == [A, A, A, None]
+    assert (allocator.available_pages, allocator.available_size()) == (1, 16)
+    assert allocator.ledger.held_by(A) == pages
+    assert len(allocator.ledger) == 4
+
+
+def test_taking_more_than_is_free_names_the_taker() -> None:
+    with pytest.raises(InvariantViolation, match="request a takes 5 pages but only 4 are free"):
+        PageAllocator(4, 16).take(5, A)
+
+
+def test_taking_nothing_takes_nothing() -> None:
+    allocator = PageAllocator(4, 16)
+    assert allocator.take(0, A) == []
+    assert allocator.available_pages == 4
+
+
+def test_a_page_cannot_be_given_back_twice() -> None:
+    allocator = PageAllocator(4, 16)
+    pages = allocator.take(2, A)
+    allocator.give(pages, A)
+    with pytest.raises(InvariantViolation, match="page 0 is held by the free list"):
+        allocator.give(pages, A)
+
+
+def test_nobody_gives_back_what_another_holds() -> None:
+    allocator = PageAllocator(4, 16)
+    pages = allocator.take(2, A)
+    with pytest.raises(
+        InvariantViolation, match="page 0 is held by request a, so request b cannot hand it to the free"
+    ):
+        allocator.give(pages, B)
+
+
+def test_freed_pages_are_shown_to_the_observer() -> None:
+    freed: list[int] = []
+    allocator = PageAllocator(4, 16, on_free=freed.extend)
+    allocator.give(allocator.take(2, A), A)
+    assert freed == [0, 1]
+    assert sorted(allocator.free_pages()) == [0, 1, 2, 3]
