@@ -1,0 +1,189 @@
+"""Any decoder-only architecture of the transformers library whose attention can be replaced, with ours plugged in.
+
+The model runs on the tokens of a step as one row [1, T] with their positions and without a cache of its own. What it
+can do is found out, not listed: a first forward records its attention calls, and a second checks that chunks of two
+sequences through our page table give the logits of the library's own attention.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.initialization import no_init_weights
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from ebbtide.errors import StartupError
+
+from ..attention import AttentionBackend, LayerAttention
+from ..batch import ForwardBatch
+from ..kv_pool import KVShape
+from ..weights import Checkpoint
+from .transformers_plug import AttentionPlug, BackendAnswer, CallRecorder, plain_forward
+from .transformers_probe import PROBE_TOKENS, check_against_eager
+
+LAYER_TYPES = {"full_attention", "sliding_attention"}
+# What foreign model code raises when it is run in a way that it was not made for.
+FOREIGN_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ImportError,
+    ArithmeticError,
+    AssertionError,
+    OSError,
+)
+
+
+class TransformersModel:
+    """A model of the transformers library behind the interface of the native ones."""
+
+    def __init__(self, model: Any, plug: AttentionPlug, recorder: CallRecorder, *, vocab_size: int) -> None:
+        self._model = model
+        self._plug = plug
+        self._layers = recorder.layers()
+        self._selects_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.kv_shape: KVShape = recorder.shape()
+        self.vocab_size = vocab_size
+        self.weight_bytes = int(model.get_memory_footprint())
+
+    @property
+    def layers(self) -> tuple[LayerAttention, ...]:
+        """What attention is told, one per attention call of a forward."""
+        return self._layers
+
+    def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
+        """Logits of ``batch.sampled``, [S, vocab_size]."""
+        answer = BackendAnswer(attention, self._layers, self._model.dtype)
+        logits, num_calls = self._plug.run(lambda: self._logits(batch), answer)
+        assert num_calls == len(self._layers), f"{num_calls} attention calls, {len(self._layers)} layers"
+        return logits
+
+    def _logits(self, batch: ForwardBatch) -> Tensor:
+        if self._selects_logits:
+            return plain_forward(self._model, batch.token_ids, batch.positions, logits_to_keep=batch.sampled)
+        return plain_forward(self._model, batch.token_ids, batch.positions)[batch.sampled]
+
+
+def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> TransformersModel:
+    """Read the weights. Raises StartupError with one sentence when the architecture is not supported."""
+    model_class = check_config(checkpoint.architecture, checkpoint.config)
+    with _one_sentence(checkpoint.architecture):
+        model = _read_model(model_class, checkpoint, dtype).to(device).eval()
+        return _plug_in(model)
+
+
+def _plug_in(model: Any) -> TransformersModel:
+    """A loaded transformers model with our attention inside. Raises StartupError if it does not fit."""
+    plug, recorder = AttentionPlug(), CallRecorder()
+    model.set_attn_implementation(plug.probe_name)
+    ids = torch.arange(PROBE_TOKENS, device=model.device)
+    with torch.inference_mode():
+        logits, _ = plug.run(lambda: plain_forward(model, ids, ids), recorder)
+    ours = TransformersModel(model, plug, recorder, vocab_size=logits.shape[-1])
+    check_against_eager(model, ours, plug.name)
+    return ours
+
+
+def check_config(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:
+    """The transformers class of an architecture that can be tried, judged by class and configuration alone.
+
+    Raises StartupError with one sentence that says what is in the way.
+    """
+    with _one_sentence(architecture):
+        model_class = _model_class(architecture, config)
+        reason = _obstacle(model_class, config)
+        if reason is not None:
+            raise StartupError(reason)
+        return model_class
+
+
+def _model_class(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:
+    """The causal model of this type; a checkpoint may name it as remote code did, but not name another known class."""
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+    if name is None or (name != architecture and architecture in dir(transformers)):
+        raise StartupError("it is not a causal language model of the installed transformers library")
+    model_class: type[transformers.PreTrainedModel] = getattr(transformers, name)
+    return model_class
+
+
+def _obstacle(model_class: type[transformers.PreTrainedModel], config: PretrainedConfig) -> str | None:
+    """What is in the way of an architecture, or None. Asks the class first, then its configuration."""
+    if config.is_encoder_decoder:
+        return "it has an encoder"
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return "it reads in both directions"
+    if model_class._is_stateful:
+        return "it has recurrent layers, whose state ebbtide cannot page"
+    if not model_class._can_set_attn_implementation():
+        return "its attention cannot be replaced"
+    if "position_ids" not in inspect.signature(model_class.forward).parameters:
+        return "it cannot be told the positions of its tokens"
+    return _obstacle_of_layers(config.get_text_config().to_dict())
+
+
+def _obstacle_of_layers(config: dict[str, Any]) -> str | None:
+    other = set(config.get("layer_types") or ()) - LAYER_TYPES
+    if other:
+        return f"it has layers of the kind {min(other)!r}"
+    if config.get("add_cross_attention") or config.get("cross_attention_layers"):
+        return "it has cross attention"
+    if "quantization_config" in config:
+        return "its weights are quantized"
+    return None
+
+
+def _read_model(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
+    if checkpoint.files.gguf is not None:
+        return _read_gguf(model_class, checkpoint, checkpoint.files.gguf, dtype)
+    model, loading = model_class.from_pretrained(
+        checkpoint.directory,
+        config=checkpoint.config,
+        dtype=dtype,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    _refuse_missing(loading["missing_keys"])
+    return model
+
+
+def _read_gguf(model_class: Any, checkpoint: Checkpoint, file: str, dtype: torch.dtype) -> Any:
+    """By transformers' reader, not through ``from_pretrained``, which asks for accelerate."""
+    with no_init_weights():
+        model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=dtype)
+    assert isinstance(model, model_class)
+    path = str(checkpoint.directory / file)
+    stored = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=dtype)
+    missing, _ = model.load_state_dict(stored["tensors"], strict=False)
+    model.tie_weights()
+    _refuse_missing(set(missing) - set(model.all_tied_weights_keys))
+    return model
+
+
+def _refuse_missing(names: Collection[str]) -> None:
+    if names:
+        raise StartupError(f"the checkpoint lacks {min(names)!r}")
+
+
+@contextmanager
+def _one_sentence(architecture: str) -> Iterator[None]:
+    """Turns what goes wrong inside into a StartupError that names the architecture."""
+    try:
+        yield
+    except StartupError as error:
+        raise StartupError(f"The architecture {architecture} is not supported: {error}.") from error
+    except FOREIGN_ERRORS as error:
+        reason = (" ".join(str(error).split()) or type(error).__name__)[:300].rstrip(".")
+        raise StartupError(
+            f"The architecture {architecture} could not be loaded through transformers: {reason}."
+        ) from error
