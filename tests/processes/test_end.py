@@ -52,7 +52,7 @@ def test_an_idle_daemon_ends_at_once_with_exit_code_zero(start_daemon: Any, numb
     started = time.monotonic()
     daemon.signal(number)
     assert daemon.wait() == 0
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert daemon.leftovers() == []
     assert "Traceback" not in daemon.log
 
@@ -88,7 +88,9 @@ def test_running_answers_end_whole_while_new_ones_are_refused(start_daemon: Any)
 def _first_refusal(url: str) -> httpx.Response:
     """The signal needs a moment to arrive."""
     while True:
-        response = httpx.post(f"{url}/v1/completions", json={"model": "sim", "prompt": "x", "max_tokens": 1})
+        response = httpx.post(
+            f"{url}/v1/completions", json={"model": "sim", "prompt": "x", "max_tokens": 1}, timeout=60
+        )
         if response.status_code != 200:
             assert response.status_code == 503
             return response
@@ -104,7 +106,7 @@ def test_a_second_signal_aborts_what_still_runs(start_daemon: Any) -> None:
         for events in opened:
             assert error_at_the_end(events)["code"] == "draining"
     assert daemon.wait() == 0
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 15
     assert daemon.leftovers() == []
 
 
@@ -125,7 +127,7 @@ def test_the_death_of_a_child_answers_everybody_and_ends_the_daemon(start_daemon
         for events in opened:
             error = error_at_the_end(events)
             assert (error["type"], error["code"]) == ("server_error", "engine_dead")
-    assert daemon.wait(10) == 1
+    assert daemon.wait(20) == 1
     assert f"The {victim} process was killed by signal 9" in daemon.log
     assert daemon.leftovers() == []
 

@@ -16,12 +16,13 @@ import pytest
 
 
 def ask(url: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{url}/v1/completions", json={"model": "sim", "prompt": "tide", "max_tokens": 8} | body)
+    body = {"model": "sim", "prompt": "tide", "max_tokens": 8} | body
+    return httpx.post(f"{url}/v1/completions", json=body, timeout=60)
 
 
 def test_a_daemon_is_three_named_processes_that_answer(shared_daemon: Any) -> None:
     assert sorted(shared_daemon.pids) == ["detokenizer", "front", "scheduler"]
-    assert httpx.get(f"{shared_daemon.url}/ready").status_code == 200
+    assert httpx.get(f"{shared_daemon.url}/ready", timeout=60).status_code == 200
     assert ask(shared_daemon.url).json()["usage"]["completion_tokens"] == 8
 
 
@@ -59,7 +60,7 @@ def test_two_daemons_work_side_by_side(start_daemon: Any) -> None:
 def fails_to_start(daemon: Any, sentence: str) -> None:
     started = time.monotonic()
     assert daemon.wait() == 1
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 45
     assert re.search(f"^ebbtide: {sentence}", daemon.log, re.MULTILINE), daemon.log
     assert "Traceback" not in daemon.log
     assert daemon.leftovers() == []
