@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM of the front process, in the three phases of its life. The only place that sets their handlers."""
+"""SIGINT, SIGTERM and SIGHUP of the front process, in the three phases of its life. The only place that sets their handlers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ class StopSignals:
         self._count = 0
 
     def install(self) -> None:
-        """Handle both signals from now on. Main thread only."""
+        """Handle the signals from now on. Main thread only."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants a closed terminal to change nothing
+            signal.signal(signal.SIGHUP, self._note)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on ``first`` and ``second`` tell the loop."""

@@ -46,7 +46,7 @@ def error_at_the_end(events: Iterator[str]) -> dict[str, Any]:
     return dict(last["error"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_idle_daemon_ends_at_once_with_exit_code_zero(start_daemon: Any, number: signal.Signals) -> None:
     daemon = start_daemon()
     started = time.monotonic()
