@@ -86,5 +86,5 @@ $(RUNTIME): $(TOOLS) $(INPUTS)
 
 $(DEV): $(RUNTIME)
 	@echo 'Installing the development tools.'
-	@$(PIP_INSTALL) --no-build-isolation -e '.[dev]'
+	@$(PIP_INSTALL) --quiet --no-build-isolation -e '.[dev]'
 	@touch $@
