@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP of the front process, in the three phases of its life. The only place that sets their handlers."""
+"""The stop signals of the front process, in the three phases of its life. The only place that sets their handlers."""
 
 from __future__ import annotations
 
