@@ -106,6 +106,8 @@ UNSUPPORTED = (*ELSEWHERE, *CONSTRAINTS, *GUIDED, *SESSIONS, *TOKENS_OUT, "chat_
 CHAT_UNSUPPORTED = (*UNSUPPORTED, "tools", "functions", "function_call", "audio", "echo")
 COMPLETION_UNSUPPORTED = (*UNSUPPORTED, "echo", "suffix", "best_of")
 
+CHECKED_APART = ("response_format", "tool_choice", "modalities")
+
 
 def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
     """Raises Rejected for a field that others know and this server does not: ignoring it would change the answer."""

@@ -36,6 +36,7 @@ class ChatRoute:
         raw = await read_object(request)
         fields.refuse_unsupported(raw, fields.CHAT_UNSUPPORTED)
         body = convert(raw, ChatBody)
+        self.state.note_ignored(raw, (*ChatBody.__struct_fields__, *fields.CHAT_UNSUPPORTED, *fields.CHECKED_APART))
         self.state.check_model(body.model)
         fields.check_stream(body)
         order = await self._order(body)

@@ -39,6 +39,9 @@ class CompletionRoute:
         raw = await read_object(request)
         fields.refuse_unsupported(raw, fields.COMPLETION_UNSUPPORTED)
         body = convert(raw, CompletionBody)
+        self.state.note_ignored(
+            raw, (*CompletionBody.__struct_fields__, *fields.COMPLETION_UNSUPPORTED, *fields.CHECKED_APART)
+        )
         self.state.check_model(body.model)
         fields.check_stream(body)
         order = await self._order(body)

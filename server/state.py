@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from ebbtide.config import ServerConfig
 from ebbtide.errors import Rejected
@@ -12,6 +14,9 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from .liveness import Liveness
 from .metrics import FrontMetrics
+
+log = logging.getLogger(__name__)
+MAX_NOTED = 1000  # names come from clients: they are cut, and only so many are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,14 @@ class AppState:
     metrics: FrontMetrics
     liveness: Liveness
     created: int
+    noted_fields: set[str] = field(default_factory=set)
+
+    def note_ignored(self, names: Iterable[str], known: Iterable[str]) -> None:
+        """Say once for each field that it has no effect here."""
+        for name in {name[:100] for name in set(names).difference(known)} - self.noted_fields:
+            if len(self.noted_fields) < MAX_NOTED:
+                self.noted_fields.add(name)
+                log.info("the field %r has no effect here and is ignored", name)
 
     def check_model(self, name: str | None) -> None:
         """Raises Rejected unless ``name`` is the model served here, or left out."""

@@ -205,3 +205,19 @@ async def test_one_failed_choice_ends_all_of_them(world) -> None:
     rids = world.engine.requests[0].rids
     assert {abort.rid for abort in world.engine.aborts} == set(rids)
     assert world.state.manager.num_open == 0
+
+
+async def test_a_field_without_effect_is_named_once_in_the_log(world, caplog) -> None:
+    caplog.set_level("INFO")
+    for _ in range(3):
+        await world.chat(service_tier="auto", response_format=None, temperature=1)
+    assert [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()] == [
+        "the field 'service_tier' has no effect here and is ignored"
+    ]
+
+
+async def test_what_the_log_remembers_of_clients_is_bounded(world) -> None:
+    for start in range(0, 2000, 100):
+        await world.chat(**{f"{number}{'x' * 500}": 1 for number in range(start, start + 100)})
+    assert len(world.state.noted_fields) == 1000
+    assert max(map(len, world.state.noted_fields)) == 100
