@@ -17,6 +17,7 @@ from ebbtide.model_files import ModelFiles
 from ebbtide.plan import StepPlan, StepResult
 
 from .attention import AttentionBackend, choose_backend
+from .context import longest_context
 from .kv_pool import KVPool
 from .memory import PoolBudget, free_memory, pool_limit, set_num_threads
 from .models import Model, load_model
@@ -151,7 +152,7 @@ class ModelRunner:
 
 
 def _context_length(checkpoint: Checkpoint, asked: int | None) -> int:
-    longest = int(checkpoint.config.max_position_embeddings)
+    longest = longest_context(checkpoint.config)
     if asked is None:
         return longest
     if not 1 <= asked <= longest:

@@ -68,7 +68,7 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 def _read_config(files: ModelFiles) -> PretrainedConfig:
     extra = {} if files.gguf is None else {"gguf_file": files.gguf}
     try:
-        return AutoConfig.from_pretrained(files.directory, local_files_only=True, **extra)
+        return AutoConfig.from_pretrained(files.directory, local_files_only=True, trust_remote_code=False, **extra)
     except (ValueError, KeyError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise StartupError(f"The configuration of {files.name} cannot be read: {reason}") from error

@@ -128,16 +128,17 @@ def _obstacle(model_class: type[transformers.PreTrainedModel], config: Pretraine
         return "its attention cannot be replaced"
     if "position_ids" not in inspect.signature(model_class.forward).parameters:
         return "it cannot be told the positions of its tokens"
-    return _obstacle_of_layers(config.get_text_config().to_dict())
+    return _obstacle_in_config(config)
 
 
-def _obstacle_of_layers(config: dict[str, Any]) -> str | None:
-    other = set(config.get("layer_types") or ()) - LAYER_TYPES
+def _obstacle_in_config(config: PretrainedConfig) -> str | None:
+    text = config.get_text_config().to_dict()
+    other = set(text.get("layer_types") or ()) - LAYER_TYPES
     if other:
         return f"it has layers of the kind {min(other)!r}"
-    if config.get("add_cross_attention") or config.get("cross_attention_layers"):
+    if text.get("add_cross_attention") or text.get("cross_attention_layers"):
         return "it has cross attention"
-    if "quantization_config" in config:
+    if "quantization_config" in config.to_dict():
         return "its weights are quantized"
     return None
 
