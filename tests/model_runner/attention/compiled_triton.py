@@ -39,11 +39,8 @@ def compiled(kernel: Any, dtype: torch.dtype, constants: dict[str, Any], capabil
 @pytest.mark.parametrize(
     ("dtype", "head_dim", "split", "capability"),
     [
-        (torch.bfloat16, 64, 0, 80),
         (torch.bfloat16, 128, 0, 90),
-        (torch.bfloat16, 256, 0, 80),
         (torch.bfloat16, 512, 0, 80),
-        (torch.float32, 128, 0, 80),
         (torch.float32, 256, 0, 80),
         (torch.bfloat16, 128, SPLIT_TOKENS, 90),
         (torch.float32, 256, SPLIT_TOKENS, 80),
