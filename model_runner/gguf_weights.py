@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from gguf import GGUFReader
-from gguf.quants import dequantize
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quant_shape_to_byte_shape
 from torch import Tensor
 
 from ebbtide.errors import StartupError
+
+from .gguf_header import StoredTensor, read_header
 
 TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {
@@ -26,32 +30,63 @@ LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+FAMILY = ("llama", "qwen2", "qwen3")
+REQUIRED = {
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "context_length": "max_position_embeddings",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+OPTIONAL = {"attention.head_count_kv": "num_key_value_heads", "vocab_size": "vocab_size"}
 EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 
 class GGUFFile:
-    """An open GGUF file; the tensors stay on disk until they are asked for."""
+    """A GGUF file; the tensors stay on disk until they are asked for."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._reader = GGUFReader(path)
-        except (ValueError, OSError) as error:
-            raise StartupError(f"The file {path} is not a readable GGUF file: {error}") from error
+        self._path = path
+        self._header = read_header(path)
 
     def eos_token_ids(self) -> set[int]:
         """The ids that end a text or a turn, from the tokenizer's metadata."""
         return {value for key in EOS_KEYS if (value := self._number(key)) is not None}
 
+    def config_fields(self) -> dict[str, Any] | None:
+        """The fields of the transformers configuration, or None for what is not simply a model of the Llama family."""
+        architecture = str(self._header.metadata.get("general.architecture"))
+        fields = {key.removeprefix(f"{architecture}."): value for key, value in self._header.metadata.items()}
+        if architecture not in FAMILY or not REQUIRED.keys() <= fields.keys() or "rope.scaling.type" in fields:
+            return None
+        config: dict[str, Any] = {name: fields[key] for key, name in (REQUIRED | OPTIONAL).items() if key in fields}
+        config.setdefault("vocab_size", fields["tokenizer.ggml.tokens"])
+        config["head_dim"] = fields.get("attention.key_length", config["hidden_size"] // config["num_attention_heads"])
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+        config["tie_word_embeddings"] = all(stored.name != "output.weight" for stored in self._header.tensors)
+        return config | {"model_type": architecture, "eos_token_id": fields.get(EOS_KEYS[0])}
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Name and float32 values of every tensor that belongs to the Llama family, one at a time."""
         permuted = self._permuted_heads()
-        for stored in self._reader.tensors:
+        for stored in self._header.tensors:
             name = hugging_face_name(stored.name)
             if name is None:
                 continue
-            values = torch.tensor(dequantize(stored.data, stored.tensor_type))
+            values = self._dequantized(stored)
             kind = stored.name.split(".")[-2]
             yield name, _undo_interleaving(values, permuted[kind]) if kind in permuted else values
+
+    def _dequantized(self, stored: StoredTensor) -> Tensor:
+        kind = GGMLQuantizationType(stored.kind)
+        shape = quant_shape_to_byte_shape(stored.shape, kind)
+        try:
+            data = np.memmap(self._path, np.uint8, "r", stored.offset, shape)
+            return torch.tensor(dequantize(data, kind))
+        except (ValueError, NotImplementedError) as error:
+            raise StartupError(f"The tensor {stored.name} of {self._path} cannot be read: {error}") from error
 
     def _permuted_heads(self) -> dict[str, int]:
         """Tensor kind → number of heads, for what the file format stores with interleaved halves of each head."""
@@ -61,8 +96,8 @@ class GGUFFile:
         return {"attn_q": heads, "attn_k": self._number("llama.attention.head_count_kv") or heads}
 
     def _number(self, key: str) -> int | None:
-        field = self._reader.get_field(key)
-        return None if field is None else int(field.contents())
+        value = self._header.metadata.get(key)
+        return None if value is None else int(value)
 
 
 def hugging_face_name(name: str) -> str | None:

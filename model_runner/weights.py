@@ -49,11 +49,13 @@ class Checkpoint:
 
 def open_checkpoint(files: ModelFiles) -> Checkpoint:
     """Read configuration and end-of-text tokens. Raises StartupError with one sentence."""
-    config = _read_config(files)
-    if files.gguf is None:
-        gguf, eos = None, _eos_of_folder(files.directory, config)
+    gguf = None if files.gguf is None else GGUFFile(Path(files.directory) / files.gguf)
+    fields = None if gguf is None else gguf.config_fields()
+    # transformers takes seconds to read a GGUF file's configuration because it parses the whole vocabulary.
+    config = _read_config(files) if fields is None else AutoConfig.for_model(**fields)
+    if gguf is None:
+        eos = _eos_of_folder(files.directory, config)
     else:
-        gguf = GGUFFile(Path(files.directory) / files.gguf)
         eos = _token_ids(config.eos_token_id) | gguf.eos_token_ids()
     return Checkpoint(
         files=files,

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from ebbtide.errors import StartupError
 from ebbtide.model_files import ModelFiles
+from ebbtide.model_runner.models.llama_config import LlamaConfig
 from ebbtide.model_runner.models.streaming import fill
 from ebbtide.model_runner.weights import open_checkpoint
 
@@ -32,6 +33,14 @@ def test_gguf_tensors_are_those_of_transformers(smollm2: Path, smollm2_reference
         assert torch.equal(tensor, state[name]), name
         names.add(name)
     assert names == set(state) - {"lm_head.weight"}
+
+
+def test_a_gguf_configuration_is_that_of_transformers(smollm2: Path) -> None:
+    config = open_checkpoint(ModelFiles("smollm2", str(smollm2.parent), smollm2.name)).config
+    truth = AutoConfig.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
+    assert LlamaConfig.read(config) == LlamaConfig.read(truth)
+    assert config.rope_parameters == truth.rope_parameters
+    assert (config.max_position_embeddings, config.eos_token_id) == (8192, 2)
 
 
 def test_sharded_checkpoints_are_read_whole(tmp_path: Path) -> None:
