@@ -63,6 +63,8 @@ class SimRunner:
         self._script = script or SimScript({})
         self._slots: Slots = np.full((shape.num_pages, shape.page_size), POISON, dtype=np.uint64)
         max_pages = -(-shape.context_length // shape.page_size)
+        # Read by place, so that the right pages in the wrong order are wrong too.
+        self._weights: Slots = np.arange(max_pages * shape.page_size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         self._table = np.full((shape.num_rows, max_pages), -1, dtype=np.int64)
         self._rows: list[SimRow | None] = [None] * shape.num_rows
         self._queue: deque[StepPlan | list[int]] = deque()
@@ -160,7 +162,7 @@ class SimRunner:
                 row.script = self._script.output_for(
                     (slots[: row.prompt_len] & np.uint64((1 << TOKEN_BITS) - 1)).tolist()
                 )
-            contexts.append(int(np.add.reduce(slots)))
+            contexts.append(int(np.add.reduce(slots * self._weights[:end])))
         return contexts
 
 

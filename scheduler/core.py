@@ -63,8 +63,6 @@ class Scheduler:
         """The next plan; None when nothing can run now, which is not idleness. Evicts and retracts on the way."""
         items = self._planner.plan(now, results_due=bool(self._flights))
         if not items:
-            if self.idle:
-                self.state.ratio.reset()
             return None
         by_row = {req.row: req for req in self.state.running}
         plan = StepPlan(self._steps, items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,9 +105,18 @@ class Loop:
             scheduler.settle(self._runner.collect())
             scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
         self._tell()
-        self._check()
+        self._check(self._checker.self_check_during_busy)
+        if scheduler.idle and not self._checked:
+            self.on_idle()
         self._reporter.report(time.monotonic())
         self._wait_s = self._idle_time(stepped=plan is not None)
+
+    def on_idle(self) -> None:
+        """Housekeeping when the last request has ended: the full check, the ratio, fresh gauges; then it sleeps."""
+        self._checked = True
+        self._check(self._checker.on_idle)
+        self._scheduler.state.ratio.reset()
+        self._reporter.became_idle(time.monotonic())
 
     def _idle_time(self, *, stepped: bool) -> float:
         if stepped or self._scheduler.num_in_flight:
@@ -121,14 +131,10 @@ class Loop:
         for abort in output.aborts:
             self._wires.front.send(abort)
 
-    def _check(self) -> None:
-        """The books. A violation is logged and counted; serving goes on."""
+    def _check(self, check: Callable[[], None]) -> None:
+        """The books. A violation is counted, the first one logged; serving goes on."""
         try:
-            self._checker.self_check_during_busy()
-            if self._scheduler.idle and not self._checked:
-                self._checked = True
-                self._reporter.became_idle(time.monotonic())
-                self._checker.on_idle()
+            check()
         except InvariantViolation as violation:
             self._scheduler.state.metrics.count("kv_invariant_violations_total")
             if self._scheduler.state.metrics.totals["kv_invariant_violations_total"] == 1:

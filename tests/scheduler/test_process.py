@@ -1,0 +1,150 @@
+"""The loop around the scheduler: real sockets inside one process, the simulated runner, no child process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from ebbtide.channel import Receiver, Sender
+from ebbtide.config import SchedulerConfig
+from ebbtide.errors import EbbtideError
+from ebbtide.messages import (
+    AbortReq,
+    GenerateReq,
+    Heartbeat,
+    SamplingParams,
+    Stats,
+    ToDetokenizer,
+    ToFront,
+    TokenItem,
+    ToScheduler,
+)
+from ebbtide.model_runner.sim import SimRunner, SimShape
+from ebbtide.scheduler.memory.prefix_cache import NoCache
+from ebbtide.scheduler.process import Loop, Wires, build_scheduler
+
+TURNS = 2000
+
+
+class Daemon:
+    """A scheduler process's loop, and the far ends of its channels."""
+
+    def __init__(self, folder: Path, shape: SimShape) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        inbox, tokens, front = (f"ipc://{folder}/{name}" for name in ("scheduler", "detokenizer", "front"))
+        self.tokens: Receiver[ToDetokenizer] = Receiver(self.context, tokens, ToDetokenizer)
+        self.front: Receiver[ToFront] = Receiver(self.context, front, ToFront)
+        receiver: Receiver[ToScheduler] = Receiver(self.context, inbox, ToScheduler)
+        self.wires = Wires(receiver, Sender(self.context, tokens), Sender(self.context, front))
+        self.sender: Sender[ToScheduler] = Sender(self.context, inbox)
+        self.runner = SimRunner(shape)
+        self.scheduler = build_scheduler(SchedulerConfig(), self.runner.info)
+        self.loop = Loop(self.scheduler, self.runner, self.wires)
+        self.items: list[TokenItem] = []
+        self.heard: list[ToFront] = []
+
+    def turn_until(self, done: Callable[[], bool]) -> None:
+        """Turn the loop until ``done``; it sleeps by itself when there is nothing to do."""
+        for _ in range(TURNS):
+            self.loop.turn()
+            for batch in self.tokens.drain():
+                self.items += batch.items
+            self.heard += self.front.drain()
+            if done():
+                return
+        raise AssertionError(f"not done after {TURNS} turns: {self.items} {self.heard}")
+
+    def close(self) -> None:
+        """Free the sockets."""
+        for end in (self.tokens, self.front, self.wires.inbox, self.wires.detokenizer, self.wires.front, self.sender):
+            end.close()
+        self.context.term()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    made = Daemon(tmp_path, SimShape(num_pages=8, page_size=4, num_rows=4))
+    yield made
+    made.close()
+
+
+def _counts_tokens(message: ToFront) -> bool:
+    return isinstance(message, Stats) and "generation_tokens_total" in message.totals
+
+
+def generate(rid: str, max_tokens: int) -> GenerateReq:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    return GenerateReq(rids=(rid,), prompt=list(b"hello"), sampling=sampling)
+
+
+def test_tokens_go_to_the_detokenizer_step_by_step(daemon: Daemon) -> None:
+    daemon.sender.send(generate("a", 6))
+    daemon.turn_until(lambda: any(item.finish for item in daemon.items))
+    assert [len(item.tokens) for item in daemon.items] == [1] * 6
+    assert daemon.items[0].start is not None
+    assert daemon.items[-1].finish == "length"
+
+
+def test_an_abort_goes_to_the_front_and_its_closing_item_to_the_detokenizer(daemon: Daemon) -> None:
+    daemon.sender.send(generate("big", 500))
+    daemon.turn_until(lambda: any(isinstance(message, AbortReq) for message in daemon.heard))
+    (abort,) = [message for message in daemon.heard if isinstance(message, AbortReq)]
+    assert (abort.code, abort.status, abort.num_output_tokens) == ("kv_cache_exhausted", 500, 28)
+    daemon.turn_until(lambda: daemon.items[-1].finish == "abort")
+
+
+def test_the_last_statistics_before_sleep_say_that_nothing_runs(daemon: Daemon) -> None:
+    daemon.sender.send(generate("a", 6))
+    daemon.turn_until(lambda: any(item.finish for item in daemon.items))
+    daemon.turn_until(lambda: any(_counts_tokens(message) for message in daemon.heard))
+    stats = [message for message in daemon.heard if isinstance(message, Stats)][-1]
+    assert (stats.gauges["num_running_reqs"], stats.gauges["gen_throughput"]) == (0, 0)
+    assert stats.totals["generation_tokens_total"] == 6
+    assert stats.gauges["new_token_ratio"] == pytest.approx(0.7)
+    assert "kv_invariant_violations_total" not in stats.totals
+
+
+def test_an_idle_scheduler_still_beats(daemon: Daemon) -> None:
+    daemon.sender.send(generate("a", 1))
+    daemon.turn_until(lambda: sum(isinstance(message, Heartbeat) for message in daemon.heard) >= 3)
+    beats = [message for message in daemon.heard if isinstance(message, Heartbeat)]
+    assert {beat.source for beat in beats} == {"scheduler"}
+    assert beats[-1].handled == 1
+
+
+def test_a_violation_of_the_books_is_counted_and_serving_goes_on(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.scheduler.state.pool.uncached += 1
+    daemon.sender.send(generate("a", 6))
+    daemon.turn_until(lambda: any(item.finish for item in daemon.items))
+    assert daemon.scheduler.state.metrics.totals["kv_invariant_violations_total"] > 1
+    assert sum("do not balance" in record.message for record in caplog.records) == 1
+
+
+def test_a_detokenizer_that_takes_nothing_ends_the_scheduler(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sender, "send", lambda self, message: False)
+    daemon.scheduler.receive([generate("a", 6)], 0.0)
+    with pytest.raises(EbbtideError, match="its queue is full"):
+        daemon.turn_until(lambda: False)
+
+
+def test_a_blocked_scheduler_waits_a_moment_and_is_not_idle(daemon: Daemon) -> None:
+    held = daemon.scheduler.state.pool.allocator.take(8, "somebody")
+    daemon.sender.send(generate("a", 6))
+    daemon.turn_until(lambda: bool(daemon.scheduler.state.requests))
+    daemon.loop.turn()
+    assert (daemon.scheduler.idle, daemon.items) == (False, [])
+    daemon.scheduler.state.pool.allocator.give(held, "somebody")
+    daemon.turn_until(lambda: any(item.finish for item in daemon.items))
+
+
+def test_the_prefix_cache_can_be_switched_off() -> None:
+    info = SimRunner(SimShape(num_pages=8, page_size=4, num_rows=4)).info
+    scheduler = build_scheduler(SchedulerConfig(disable_radix_cache=True), info)
+    assert isinstance(scheduler.state.pool.cache, NoCache)
+    assert scheduler.state.limits.chunked_prefill_size == 256
