@@ -65,9 +65,8 @@ class Reporter:
             self.wires.front.send(Heartbeat("scheduler", self.wires.inbox.handled))
 
     def became_idle(self, now: float) -> None:
-        """The last request has ended: the gauges must not keep their old values."""
-        if not self.idle_said:
-            self._stats(now, idle=True)
+        """The last request has ended: gauges must not keep their old values, nor totals lack what it added."""
+        self._stats(now, idle=True)
 
     def _stats(self, now: float, *, idle: bool) -> None:
         tokens = self.scheduler.state.metrics.totals["generation_tokens_total"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.scheduler.memory.prefix_cache import NoCache
 from ebbtide.scheduler.process import Loop, Wires, build_scheduler
 
-TURNS = 2000
+PATIENCE_S = 20.0
 
 
 class Daemon:
@@ -49,14 +50,15 @@ class Daemon:
 
     def turn_until(self, done: Callable[[], bool]) -> None:
         """Turn the loop until ``done``; it sleeps by itself when there is nothing to do."""
-        for _ in range(TURNS):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
             self.loop.turn()
             for batch in self.tokens.drain():
                 self.items += batch.items
             self.heard += self.front.drain()
             if done():
                 return
-        raise AssertionError(f"not done after {TURNS} turns: {self.items} {self.heard}")
+        raise AssertionError(f"not done after {PATIENCE_S} s: {self.items} {self.heard}")
 
     def close(self) -> None:
         """Free the sockets."""
