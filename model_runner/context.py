@@ -7,9 +7,11 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from ebbtide.errors import StartupError
+
 
 def longest_context(config: PretrainedConfig) -> int:
-    """Tokens. Models with LongRoPE get the length that they were first trained on.
+    """Tokens. Models with LongRoPE get the length that they were first trained on. StartupError when none is said.
 
     LongRoPE has other frequencies for longer texts, chosen anew in each forward by the longest text in it: a request's
     output would depend on who runs beside it, and on keys that lie in the pool with the other frequencies.
@@ -17,7 +19,10 @@ def longest_context(config: PretrainedConfig) -> int:
     text = config.get_text_config()
     ropes = _ropes(getattr(text, "rope_parameters", None) or {})
     originals = [int(rope["original_max_position_embeddings"]) for rope in ropes if rope["rope_type"] == "longrope"]
-    return min([int(text.max_position_embeddings), *originals])
+    longest = getattr(text, "max_position_embeddings", None)
+    if longest is None:
+        raise StartupError(f"The configuration of a {config.model_type} model does not say how long a text may be.")
+    return min([int(longest), *originals])
 
 
 def _ropes(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:

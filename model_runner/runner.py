@@ -20,7 +20,7 @@ from .attention import AttentionBackend, choose_backend
 from .context import longest_context
 from .kv_pool import KVPool
 from .memory import PoolBudget, free_memory, pool_limit, set_num_threads
-from .models import Model, load_model
+from .models import Model, check_architecture, load_model
 from .page_table import PageTable, gather_inputs
 from .placement import choose_device, choose_dtype
 from .sampler import Logprobs, Pick, Sampler
@@ -77,6 +77,7 @@ class ModelRunner:
         set_num_threads()
         device = choose_device(config.device)
         checkpoint = open_checkpoint(files)
+        check_architecture(checkpoint)
         dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype)
         backend, module = choose_backend(config.attention_backend, device, dtype)
         context_length = _context_length(checkpoint, config.context_length)

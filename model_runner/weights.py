@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ebbtide.errors import StartupError
@@ -70,10 +71,18 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 def _read_config(files: ModelFiles) -> PretrainedConfig:
     extra = {} if files.gguf is None else {"gguf_file": files.gguf}
     try:
+        if files.gguf is None:
+            _refuse_own_code(files)
         return AutoConfig.from_pretrained(files.directory, local_files_only=True, trust_remote_code=False, **extra)
     except (ValueError, KeyError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise StartupError(f"The configuration of {files.name} cannot be read: {reason}") from error
+
+
+def _refuse_own_code(files: ModelFiles) -> None:
+    stored = json.loads((Path(files.directory) / "config.json").read_text())
+    if "auto_map" in stored and stored.get("model_type") not in CONFIG_MAPPING:
+        raise StartupError(f"The model {files.name} needs code that comes with the checkpoint; ebbtide runs none.")
 
 
 def _architecture(files: ModelFiles, config: PretrainedConfig) -> str:

@@ -54,6 +54,14 @@ class ModelModule(Protocol):
         """Read the weights. Raises StartupError with one sentence when the architecture is not supported."""
 
 
+def check_architecture(checkpoint: Checkpoint) -> None:
+    """Raises StartupError with one sentence when class and configuration show that a model is not supported."""
+    if checkpoint.architecture not in NATIVE:
+        from .transformers_backed import check_config
+
+        check_config(checkpoint.architecture, checkpoint.config)
+
+
 def load_model(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
     """The model of a checkpoint: native if the table has its architecture, else through transformers."""
     module = cast(ModelModule, import_module(f".{NATIVE.get(checkpoint.architecture, FALLBACK)}", __package__))

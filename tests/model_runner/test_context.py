@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import transformers
 
+from ebbtide.errors import StartupError
 from ebbtide.model_runner.context import longest_context
 
 
@@ -35,3 +36,8 @@ def test_longrope_stays_within_the_length_of_one_set_of_frequencies(original: in
 def test_other_scalings_keep_their_length() -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 128}
     assert longest_context(transformers.LlamaConfig(max_position_embeddings=512, rope_parameters=yarn)) == 512
+
+
+def test_a_configuration_without_a_length_is_refused_in_one_sentence() -> None:
+    with pytest.raises(StartupError, match="a mamba model does not say how long"):
+        longest_context(transformers.MambaConfig())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_a_refusal_says_what_is_in_the_way(model_type: str, reason: str) -> None
     with pytest.raises(StartupError) as caught:
         check_config(architecture, CONFIG_MAPPING[model_type]())
     assert str(caught.value) == f"The architecture {architecture} is not supported: {reason}."
+
+
+def test_a_runner_refuses_an_architecture_before_it_looks_for_weights(tmp_path: Path) -> None:
+    transformers.MambaConfig(architectures=["MambaForCausalLM"]).save_pretrained(tmp_path)
+    with pytest.raises(StartupError, match="The architecture MambaForCausalLM is not supported: it has recurrent"):
+        load_runner(tmp_path)
+
+
+def test_a_checkpoint_that_brings_its_own_code_is_refused(tmp_path: Path) -> None:
+    own = {"model_type": "wonder", "auto_map": {"AutoConfig": "configuration_wonder.WonderConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    with pytest.raises(StartupError, match="needs code that comes with the checkpoint; ebbtide runs none"):
+        load_runner(tmp_path)
 
 
 def test_a_model_with_another_head_is_refused() -> None:
