@@ -58,6 +58,20 @@ class SchedulerConfig:
         1.0, "how much of the expected output admission reserves; more means fewer retractions", within="(0, inf)"
     )
     disable_radix_cache: bool = option(False, "never reuse the KV of earlier prompts")
+    retract_policy: Literal["length", "cost", "priority"] = option(
+        "length", "who gives way under memory pressure: shortest output, fewest tokens to recompute, or lowest priority"
+    )
+    max_retractions: int = option(
+        3,
+        "retractions after which a request is never retracted again; 0 from the start, -1 no bound",
+        within="[-1, inf)",
+    )
+    max_queued_requests: int | None = option(
+        None, "most requests that wait; more get 429 (default: no limit)", metavar="N", within="[1, inf)"
+    )
+    test_retract_interval: int = option(
+        0, "for tests: retract a running request every K steps; 0 never", metavar="K", within="[0, inf)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,12 @@ class RunnerConfig:
         "size of the KV pool (default: from free memory, at most 4 GiB on the CPU)",
         metavar="TOKENS",
         within="[1, inf)",
+    )
+    kv_offload_gb: float = option(
+        0.0,
+        "host memory that keeps the KV of retracted requests, GiB; 0 recomputes them",
+        metavar="GB",
+        within="[0, inf)",
     )
     mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool", within="(0, 1]")
     page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, inf)")

@@ -76,7 +76,7 @@ class AbortReq(Message, frozen=True):
     """Front → scheduler: this request is no longer wanted. Scheduler → front: this request was given up.
 
     num_output_tokens: how many output tokens the client may still expect before this end (scheduler → front only).
-    status, code, message: the HTTP answer (scheduler → front only).
+    status, code, message, retry_after_s: the HTTP answer (scheduler → front only).
     """
 
     rid: str
@@ -85,6 +85,7 @@ class AbortReq(Message, frozen=True):
     code: str | None = None
     message: str = ""
     num_output_tokens: int = 0
+    retry_after_s: float | None = None
 
 
 class FinishReq(Message, frozen=True):
@@ -214,11 +215,45 @@ class Heartbeat(Message, frozen=True):
     handled: int
 
 
-ToFront = AbortReq | Stats | Heartbeat | TextBatch
+class PressureVictim(Part, frozen=True):
+    """One request that gave way. tokens_to_recompute: what its return costs when nothing of it stays cached."""
+
+    rid: str
+    num_output_tokens: int
+    prompt_tokens: int
+    freed_tokens: int
+    tokens_to_recompute: int
+    num_retractions: int
+    offloaded: bool = False
+
+
+class PressureEvent(Message, frozen=True):
+    """Scheduler → front: memory was short (or a test or a higher priority asked), and who gave way.
+
+    cause: "memory", "priority" or "test". Tokens are whole pages. aborted: the last request, when not even it fits.
+    """
+
+    step: int
+    cause: str
+    victims: list[PressureVictim]
+    available_before: int
+    available_after: int
+    ratio_before: float
+    ratio_after: float
+    num_running: int
+    num_waiting: int
+    aborted: str | None = None
+
+
+ToFront = AbortReq | Stats | Heartbeat | TextBatch | PressureEvent
 
 
 class RunnerInfo(Part, frozen=True):
-    """What the model runner measured; said once when ready. The pool has ``num_pages`` pages of ``page_size``."""
+    """What the model runner measured; said once when ready. The pool has ``num_pages`` pages of ``page_size``.
+
+    num_host_pages: size of the host tier, in pages like the pool's. recompute_token_s, restore_token_s: measured
+    seconds per token of prefill, and of copying K/V to the host and back; both 0 when there is no host tier.
+    """
 
     context_length: int
     vocab_size: int
@@ -231,3 +266,6 @@ class RunnerInfo(Part, frozen=True):
     dtype: str = "float32"
     attention: str = ""
     max_in_flight: int = 1
+    num_host_pages: int = 0
+    recompute_token_s: float = 0.0
+    restore_token_s: float = 0.0

@@ -42,11 +42,25 @@ class PlanItem(Part, frozen=True):
     init: RowInit | None = None
 
 
+class PageCopies(Part, frozen=True):
+    """K/V of whole pages to move before anything of the step is written: first all to the host, then all back.
+
+    Each list is pairs flattened: to_host [device page, host page, …], to_device [host page, device page, …].
+    """
+
+    to_host: list[int] = msgspec.field(default_factory=list)
+    to_device: list[int] = msgspec.field(default_factory=list)
+
+
 class StepPlan(Part, frozen=True):
-    """One forward: decode items first, then prefill chunks. At most one item a row."""
+    """One forward: page copies, then decode items, then prefill chunks. At most one item a row.
+
+    A plan may have no items when it only copies.
+    """
 
     number: int
     items: list[PlanItem]
+    copies: PageCopies | None = None
 
 
 class StepResult(Part, frozen=True):
