@@ -31,7 +31,7 @@ USER 10001
 WORKDIR /home/ebbtide
 VOLUME /cache
 EXPOSE 8000
-# /health answers 200 once the model is loaded; the first start also downloads it.
+# /health says that the processes live; whether the model is loaded yet is for /ready to say.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health', timeout=4)"]
 ENTRYPOINT ["ebbtide", "serve", "--host", "0.0.0.0", "--port", "8000"]

@@ -18,7 +18,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def flags_table() -> str:
-    """The table as it should stand in the README: paste it there when a flag has changed."""
+    """The table as it should stand in the README."""
     lines = ["| flag | default | |", "|---|---|---|"]
     for section in (ServerConfig, RunnerConfig, SchedulerConfig, LogConfig):
         lines.append(f"| **{(section.__doc__ or '').splitlines()[0].rstrip('.')}** | | |")
@@ -67,3 +67,8 @@ def test_decision_records_are_short_and_complete() -> None:
         assert len(text.splitlines()) <= 40, record.name
         for part in ("Context", "Decision", "Alternatives", "Consequences", "How to tell it was wrong"):
             assert f"**{part}" in text, f"{record.name} lacks {part}"
+
+
+if __name__ == "__main__":  # the README's table anew, after a flag has changed: python -m tests.test_readme
+    start = README.index("-->", README.index("<!-- flags")) + len("-->\n")
+    (ROOT / "README.md").write_text(README[:start] + flags_table() + "\n" + README[README.index("<!-- /flags -->") :])

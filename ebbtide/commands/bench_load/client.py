@@ -250,9 +250,13 @@ async def first_model(session: aiohttp.ClientSession, base_url: str) -> str:
     url = f"{base_url}/models"
     try:
         async with session.get(url) as response:
-            if response.status != 200:
-                raise StartupError(f"{url} answers {response.status}: give the base URL with its /v1, or name --model.")
+            await _check_status(response)
             answer = await response.json(content_type=None)
+    except Failure as failure:
+        hint = (
+            "give the base URL with its /v1, or name --model" if failure.kind.startswith("HTTP 404") else str(failure)
+        )
+        raise StartupError(f"{url} answers {failure.kind}: {hint.rstrip('.')}.") from failure
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise unreachable(base_url, error) from error
     except ValueError as error:

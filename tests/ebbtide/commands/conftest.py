@@ -22,6 +22,7 @@ class FakeOpenAI:
 
     base_url: str = ""
     models: list[str] = field(default_factory=lambda: ["good"])
+    loading: bool = False
     bodies: list[dict[str, Any]] = field(default_factory=list)
     authorization: list[str | None] = field(default_factory=list)
     in_flight: int = 0
@@ -109,6 +110,7 @@ STREAMS: dict[str, Callable[[dict[str, Any]], AsyncIterator[Any]]] = {
     "garbage": garbage,
 }
 BUSY = {"error": {"message": "too many requests wait", "type": "rate_limit_error", "code": "queue_full"}}
+LOADING = {"error": {"message": "The model is still loading.", "type": "overloaded_error", "code": "loading"}}
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
@@ -152,6 +154,8 @@ async def stream(request: web.Request, events: AsyncIterator[Any]) -> web.Stream
 
 async def list_models(request: web.Request) -> web.Response:
     server: FakeOpenAI = request.app[SERVER]
+    if server.loading:
+        return web.json_response(LOADING, status=503)
     return web.json_response({"data": [{"id": name} for name in server.models]})
 
 

@@ -60,10 +60,11 @@ def test_every_latency_has_its_percentiles(measure: Any, endpoint: str) -> None:
     result = measure("--model", "slow", "--endpoint", endpoint)["result"]
     for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
         assert set(result[name]) == {"mean", "p50", "p90", "p99"}
-    # The server waits 20 ms before each event: three gaps between four tokens, and the end after them.
-    assert result["itl_ms"]["p50"] >= 19
-    assert result["tpot_ms"]["mean"] >= 19
-    assert result["e2e_ms"]["mean"] >= result["ttft_ms"]["mean"] + 3 * 19
+    # The server waits 20 ms before each event: three gaps between four tokens, and the end after them. A busy machine
+    # may read the first token late, which shortens the gaps that are seen, but not to half.
+    assert result["itl_ms"]["p50"] >= 10
+    assert result["tpot_ms"]["mean"] >= 10
+    assert result["e2e_ms"]["mean"] >= result["ttft_ms"]["mean"] + 3 * 10
 
 
 def test_role_chunk_is_not_the_first_token(measure: Any) -> None:
@@ -196,8 +197,14 @@ def test_no_server_is_one_sentence() -> None:
 
 
 def test_base_url_without_v1_is_named(fake: Any) -> None:
-    with pytest.raises(StartupError, match="answers 404: give the base URL with its /v1"):
+    with pytest.raises(StartupError, match="answers HTTP 404: give the base URL with its /v1"):
         bench.run(parse("--base-url", fake.base_url.removesuffix("/v1")))
+
+
+def test_server_that_is_still_loading_is_named(fake: Any) -> None:
+    fake.loading = True
+    with pytest.raises(StartupError, match=r"answers HTTP 503 loading: The model is still loading\.$"):
+        bench.run(parse("--base-url", fake.base_url))
 
 
 def test_server_without_models_is_named(fake: Any) -> None:
