@@ -26,7 +26,14 @@ RUN /opt/ebbtide/bin/pip install --no-build-isolation -c constraints.txt .
 FROM python:3.11-slim-bookworm AS runtime
 # Models are kept in the volume: the packaged one under /cache/smollm2, those of the Hub under /cache/huggingface.
 ENV PATH=/opt/ebbtide/bin:$PATH PYTHONUNBUFFERED=1 EBBTIDE_CACHE=/cache HF_HOME=/cache/huggingface
-RUN useradd --create-home --uid 10001 ebbtide && mkdir /cache && chown ebbtide:ebbtide /cache
+# Kernels are compiled for the machine they run on, when they first run: C++ ones on the CPU, Triton's launchers on CUDA.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 10001 ebbtide \
+    && mkdir /cache \
+    && chown ebbtide:ebbtide /cache
 USER 10001
 WORKDIR /home/ebbtide
 VOLUME /cache
@@ -41,12 +48,5 @@ FROM runtime AS cpu
 COPY --from=build-cpu /opt/ebbtide /opt/ebbtide
 
 FROM runtime AS cuda
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-USER 0
-# Triton builds the launchers of its kernels with a C compiler when they first run.
-# hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends gcc libc6-dev \
-    && rm -rf /var/lib/apt/lists/*
-USER 10001
 COPY --from=build-cuda /opt/ebbtide /opt/ebbtide
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
