@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 # Name → module, fastest first for each kind of device; ``auto`` takes the first that is available.
 BACKENDS: dict[str, dict[str, str]] = {
-    "cpu": {"torch": "torch_reference"},
+    "cpu": {"cpu": "cpu_native", "torch": "torch_reference"},
     "cuda": {"triton": "triton_paged", "flash_attn": "flash_paged", "torch": "torch_reference"},
 }
 

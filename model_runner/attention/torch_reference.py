@@ -47,11 +47,15 @@ class TorchAttention:
 
     def plan(self, batch: ForwardBatch) -> None:
         """Find the slots of every item's context."""
+        self.plan_chunks(batch)
+        if batch.num_decodes:
+            self._groups.insert(0, self._group(batch, 0, batch.num_decodes, first=0))
+
+    def plan_chunks(self, batch: ForwardBatch) -> None:
+        """The same for prefill chunks only: ``attend`` then leaves the decode items out."""
         self._batch_slots = batch.slots
         self._masks.clear()
         self._groups = []
-        if batch.num_decodes:
-            self._groups.append(self._group(batch, 0, batch.num_decodes, first=0))
         token = batch.num_decodes
         for item in range(batch.num_decodes, len(batch.rows)):
             self._groups.append(self._group(batch, item, item + 1, first=token))
@@ -60,6 +64,10 @@ class TorchAttention:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
         """Store k and v, then attend group by group."""
         self._pool.write(layer.index, self._batch_slots, k, v)
+        return self.attend(q, layer)
+
+    def attend(self, q: Tensor, layer: LayerAttention) -> Tensor:
+        """Attention of the planned groups, in order; K and V are in the pool already."""
         outs = [
             self._attend(index, group, q[group.first : group.last], layer) for index, group in enumerate(self._groups)
         ]

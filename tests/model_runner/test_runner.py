@@ -226,9 +226,6 @@ def test_cuda_without_a_device_is_refused(tiny: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize(
     "change", [{"hidden_act": "gelu"}, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}]
 )
-@pytest.mark.parametrize(
-    "change", [{"hidden_act": "gelu"}, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}]
-)
 def test_a_llama_with_unknown_parts_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     write_checkpoint(tmp_path, "llama")
     path = tmp_path / "config.json"

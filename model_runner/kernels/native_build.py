@@ -1,0 +1,57 @@
+"""Compiles a C++ file of this folder for this very machine and loads it. Knows nothing of what is in it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+from ebbtide.model_files import cache_dir
+
+SPEED = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
+FLAGS = ("-std=c++17", *SPEED, "-shared", "-fPIC")
+TIMEOUT_S = 120.0
+
+
+class BuildError(Exception):
+    """There is no compiler or it failed; the message says which."""
+
+
+def load_library(source: Path) -> ctypes.CDLL:
+    """The compiled ``source``, from the user's cache when it was built before. Raises BuildError.
+
+    Compiled code runs on the CPU that it was compiled for, so the cache key holds the CPU's features.
+    """
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if compiler is None:
+        raise BuildError("it needs a C++ compiler")
+    features = sorted(torch.cpu.get_capabilities().items())
+    key = hashlib.sha256(f"{source.read_text()}{FLAGS}{compiler}{torch.__version__}{features}".encode()).hexdigest()
+    library = cache_dir() / "kernels" / f"{source.stem}-{key[:16]}.so"
+    try:
+        if not library.is_file():
+            _compile(compiler, source, library)
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise BuildError(f"its kernels could not be built: {error}") from error
+
+
+def _compile(compiler: str, source: Path, library: Path) -> None:
+    """Two processes may compile at once: each to a file of its own, and the last one stays."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder) / library.name
+        command = [compiler, *FLAGS, str(source), "-o", str(made)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(f"the compiler took more than {TIMEOUT_S:.0f} s") from error
+        if done.returncode != 0:
+            raise BuildError(f"the compiler failed: {' '.join(done.stderr.split())[:200]}")
+        made.replace(library)
