@@ -43,7 +43,7 @@ serve: $(RUNTIME)
 ifeq ($(MODEL),smollm2)
 	@$(BIN)/ebbtide pull smollm2
 endif
-	@exec $(BIN)/ebbtide serve $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
+	@exec $(BIN)/ebbtide serve '$(MODEL)' --host $(HOST) --port $(PORT) $(ARGS)
 
 test: lint
 	@$(BIN)/ebbtide pull smollm2
