@@ -58,10 +58,14 @@ class RowState:
     counts: Tensor | None
     seen: Tensor | None
 
+    @property
+    def penalized(self) -> bool:
+        """Whether the row's own tokens count."""
+        return self.counts is not None or self.seen is not None
+
     def adjusts(self, index: int) -> bool:
         """Whether the logits of output token ``index`` must be changed before the choice."""
-        penalized = self.counts is not None or self.seen is not None
-        return penalized or self.bias is not None or self._too_early(index)
+        return self.penalized or self.bias is not None or self._too_early(index)
 
     def adjust(self, logits: Tensor, index: int) -> None:
         """Penalties, then bias, then the ban on an early end, in place on one row of float32 logits."""
@@ -115,14 +119,15 @@ class Sampler:
         states = [self._state(pick.row) for pick in picks]
         indices = [pick.position + 1 - state.prompt_len for pick, state in zip(picks, states, strict=True)]
         adjusted = _adjusted(logits, states, indices)
-        tokens = adjusted.argmax(-1)
+        tokens = adjusted.max(-1).indices  # argmax takes four times as long on the CPU
         drawn = [number for number, state in enumerate(states) if state.params.temperature > 0]
         if drawn:
             draws = [Draw(states[number].params, indices[number]) for number in drawn]
             which = torch.tensor(drawn, device=self._device)
             tokens[which] = draw_tokens(adjusted[which].float(), draws)
         for number, state in enumerate(states):
-            state.note(tokens[number : number + 1])
+            if state.penalized:
+                state.note(tokens[number : number + 1])
         return Sampled(tokens, _logprobs(logits, tokens, states))
 
     def _state(self, row: int) -> RowState:
