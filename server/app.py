@@ -20,6 +20,7 @@ from .layers import BodyLimit, RequestIds
 from .models import ModelRoutes
 from .openai_chat import ChatRoute
 from .openai_completions import CompletionRoute
+from .pressure import PressureRoute
 from .state import AppState
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -46,6 +47,7 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/health", health.health),
         Route("GET", "/ready", health.ready),
         Route("GET", "/metrics", state.metrics.route),
+        Route("GET", "/pressure", PressureRoute(state.pressure, state.metrics).show),
     ]
 
 

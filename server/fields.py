@@ -143,6 +143,7 @@ def text_params(fields: GenerationFields) -> TextParams:
         stop=tuple(dict.fromkeys(stop)),
         include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
         skip_special_tokens=fields.skip_special_tokens is not False,
+        min_tokens=fields.min_tokens or 0,
     )
 
 

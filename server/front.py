@@ -14,7 +14,7 @@ import zmq.asyncio
 from ebbtide.channel import AsyncReceiver, Sender
 from ebbtide.config import Addresses, ServeConfig
 from ebbtide.errors import Rejected
-from ebbtide.messages import Heartbeat, RunnerInfo, Stats, ToFront, ToScheduler
+from ebbtide.messages import Heartbeat, PressureEvent, RunnerInfo, Stats, ToFront, ToScheduler
 from ebbtide.model_files import ModelFiles
 from ebbtide.tokenizer import TextTokenizer
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
@@ -23,6 +23,7 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 from .app import create_app
 from .liveness import Liveness
 from .metrics import FrontMetrics
+from .pressure import PressureLog
 from .state import AppState
 
 
@@ -41,6 +42,7 @@ class Front:
         self._outbox: Sender[ToScheduler] = Sender(self._contexts[0], addresses.scheduler)
         self._inbox: AsyncReceiver[ToFront] = AsyncReceiver(self._contexts[1], addresses.front, ToFront)
         self._metrics = FrontMetrics(model_name)
+        self._pressure = PressureLog()
         self.liveness = Liveness(time.monotonic)
         self.manager = TokenizerManager(self._outbox, self._metrics, time.monotonic)
         self._prompts = PromptReader(tokenizer, info)
@@ -54,6 +56,7 @@ class Front:
                 metrics=self._metrics,
                 liveness=self.liveness,
                 created=int(time.time()),
+                pressure=self._pressure,
             )
         )
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
@@ -103,6 +106,8 @@ class Front:
             match message:
                 case Stats():
                     self._metrics.take(message)
+                case PressureEvent():
+                    self._pressure.add(message)
                 case Heartbeat(source=source):
                     self.liveness.beat(source)
                 case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -14,28 +14,15 @@ from starlette.responses import Response
 
 from ebbtide.messages import Stats
 
+from .metric_texts import BUCKETS, HISTOGRAM_TEXTS, KNOWN_LABELS, LATENCY_BUCKETS, TOTAL_TEXTS, text_of
+
 PREFIX = "ebbtide:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KEY = re.compile(r"(?P<name>[a-z_0-9]+)(?:\{(?P<label>[a-z_]+)=(?P<value>[^{}]*)\})?")
 
-# Read 0 when the scheduler is gone: a load that nobody carries is no load.
+# There from the start, so that a page scraped before the first snapshot has them.
 LOAD_GAUGES = ("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "token_usage", "gen_throughput")
-TOTALS = (
-    "num_retracted_requests_total",
-    "num_retracted_input_tokens_total",
-    "num_retracted_output_tokens_total",
-    "num_recomputed_tokens_total",
-    "num_resumed_requests_total",
-    "num_preempted_requests_total",
-    "prompt_tokens_total",
-    "cached_tokens_total",
-    "generation_tokens_total",
-    "evicted_tokens_total",
-    "kv_invariant_violations_total",
-)
-LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000, 2560)
-COUNT_BUCKETS = (0, 1, 2, 3, 4, 5, 8, 16, 32)
-BUCKETS = {"retractions_per_request": COUNT_BUCKETS}
+PLAIN_TOTALS = tuple(name for name in TOTAL_TEXTS if not any(key.startswith(f"{name}{{") for key in KNOWN_LABELS))
 
 
 class _Snapshots:
@@ -44,7 +31,7 @@ class _Snapshots:
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self.gauges: dict[str, float] = dict.fromkeys(LOAD_GAUGES, 0.0)
-        self._last: dict[str, float] = dict.fromkeys(TOTALS, 0.0)
+        self._last: dict[str, float] = dict.fromkeys((*PLAIN_TOTALS, *KNOWN_LABELS), 0.0)
         self._before: dict[str, float] = {}
         self.front_gauges: dict[str, Callable[[], float]] = {}
 
@@ -72,7 +59,7 @@ class _Snapshots:
             name, label = parts["name"], parts["label"]
             if name not in families:
                 labels = ["model_name", *([label] if label else [])]
-                families[name] = kind(PREFIX + name, name.replace("_", " "), labels=labels)
+                families[name] = kind(PREFIX + name, text_of(name), labels=labels)
             families[name].add_metric([self._model_name, *([parts["value"]] if label else [])], value)
         return families.values()
 
@@ -86,8 +73,13 @@ class FrontMetrics:
         self._snapshots = _Snapshots(model_name)
         self._registry.register(self._snapshots)
         self._histograms: dict[str, Histogram] = {}
-        for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"):
+        for name in HISTOGRAM_TEXTS:
             self._histogram(name)
+
+    @property
+    def gauges(self) -> Mapping[str, float]:
+        """The scheduler's gauges from its last snapshot, by key; read only."""
+        return self._snapshots.gauges
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """A gauge of the front's own, read when scraped."""
@@ -102,8 +94,8 @@ class FrontMetrics:
                 histogram.observe(sample)
 
     def scheduler_gone(self) -> None:
-        """Load gauges read 0 until the next snapshot; totals stay."""
-        self._snapshots.gauges.update(dict.fromkeys(LOAD_GAUGES, 0.0))
+        """Its gauges read 0 until the next snapshot: a load or a pool that nobody carries is none. Totals stay."""
+        self._snapshots.gauges.update(dict.fromkeys(self._snapshots.gauges, 0.0))
 
     def first_token(self, seconds: float) -> None:
         """Time to the first generated token of an HTTP request."""
@@ -131,7 +123,7 @@ class FrontMetrics:
         if name not in self._histograms:
             self._histograms[name] = Histogram(
                 PREFIX + name,
-                name.replace("_", " "),
+                text_of(name),
                 labelnames=["model_name"],
                 buckets=BUCKETS.get(name, LATENCY_BUCKETS),
                 registry=self._registry,

@@ -14,6 +14,7 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from .liveness import Liveness
 from .metrics import FrontMetrics
+from .pressure import PressureLog
 
 log = logging.getLogger(__name__)
 MAX_NOTED = 1000  # names come from clients: they are cut, and only so many are remembered
@@ -31,6 +32,7 @@ class AppState:
     metrics: FrontMetrics
     liveness: Liveness
     created: int
+    pressure: PressureLog = field(default_factory=PressureLog)
     noted_fields: set[str] = field(default_factory=set)
 
     def note_ignored(self, names: Iterable[str], known: Iterable[str]) -> None:

@@ -41,6 +41,6 @@ class UsageCount:
             usage["ebbtide"] = {
                 "num_retractions": sum(cost.num_retractions for cost in costs),
                 "recomputed_tokens": sum(cost.recomputed_tokens for cost in costs),
-                "queue_ms": sum(cost.queue_ms for cost in costs),
+                "queue_ms": max(cost.queue_ms for cost in costs),  # choices wait side by side
             }
         return usage

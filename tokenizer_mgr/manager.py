@@ -176,6 +176,7 @@ class TokenizerManager:
 def _as_error(abort: AbortReq) -> Rejected:
     """The scheduler's verdict as the client's answer. A 500 would recur: the official clients are told not to retry."""
     status = abort.status or 500
+    soon_s = 1.0 if status in (429, 503) else None
     kinds = {429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
     kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return Rejected(
@@ -183,6 +184,6 @@ def _as_error(abort: AbortReq) -> Rejected:
         status=status,
         kind=kind,
         code=abort.code or abort.reason,
-        retry_after_s=1 if status in (429, 503) else None,
+        retry_after_s=soon_s if abort.retry_after_s is None else abort.retry_after_s,
         should_retry=False if status in (500, 504) else None,
     )

@@ -19,6 +19,7 @@ from ebbtide.messages import (
     AbortReq,
     GenerateReq,
     Heartbeat,
+    PressureEvent,
     RunnerInfo,
     Stats,
     TextBatch,
@@ -94,6 +95,7 @@ async def test_snapshots_and_heartbeats_are_taken_in(wired: Wired) -> None:
     await wired.front.start()
     wired.outbox.send(Heartbeat("scheduler", 1))
     wired.outbox.send(Stats({"num_running_reqs": 5}, {"prompt_tokens_total": 9}, {}))
+    wired.outbox.send(PressureEvent(7, "priority", [], 0, 0, 0.7, 0.8, 1, 3))
     reply = await wired.ask()
     request = await wired.received()
     wired.outbox.send(AbortReq(request.rids[0], "kv_cache_exhausted", 500, "kv_cache_exhausted", "full"))
@@ -101,6 +103,8 @@ async def test_snapshots_and_heartbeats_are_taken_in(wired: Wired) -> None:
     page = (await wired.client.get("/metrics")).text
     assert 'ebbtide:num_running_reqs{model_name="tide"} 5.0' in page
     assert 'ebbtide:prompt_tokens_total{model_name="tide"} 9.0' in page
+    shown = (await wired.client.get("/pressure")).json()
+    assert (shown["num_running_reqs"], shown["events"][0]["cause"]) == (5, "priority")
 
 
 async def test_a_dead_child_answers_everybody_at_once(wired: Wired) -> None:

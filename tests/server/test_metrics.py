@@ -55,6 +55,63 @@ def test_the_load_reads_zero_without_a_scheduler_and_totals_stay(metrics: FrontM
     assert (samples["num_running_reqs"], samples["num_queue_reqs"], samples["prompt_tokens_total"]) == (0, 0, 7)
 
 
+def test_the_pool_of_a_scheduler_that_is_gone_reads_zero_too(metrics: FrontMetrics) -> None:
+    metrics.take(Stats({"kv_available_tokens{pool=host}": 64, "new_token_ratio": 0.7}, {}, {}))
+    metrics.scheduler_gone()
+    samples = read(metrics)
+    assert (samples["kv_available_tokens{pool=host}"], samples["new_token_ratio"]) == (0, 0)
+
+
+# Those of the scheduler that exist from the first scrape on, and those that its first snapshot brings.
+NAMES_AT_START = """
+    num_running_reqs num_queue_reqs num_retracted_reqs token_usage gen_throughput
+    num_retracted_requests num_retracted_input_tokens num_retracted_output_tokens num_recomputed_tokens
+    num_resumed_requests num_ended_while_retracted num_preempted_requests num_aborted_requests num_requests
+    prompt_tokens cached_tokens generation_tokens evicted_tokens kv_invariant_violations
+    retractions_per_request retract_resume_seconds time_to_first_token_seconds inter_token_latency_seconds
+    e2e_request_latency_seconds queue_time_seconds scheduler_step_seconds
+"""
+POOL_PARTS = ("available", "evictable", "protected", "session_held", "uncached", "quarantined")
+LATER = [
+    *(f"kv_{part}_tokens" for part in POOL_PARTS),
+    *("new_token_ratio", "max_total_num_tokens", "cache_hit_rate"),
+    *("num_streaming_sessions", "streaming_session_held_tokens", "watchdog_last_progress_seconds"),
+]
+
+
+def test_every_series_is_there_from_the_start_and_says_what_it_is(metrics: FrontMetrics) -> None:
+    families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+    names = {name for name in families if not name.endswith("_created")}
+    assert names == {f"ebbtide:{name}" for name in NAMES_AT_START.split()}
+    metrics.take(Stats(dict.fromkeys(LATER, 1.0), {}, {}))
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        words = family.name.removeprefix("ebbtide:").replace("_", " ")
+        assert family.documentation.endswith(".")
+        assert len(family.documentation) > 15
+        assert family.documentation.lower().rstrip(".") != words, "that only repeats the name"
+
+
+def test_an_event_with_a_reason_shows_as_a_rise(metrics: FrontMetrics) -> None:
+    key = "num_ended_while_retracted_total{reason=client}"
+    assert read(metrics)[key] == 0
+    metrics.take(Stats({}, {key: 2, "num_aborted_requests_total{reason=new_one}": 1}, {}))
+    samples = read(metrics)
+    assert (samples[key], samples["num_aborted_requests_total{reason=new_one}"]) == (2, 1)
+
+
+def test_the_time_until_a_retracted_request_runs_again_has_buckets_up_to_minutes(metrics: FrontMetrics) -> None:
+    metrics.take(Stats({}, {}, {"retract_resume_seconds": [0.02, 45, 3000]}))
+    samples = read(metrics)
+    assert samples["retract_resume_seconds_bucket{le=0.025}"] == 1
+    assert samples["retract_resume_seconds_bucket{le=60.0}"] == 2
+    assert samples["retract_resume_seconds_bucket{le=+Inf}"] == 3
+
+
+def test_a_series_of_a_later_version_is_shown_under_its_name(metrics: FrontMetrics) -> None:
+    metrics.take(Stats({"some_new_gauge": 4}, {}, {}))
+    assert read(metrics)["some_new_gauge"] == 4
+
+
 def test_a_key_that_is_no_name_does_not_break_the_page(metrics: FrontMetrics) -> None:
     metrics.take(Stats({"bad name{": 1, "num_running_reqs": 1}, {}, {}))
     assert read(metrics)["num_running_reqs"] == 1

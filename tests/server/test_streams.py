@@ -179,6 +179,22 @@ async def test_pressure_shows_in_the_usage_of_a_retracted_request_only(world) ->
     assert usage["ebbtide"] == {"num_retractions": 2, "recomputed_tokens": 30, "queue_ms": 400}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_pressure_cost_the_choices_is_added_up_but_they_waited_side_by_side(world, stream: bool) -> None:
+    costs = [PressureUsage(1, 10, 400), None, PressureUsage(2, 30, 700)]
+
+    def answer(request) -> None:
+        world.engine.emit(request.rids[2], "x", 1, pressure=PressureUsage(1, 12, 300))
+        for rid, cost in zip(request.rids, costs, strict=True):
+            world.engine.emit(rid, "y", 2, finish="length", pressure=cost)
+
+    world.engine.answer = answer
+    for send in (world.chat, world.complete):
+        reply = await send(n=3, stream=stream, **({"stream_options": {"include_usage": True}} if stream else {}))
+        usage = events(reply.text)[-2]["usage"] if stream else reply.json()["usage"]
+        assert usage["ebbtide"] == {"num_retractions": 3, "recomputed_tokens": 40, "queue_ms": 700}
+
+
 class TestKeepAlive:
     @pytest.fixture
     def config(self) -> ServerConfig:

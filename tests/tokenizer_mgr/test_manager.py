@@ -142,6 +142,40 @@ async def test_an_abort_waits_for_the_closing_item(desk: Desk) -> None:
     assert desk.outbox.of(AbortReq) == [AbortReq(rid, "kv_cache_exhausted")], "the detokenizer may have given it up"
 
 
+async def test_what_the_detokenizer_gives_up_is_stopped_in_the_scheduler_at_once(desk: Desk) -> None:
+    with desk.submit() as answer, desk.submit() as bystander:
+        [rid] = answer.rids
+        desk.text(rid, "a", 1)
+        desk.manager.handle(AbortReq(rid, "detokenizer", 500, "internal_error", "no text"))
+        assert answer.settled, "no closing item will come: the detokenizer has forgotten it"
+        assert desk.outbox.of(AbortReq) == [AbortReq(rid, "detokenizer")]
+        assert [delta.text for delta in await answer.news()] == ["a"]
+        with pytest.raises(Rejected, match="no text"):
+            await answer.news()
+        desk.text(bystander.rids[0], "b", 1, finish="stop")
+    assert desk.manager.num_open == 0
+
+
+async def test_a_full_queue_says_when_to_come_back_and_leaves_the_retry_to_the_client(desk: Desk) -> None:
+    with desk.submit() as answer:
+        desk.abort(answer.rids[0], 0, status=429, code="queue_full", message="full", retry_after_s=7.5)
+        with pytest.raises(Rejected) as error:
+            await answer.whole()
+    refusal = error.value
+    assert (refusal.status, refusal.kind, refusal.code) == (429, "rate_limit_error", "queue_full")
+    assert (refusal.retry_after_s, refusal.should_retry) == (7.5, None)
+
+
+async def test_an_exhausted_pool_is_no_reason_to_retry(desk: Desk) -> None:
+    with desk.submit() as answer:
+        desk.abort(answer.rids[0], 0, status=500, code="kv_cache_exhausted", message="no room")
+        with pytest.raises(Rejected) as error:
+            await answer.whole()
+    refusal = error.value
+    assert (refusal.status, refusal.kind, refusal.code) == (500, "server_error", "kv_cache_exhausted")
+    assert (refusal.retry_after_s, refusal.should_retry) == (None, False)
+
+
 async def test_a_closing_item_waits_for_its_abort(desk: Desk) -> None:
     with desk.submit() as answer:
         [rid] = answer.rids

@@ -1,0 +1,75 @@
+"""What each series of /metrics means, in one sentence. Names come without the prefix; most are the scheduler's."""
+
+from __future__ import annotations
+
+GAUGE_TEXTS = {
+    "num_running_reqs": "Requests that hold a row of the runner now; every choice of n counts.",
+    "num_queue_reqs": "Requests that wait to run, new and retracted ones.",
+    "num_retracted_reqs": "Requests that were retracted under memory pressure and do not run again yet.",
+    "new_token_ratio": "Share of the output still allowed that admission reserves memory for; pressure raises it.",
+    "token_usage": "Share of the KV pool that is neither free nor evictable, from 0 to 1.",
+    "max_total_num_tokens": "Size of the KV pool in tokens.",
+    "kv_available_tokens": "Tokens of free pages in the pool.",
+    "kv_evictable_tokens": "Tokens of prefix-cache pages that nobody uses and that are given up when room is needed.",
+    "kv_protected_tokens": "Tokens of prefix-cache pages that running requests stand on.",
+    "kv_session_held_tokens": "Tokens of pages that streaming sessions hold between their turns.",
+    "kv_uncached_tokens": "Tokens of pages that a request holds alone and that are not in the prefix cache.",
+    "kv_quarantined_tokens": "Tokens of pages taken out of service because the books disagreed about them.",
+    "cache_hit_rate": "Share of prompt tokens that the prefix cache had, since the last snapshot.",
+    "gen_throughput": "Output tokens per second since the last snapshot; 0 when idle.",
+    "num_streaming_sessions": "Streaming sessions that are open.",
+    "streaming_session_held_tokens": "Tokens of KV that all streaming sessions hold.",
+    "watchdog_last_progress_seconds": "Seconds since a token, a finish or a first-time prefill was last seen.",
+    "open_http_requests": "HTTP requests that are not fully answered yet.",
+}
+
+TOTAL_TEXTS = {
+    "num_retracted_requests_total": "Times that a running request was sent back to the queue to free memory.",
+    "num_retracted_input_tokens_total": "Prompt tokens of the requests that were retracted, each time anew.",
+    "num_retracted_output_tokens_total": "Output tokens that retracted requests had made by then; none is lost.",
+    "num_recomputed_tokens_total": "Tokens whose KV was computed again because their request had been retracted.",
+    "num_resumed_requests_total": "Times that a retracted request began to run again.",
+    "num_ended_while_retracted_total": "Requests that ended before they ran again after a retraction, by reason.",
+    "num_preempted_requests_total": "Times that a running request gave way to one of strictly higher priority.",
+    "num_aborted_requests_total": "Requests that ended early, by reason.",
+    "num_requests_total": "Requests that ended normally, by finish reason; every choice of n counts.",
+    "prompt_tokens_total": "Prompt tokens of the requests that began to run, counted once per request.",
+    "cached_tokens_total": "Prompt tokens that the prefix cache had when their request first ran.",
+    "generation_tokens_total": "Output tokens made.",
+    "evicted_tokens_total": "Tokens of pages that the prefix cache gave up to make room.",
+    "kv_invariant_violations_total": "Times that the memory books did not balance; anything but 0 is a bug.",
+}
+
+HISTOGRAM_TEXTS = {
+    "time_to_first_token_seconds": "Time from the arrival of an HTTP request to its first output token.",
+    "inter_token_latency_seconds": "Time between two output tokens of a choice as the front sees them.",
+    "e2e_request_latency_seconds": "Time from the arrival of an HTTP request to the end of its last choice.",
+    "queue_time_seconds": "Time from the arrival of a request in the scheduler until it first ran.",
+    "scheduler_step_seconds": "Time of one turn of the scheduler's loop that collected a result.",
+    "retractions_per_request": "How often a request had been retracted when it ended.",
+    "retract_resume_seconds": "Time from a request's retraction until it ran again.",
+}
+
+# Series with a label exist from the start with these values, so that their first event shows as a rise.
+KNOWN_LABELS = (
+    "num_requests_total{finish_reason=stop}",
+    "num_requests_total{finish_reason=length}",
+    "num_aborted_requests_total{reason=client}",
+    "num_aborted_requests_total{reason=kv_cache_exhausted}",
+    "num_aborted_requests_total{reason=queue_full}",
+    "num_ended_while_retracted_total{reason=stop}",
+    "num_ended_while_retracted_total{reason=client}",
+    "num_ended_while_retracted_total{reason=kv_cache_exhausted}",
+)
+
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000, 2560)
+# A retraction costs a step at least, and at most what a long queue in front of a protected request costs.
+RESUME_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+COUNT_BUCKETS = (0, 1, 2, 3, 4, 5, 8, 16, 32)
+BUCKETS = {"retractions_per_request": COUNT_BUCKETS, "retract_resume_seconds": RESUME_BUCKETS}
+
+
+def text_of(name: str) -> str:
+    """The sentence of a series; of one that this version does not know, its name in words."""
+    known = GAUGE_TEXTS.get(name) or TOTAL_TEXTS.get(name) or HISTOGRAM_TEXTS.get(name)
+    return known or f"{name.replace('_', ' ').capitalize()}."
