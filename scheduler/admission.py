@@ -71,27 +71,28 @@ class Admission:
         """Pages that a protected request has been promised."""
         return min(pages_for(req.max_written, self._pool.page_size), self._pool.capacity)
 
-    def judge(self, req: Request) -> Judgement:
-        """Whether ``req``, the next in order, may start."""
+    def judge(self, req: Request, *, extra_pages: int = 0) -> Judgement:
+        """Whether ``req``, the next in order, may start if ``extra_pages`` more were usable."""
         known_pages = pages_for(len(req.known), self._pool.page_size)
         if known_pages > self._pool.capacity:
             return Judgement(Verdict.HOPELESS, MatchResult())
         match = self._pool.cache.match_prefix(req)
+        usable = self._pool.usable_pages + extra_pages
         if self._alone:
-            fits = known_pages - match.num_locked <= self._pool.usable_pages
+            fits = known_pages - match.num_locked <= usable
             return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)
         if req.protected:
-            return Judgement(self._judge_protected(req, known_pages - match.num_locked), match)
+            return Judgement(self._judge_protected(req, known_pages - match.num_locked, usable), match)
         start = pages_for(min(len(req.known) + 1, req.max_written), self._pool.page_size) - match.num_locked
         charge = start * self._pool.page_size + self._ratio.value * self._remainder(req)
-        fits = self._reserved + charge <= self._pool.usable_pages * self._pool.page_size
+        fits = self._reserved + charge <= usable * self._pool.page_size
         return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)
 
-    def _judge_protected(self, req: Request, new_pages: int) -> Verdict:
+    def _judge_protected(self, req: Request, new_pages: int, usable: int) -> Verdict:
         if self._protected_waits or self._protected_need + self.need(req) > self._pool.capacity:
             self._protected_waits = True  # protected requests do not pass each other
             return Verdict.PASS
-        fits = self._lacking_pages + new_pages <= self._pool.usable_pages
+        fits = self._lacking_pages + new_pages <= usable
         return Verdict.ADMIT if fits else Verdict.WAIT
 
     def _remainder(self, req: Request) -> int:

@@ -14,23 +14,30 @@ from ebbtide.messages import AbortReq, FinishReq, GenerateReq, RunnerInfo, Stats
 from ebbtide.plan import PlanItem, StepPlan, StepResult, choice_seed, fits
 
 from .endings import Endings
+from .memory.host_tier import HostTier
 from .memory.pool import Pool
-from .new_token_ratio import NewTokenRatio
 from .planning import Planner
 from .pressure import Pressure
 from .request import History, Phase, Request
+from .rules import Rules, rules_for
 from .state import Limits, Output, State
+
+RETRY_AFTER_S = 1.0  # what a client is told to wait when the queue is full
 
 
 class Scheduler:
     """Continuous batching over one pool of pages. A step is mixed: decode rows first, then prefill chunks."""
 
-    def __init__(self, pool: Pool, info: RunnerInfo, limits: Limits) -> None:
-        self.state = State(pool, limits, NewTokenRatio(limits.schedule_conservativeness))
+    def __init__(self, pool: Pool, info: RunnerInfo, limits: Limits, rules: Rules | None = None) -> None:
+        rules = rules or rules_for(limits.retract_policy)
+        state = State(pool, limits, rules.ratio(limits.schedule_conservativeness), to_front=rules.to_front)
+        if info.num_host_pages:
+            state.host_tier = HostTier(info, state.metrics.count)
+        self.state = state
         self._info = info
-        self._pressure = Pressure(pool, self.state.ratio, self.state.free_rows, max_retractions=limits.max_retractions)
-        self._endings = Endings(self.state, self._pressure)
-        self._planner = Planner(self.state, self._pressure, self._endings)
+        pressure = Pressure(state, rules.pick)
+        self._endings = Endings(state, pressure)
+        self._planner = Planner(state, pressure, self._endings, rules.admission(pool, state.ratio, state.lengths))
         self._flights: deque[tuple[StepPlan, list[Request]]] = deque()
         self._arrivals = 0
         self._steps = 0
@@ -65,7 +72,8 @@ class Scheduler:
         if not items:
             return None
         by_row = {req.row: req for req in self.state.running}
-        plan = StepPlan(self._steps, items)
+        tier = self.state.host_tier
+        plan = StepPlan(self._steps, items, tier.take_copies() if tier is not None else None)
         self._steps += 1
         self._flights.append((plan, [by_row[item.row] for item in items]))
         return plan
@@ -102,7 +110,7 @@ class Scheduler:
         used = books.total - books.available - books.evictable
         gauges = {
             "num_running_reqs": len(state.running),
-            "num_queue_reqs": len(state.requests) - len(state.running),
+            "num_queue_reqs": state.num_queued,
             "num_retracted_reqs": state.num_retracted,
             "new_token_ratio": state.ratio.value,
             "token_usage": used / books.total,
@@ -113,6 +121,10 @@ class Scheduler:
             "kv_session_held_tokens{pool=full}": books.session_held * size,
             "kv_uncached_tokens{pool=full}": books.uncached * size,
         }
+        if state.host_tier is not None:
+            host = state.host_tier.books()
+            gauges["kv_available_tokens{pool=host}"] = host.available * size
+            gauges["kv_uncached_tokens{pool=host}"] = host.uncached * size
         state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * size
         return state.metrics.snapshot(gauges)
 
@@ -121,8 +133,12 @@ class Scheduler:
         choices = [self._request(message, index, rid, now) for index, rid in enumerate(message.rids)]
         first = choices[0]
         if not fits(first.prompt_len, message.sampling.max_tokens, self._info):
-            for req in choices:
-                self._refuse(req)
+            self._refuse(choices, *self._too_long(first))
+            return
+        limit = self.state.limits.max_queued_requests
+        if limit is not None and self.state.num_queued - len(self.state.free_rows) > limit:
+            text = f"The server is busy: {limit} requests are waiting already (--max-queued-requests)."
+            self._refuse(choices, 429, "queue_full", text)
             return
         first.followers = choices[1:]
         self.state.waiting.append(first, self.state.queue_class(first))
@@ -152,12 +168,18 @@ class Scheduler:
         self.state.requests[rid] = req
         return req
 
-    def _refuse(self, req: Request) -> None:
+    def _too_long(self, req: Request) -> tuple[int, str, str]:
         """The front checks before it sends; this is for a pool that has shrunk since."""
         capacity = self.state.pool.capacity * self.state.pool.page_size
-        message = f"The prompt has {req.prompt_len} tokens and the KV pool holds {capacity}."
-        code = "context_length_exceeded"
-        self._endings.abort(req, AbortReq(req.rid, code, 400, code, message), tell_front=True)
+        text = f"The prompt has {req.prompt_len} tokens and the KV pool holds {capacity}."
+        return 400, "context_length_exceeded", text
+
+    def _refuse(self, choices: list[Request], status: int, code: str, text: str) -> None:
+        """Answer for a request that never got in."""
+        retry_after_s = RETRY_AFTER_S if status == 429 else None
+        for req in choices:
+            abort = AbortReq(req.rid, code, status, code, text, retry_after_s=retry_after_s)
+            self._endings.abort(req, abort, tell_front=True)
 
     def _computed(self, req: Request, item: PlanItem) -> None:
         """The item's K/V exists now. Nothing to do for a request whose memory was taken back meanwhile."""

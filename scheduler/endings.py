@@ -80,6 +80,8 @@ class Endings:
             self._pressure.release_req(req, why)
         elif req in state.waiting:
             state.waiting.remove(req, state.queue_class(req))
+        if state.host_tier is not None:
+            state.host_tier.discard(req)
         if req.is_retracted:
             state.num_retracted -= 1
         del state.requests[req.rid]

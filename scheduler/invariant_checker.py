@@ -38,6 +38,7 @@ class InvariantChecker:
     def _check_all_pools(self) -> None:
         self._check_pool_invariant()
         self._check_full_pool()
+        self._check_host_pool()
 
     def _check_full_pool(self) -> None:
         """Every page is in exactly one holder's own structure, and the ledger names that holder."""
@@ -57,6 +58,22 @@ class InvariantChecker:
         wrong = {page: claims[page] for page in range(pool.allocator.num_pages) if claims[page] != 1}
         if wrong:
             raise InvariantViolation(f"pages with no holder or several (page: holders): {wrong}")
+
+    def _check_host_pool(self) -> None:
+        """Every host page is free or part of one copy, and copies belong to requests that wait."""
+        tier = self._state.host_tier
+        if tier is None:
+            return
+        claims = Counter(tier.allocator.free_pages())
+        for copy in tier.copies():
+            claims.update(copy.pages)
+            if copy.rid not in self._state.requests:
+                raise InvariantViolation(f"{copy} outlived its request")
+            if any(tier.allocator.ledger.holder(page) is not copy for page in copy.pages):
+                raise InvariantViolation(f"{copy} has pages that the ledger gives to another")
+        wrong = {page: claims[page] for page in range(tier.allocator.num_pages) if claims[page] != 1}
+        if wrong:
+            raise InvariantViolation(f"host pages with no holder or several (page: holders): {wrong}")
 
     def _same_holder(self, page: int, holder: object) -> None:
         said = self._state.pool.allocator.ledger.holder(page)

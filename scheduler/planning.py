@@ -6,12 +6,14 @@ import logging
 
 from ebbtide.plan import PlanItem, RowInit
 
-from .admission import Admission, Verdict
+from .admission import Verdict
 from .endings import Endings
 from .memory.prefix_cache import MatchResult
 from .policy import ADMISSION_ORDERS
-from .pressure import Pressure, Retraction, Why
+from .pressure import Pressure, Why
+from .relief import Cause, Relief
 from .request import Phase, Request
+from .rules import AdmissionRule
 from .state import State
 
 log = logging.getLogger(__name__)
@@ -20,56 +22,35 @@ log = logging.getLogger(__name__)
 class Planner:
     """Fills one step after another. ``now`` is the step's time in seconds."""
 
-    def __init__(self, state: State, pressure: Pressure, endings: Endings) -> None:
+    def __init__(self, state: State, pressure: Pressure, endings: Endings, admission: AdmissionRule) -> None:
         self._state = state
         self._pressure = pressure
         self._endings = endings
-        self._admission = Admission(state.pool, state.ratio, state.lengths)
+        self._admission = admission
+        self._relief = Relief(state, pressure, endings, admission)
         self._order = ADMISSION_ORDERS[state.limits.schedule_policy]
 
     def plan(self, now: float, *, results_due: bool) -> list[PlanItem]:
         """The items of the next step; empty when nothing can run.
 
-        results_due: results are on their way. Under pressure they are waited for first, since they may free memory
+        results_due: results are on their way. They are waited for before anybody gives way, since they may free memory
         and a retraction should know what they bring.
         """
         state = self._state
-        if not self._next_step_fits(results_due=results_due):
+        cause = self._relief.cause(results_due=results_due)
+        if cause is not None:
             if results_due:
                 return []
-            self._retract(now)
-            return self._decode_items() + self._prefill_items(self._budget, now)[0]
+            self._relief.make_room(cause, now)
         items = self._decode_items()
-        chunks, budget = self._prefill_items(self._budget, now)
+        chunks, budget = self._prefill_items(state.limits.chunked_prefill_size, now)
         items += chunks
-        if budget > 0 and state.waiting and state.free_rows:
+        may_admit = cause in (None, Cause.PRIORITY) or not state.running
+        if may_admit and budget > 0 and state.waiting and state.free_rows:
             items += self._admit(budget, now)
+        if items:
+            self._relief.stepped()
         return items
-
-    @property
-    def _budget(self) -> int:
-        return self._state.limits.chunked_prefill_size
-
-    def _next_step_fits(self, *, results_due: bool) -> bool:
-        running = self._state.running
-        if results_due:
-            running = [req for req in running if not req.awaits_last]
-        return self._pressure.check_decode_mem(running)
-
-    def _retract(self, now: float) -> None:
-        state = self._state
-        event = self._pressure.retract_decode(state.running)
-        for req in event.victims:
-            self._went_back(req, now)
-        if event.aborted is not None:
-            self._endings.exhausted(event.aborted)
-        _log_retraction(event, state.pool.page_size)
-
-    def _went_back(self, req: Request, now: float) -> None:
-        state = self._state
-        state.num_retracted += 1
-        state.metrics.retracted(req, now)
-        state.requeue(req)
 
     def _decode_items(self) -> list[PlanItem]:
         items = [
@@ -101,7 +82,7 @@ class Planner:
             elif not req.pending:
                 # Decode rows took the last pages. It gives back what it holds rather than sit on it.
                 self._pressure.release_req(req, Why.RETRACT)
-                self._went_back(req, now)
+                self._relief.went_back(req, now)
         if len(behind) > len(items):
             self._state.filter_batch()
         return items, budget
@@ -165,7 +146,7 @@ class Planner:
             elif verdict is Verdict.ADMIT:
                 state.waiting.remove(req, state.queue_class(req))
                 if req.phase is Phase.WAITING:
-                    self._went_back(req, now)
+                    self._relief.went_back(req, now)
 
     def _start(self, req: Request, match: MatchResult, budget: int, now: float) -> PlanItem | None:
         """Give an admitted request its row, its cached prefix and its first chunk.
@@ -175,10 +156,12 @@ class Planner:
         state = self._state
         state.pool.cache.attach(req, match)
         req.row = state.free_rows.pop()
-        req.computed = req.collected = len(req.pages) * state.pool.page_size
         req.move_to(Phase.RUNNING)
         state.running.append(req)
+        req.history.outputs_at_start = req.num_outputs
+        req.computed = req.collected = len(req.pages) * state.pool.page_size
         state.metrics.admitted(req, req.computed, now)
+        self._restore(req)
         if req.is_retracted:
             req.is_retracted = False
             state.num_retracted -= 1
@@ -191,6 +174,17 @@ class Planner:
         self._admission.admitted(req)
         return item
 
+    def _restore(self, req: Request) -> None:
+        """Take K/V back from the host tier, if it has what the cache lacks and the pages are there."""
+        tier = self._state.host_tier
+        if tier is None:
+            return
+        num_tokens = tier.restorable(req, len(req.pages))
+        if num_tokens > req.computed and self._state.pool.cover(req, num_tokens) >= num_tokens:
+            tier.restore(req)
+            req.computed = req.collected = num_tokens
+        tier.discard(req)
+
     def _match_len(self, req: Request) -> int:
         return len(self._state.pool.cache.match_prefix(req).pages)
 
@@ -198,20 +192,3 @@ class Planner:
 def _needs_history(req: Request) -> bool:
     sampling = req.sampling
     return bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0)
-
-
-def _log_retraction(event: Retraction, page_size: int) -> None:
-    victims = ", ".join(
-        f"{req.rid} ({req.num_outputs} outputs, {freed} pages)"
-        for req, freed in zip(event.victims, event.freed_pages, strict=True)
-    )
-    log.warning(
-        "Retract requests: %d victims [%s], %d tokens gained, available %d -> %d tokens, new_token_ratio %.4f -> %.4f",
-        len(event.victims),
-        victims,
-        sum(event.freed_pages) * page_size,
-        event.available_before,
-        event.available_after,
-        event.ratio_before,
-        event.ratio_after,
-    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from .request import Request
@@ -111,12 +112,46 @@ def queue_class(policy: str, req: Request) -> int:
     return req.priority if policy == "priority" else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A possible victim. frees: pages that its leaving makes usable; cost: tokens of K/V that are lost with them."""
+
+    req: Request
+    frees: int
+    cost: int
+
+
 def shortest_output_first(req: Request) -> tuple[int, int, int, str]:
-    """Retraction order ``length``: the shortest output leaves first, among equals the longest prompt.
+    """The owner's order: the shortest output leaves first, among equals the longest prompt.
 
     Ties go by arrival, the youngest first, then id, so that the order is total and the same on every rank.
     """
     return (req.num_outputs, -req.prompt_len, -req.arrival, req.rid)
 
 
-RETRACT_ORDERS: dict[str, Callable[[Request], tuple[int, int, int, str]]] = {"length": shortest_output_first}
+def by_length(candidates: Sequence[Candidate], _shortfall: int) -> Candidate:
+    """``length``: the shortest output."""
+    return min(candidates, key=lambda candidate: shortest_output_first(candidate.req))
+
+
+def by_priority(candidates: Sequence[Candidate], _shortfall: int) -> Candidate:
+    """``priority``: the lowest priority, then as ``length``."""
+    return min(candidates, key=lambda candidate: (candidate.req.priority, shortest_output_first(candidate.req)))
+
+
+def by_cost(candidates: Sequence[Candidate], shortfall: int) -> Candidate:
+    """``cost``: the one victim that frees the shortfall for the fewest lost tokens.
+
+    When no single one does, the one that frees most goes first, so that the victims are few; the last of them is again
+    the cheapest that suffices.
+    """
+    enough = [candidate for candidate in candidates if candidate.frees >= shortfall]
+    if enough:
+        return min(enough, key=lambda candidate: (candidate.cost, shortest_output_first(candidate.req)))
+    return min(
+        candidates, key=lambda candidate: (-candidate.frees, candidate.cost, shortest_output_first(candidate.req))
+    )
+
+
+VictimPolicy = Callable[[Sequence[Candidate], int], Candidate]
+RETRACT_POLICIES: dict[str, VictimPolicy] = {"length": by_length, "cost": by_cost, "priority": by_priority}

@@ -6,14 +6,15 @@ with an answer). Knows pages and requests; knows nothing of plans, sockets or te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from .memory.host_tier import HostTier
 from .memory.pool import Pool
-from .new_token_ratio import NewTokenRatio
-from .policy import RETRACT_ORDERS
+from .policy import Candidate, VictimPolicy, shortest_output_first
 from .request import Phase, Request
+from .state import State
 
 
 class Why(Enum):
@@ -25,12 +26,22 @@ class Why(Enum):
     PREEMPT = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A request that went back to the queue, as it was when it left."""
+
+    req: Request
+    freed_pages: int
+    lost_tokens: int
+    offloaded: bool
+
+
 @dataclass(slots=True)
 class Retraction:
-    """One pressure event. ``aborted`` is the last request, when not even it fits alone."""
+    """One pressure event. ``aborted`` is the last request, when not even it fits alone; ``available`` is in tokens."""
 
-    victims: list[Request] = field(default_factory=list)
-    freed_pages: list[int] = field(default_factory=list)
+    cause: str
+    victims: list[Victim] = field(default_factory=list)
     aborted: Request | None = None
     available_before: int = 0
     available_after: int = 0
@@ -41,20 +52,11 @@ class Retraction:
 class Pressure:
     """Keeps the next step within the pool."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        ratio: NewTokenRatio,
-        free_rows: list[int],
-        *,
-        policy: str = "length",
-        max_retractions: int = 3,
-    ) -> None:
-        self._pool = pool
-        self._ratio = ratio
-        self._free_rows = free_rows
-        self._order = RETRACT_ORDERS[policy]
-        self._max_retractions = max_retractions
+    def __init__(self, state: State, pick: VictimPolicy) -> None:
+        self._state = state
+        self._pool: Pool = state.pool
+        self._tier: HostTier | None = state.host_tier
+        self._pick = pick
 
     def new_tokens_required_next_decode(self, running: Sequence[Request]) -> int:
         """What the next step of ``running`` takes from the free list, in tokens of whole pages.
@@ -70,10 +72,7 @@ class Pressure:
 
     def check_decode_mem(self, running: Sequence[Request], *, headroom_pages: int = 0) -> bool:
         """Whether the next step of ``running`` can go ahead; evicts the shortfall from the prefix cache first."""
-        size = self._pool.page_size
-        num_tokens = self.new_tokens_required_next_decode(running) + headroom_pages * size
-        self._pool.evict_from_tree_cache(num_tokens // size)
-        return self._pool.allocator.available_size() >= num_tokens
+        return self._shortfall(running, headroom_pages) == 0
 
     def retract_decode(self, running: list[Request]) -> Retraction:
         """Shrink ``running`` in place until its next step fits.
@@ -81,43 +80,81 @@ class Pressure:
         Ends because each turn takes one request out or stops. At most one request is given up, and only the last; the
         caller ends it, which releases it.
         """
-        event = Retraction(available_before=self._pool.allocator.available_size(), ratio_before=self._ratio.value)
-        while not self.check_decode_mem(running, headroom_pages=len(running) if len(running) > 1 else 0):
+        event = self.begin("memory")
+        while shortfall := self._shortfall(running, len(running) if len(running) > 1 else 0):
             if len(running) == 1:
                 event.aborted = running.pop()
                 break
-            victim = self._pick(running)
-            before = self._pool.usable_pages
-            running.remove(victim)
-            self.release_req(victim, Why.RETRACT)
-            event.victims.append(victim)
-            event.freed_pages.append(self._pool.usable_pages - before)
-        self._ratio.raise_after_retract(running)
-        event.available_after = self._pool.allocator.available_size()
-        event.ratio_after = self._ratio.value
+            self.send_back(self._victim(running, shortfall), event, Why.RETRACT)
+        self._state.ratio.raise_after_retract(running)
+        self.end(event)
         return event
 
-    def release_req(self, req: Request, why: Why) -> None:
-        """Give back everything ``req`` holds; its own row too. Only a finish publishes, only a retraction resets."""
+    def begin(self, cause: str) -> Retraction:
+        """A new event, with the figures from before."""
+        available = self._pool.allocator.available_size()
+        return Retraction(cause, available_before=available, ratio_before=self._state.ratio.value)
+
+    def end(self, event: Retraction) -> None:
+        """The figures from after."""
+        event.available_after = self._pool.allocator.available_size()
+        event.ratio_after = self._state.ratio.value
+
+    def send_back(self, candidate: Candidate, event: Retraction, why: Why) -> None:
+        """Take one request out of the running ones and book it as the event's next victim."""
+        req = candidate.req
+        self._state.running.remove(req)
+        offloaded = self.release_req(req, why)
+        event.victims.append(Victim(req, candidate.frees, candidate.cost, offloaded))
+
+    def release_req(self, req: Request, why: Why) -> bool:
+        """Give back everything ``req`` holds; its own row too. Only a finish publishes, only a retraction resets.
+
+        Returns whether its K/V went to the host tier.
+        """
+        goes_back = why in (Why.RETRACT, Why.PREEMPT)
+        offloaded = goes_back and self._offload_kv_cache(req)
         self._pool.release_kv_cache(req, is_insert=why is Why.FINISH)
         if req.row is not None:
-            self._free_rows.append(req.row)
+            self._state.free_rows.append(req.row)
             req.row = None
-        if why in (Why.RETRACT, Why.PREEMPT):
+        if goes_back:
             req.history.high_water = max(req.history.high_water, req.computed)
             req.move_to(Phase.WAITING)
-            req.reset_for_retract(max_retractions=self._max_retractions)
+            req.reset_for_retract(max_retractions=self._state.limits.max_retractions)
+        return offloaded
 
-    def _pick(self, running: list[Request]) -> Request:
-        """The next victim in the policy's order; one whose leaving frees nothing is skipped while another can be had.
+    def candidate(self, req: Request) -> Candidate:
+        """What it would bring and cost to send ``req`` back. Pages that stay shared count for neither."""
+        own = self._pool.cache.lock_only(req)
+        kept = (req.num_shared - own) * req.page_size
+        return Candidate(req, req.num_private + own, max(req.computed - kept, 0))
+
+    def lower_ranked(self, running: Iterable[Request], priority: int) -> list[Candidate]:
+        """Who may be preempted for a request of ``priority``: strictly lower and unprotected, lowest first."""
+        lower = [req for req in running if req.priority < priority and not req.protected]
+        lower.sort(key=lambda req: (req.priority, shortest_output_first(req)))
+        return [self.candidate(req) for req in lower]
+
+    def _shortfall(self, running: Sequence[Request], headroom_pages: int) -> int:
+        """Pages that the next step lacks after eviction."""
+        pages = self.new_tokens_required_next_decode(running) // self._pool.page_size + headroom_pages
+        self._pool.evict_from_tree_cache(pages)
+        return max(pages - self._pool.allocator.available_pages, 0)
+
+    def _offload_kv_cache(self, req: Request) -> bool:
+        """Keep what would be lost; pages that others lock will still be in the tree."""
+        if self._tier is None:
+            return False
+        return self._tier.offload_kv_cache(req, req.num_shared - self._pool.cache.lock_only(req))
+
+    def _victim(self, running: Sequence[Request], shortfall: int) -> Candidate:
+        """The policy's next victim; one whose leaving frees nothing is skipped while another can be had.
 
         When all are protected, which only a shrinking pool can bring about, the youngest leaves.
         """
-        unprotected = [req for req in running if not req.protected]
-        candidates = [req for req in unprotected if self._frees(req)] or unprotected
+        unprotected = [self.candidate(req) for req in running if not req.protected]
+        candidates = [candidate for candidate in unprotected if candidate.frees] or unprotected
         if candidates:
-            return min(candidates, key=self._order)
-        return max(running, key=lambda req: req.arrival)
-
-    def _frees(self, req: Request) -> bool:
-        return req.num_private > 0 or self._pool.cache.lock_only(req) > 0
+            return self._pick(candidates, shortfall)
+        return self.candidate(max(running, key=lambda req: req.arrival))

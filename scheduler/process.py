@@ -129,6 +129,8 @@ class Loop:
             raise EbbtideError("the detokenizer has not taken a message for a long time: its queue is full")
         for abort in output.aborts:
             self._wires.front.send(abort)
+        for event in output.events:
+            self._wires.front.send(event)
 
     def _check(self, check: Callable[[], None]) -> None:
         """The books. A violation is counted, the first one logged; serving goes on."""
@@ -150,6 +152,10 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo) -> Scheduler:
         chunked_prefill_size=config.chunked_prefill_size or (2048 if info.device == "cuda" else 256),
         schedule_policy=config.schedule_policy,
         schedule_conservativeness=config.schedule_conservativeness,
+        retract_policy=config.retract_policy,
+        max_retractions=config.max_retractions,
+        max_queued_requests=config.max_queued_requests,
+        test_retract_interval=config.test_retract_interval,
     )
     return Scheduler(Pool(allocator, cache), info, limits)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ebbtide.messages import AbortReq, TokenItem
+from ebbtide.messages import AbortReq, PressureEvent, TokenItem
 
+from .memory.host_tier import HostTier
 from .memory.pool import Pool
 from .metrics import SchedulerMetrics
 from .new_token_ratio import NewTokenRatio, OutputLengths
@@ -22,7 +23,10 @@ class Limits:
     chunked_prefill_size: int = 256
     schedule_policy: str = "fcfs"
     schedule_conservativeness: float = 1.0
+    retract_policy: str = "length"
     max_retractions: int = 3
+    max_queued_requests: int | None = None
+    test_retract_interval: int = 0
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class Output:
 
     items: list[TokenItem] = field(default_factory=list)
     aborts: list[AbortReq] = field(default_factory=list)
+    events: list[PressureEvent] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -47,6 +52,8 @@ class State:
     waiting: WaitingQueue = field(default_factory=WaitingQueue)
     requests: dict[str, Request] = field(default_factory=dict)
     output: Output = field(default_factory=Output)
+    host_tier: HostTier | None = None  # where retracted requests keep their K/V
+    to_front: bool = True
     num_retracted: int = 0  # retracted and not yet running again
 
     def __post_init__(self) -> None:
@@ -57,8 +64,16 @@ class State:
         return queue_class(self.limits.schedule_policy, req)
 
     def requeue(self, req: Request) -> None:
-        """Back to the front of the queue: it ran already, or belongs to one that did."""
-        self.waiting.put_front(req, self.queue_class(req))
+        """Back to the queue, before all new requests unless the rules say otherwise."""
+        if self.to_front:
+            self.waiting.put_front(req, self.queue_class(req))
+        else:
+            self.waiting.append(req, self.queue_class(req))
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that do not run: waiting, retracted, or held behind their first choice."""
+        return len(self.requests) - len(self.running)
 
     def filter_batch(self) -> None:
         """Drop from ``running`` what no longer runs."""

@@ -21,6 +21,7 @@ from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.radix_cache import Node, RadixCache
 from ebbtide.scheduler.planning import Planner
 from ebbtide.scheduler.pressure import Pressure, Why
+from ebbtide.scheduler.relief import Relief
 from ebbtide.scheduler.request import Request
 from ebbtide.scheduler.state import State
 
@@ -153,11 +154,11 @@ def publish_on_abort(patch: Patch) -> None:
     """An aborted request publishes what was planned, not what was computed."""
     original = Pressure.release_req
 
-    def release(self: Pressure, req: Request, why: Why) -> None:
+    def release(self: Pressure, req: Request, why: Why) -> bool:
         if why is Why.ABORT:
             req.collected = len(req.pages) * req.page_size
             why = Why.FINISH
-        original(self, req, why)
+        return original(self, req, why)
 
     patch.setattr(Pressure, "release_req", release)
 
@@ -165,9 +166,8 @@ def publish_on_abort(patch: Patch) -> None:
 def abort_frees_nothing(patch: Patch) -> None:
     original = Pressure.release_req
 
-    def release(self: Pressure, req: Request, why: Why) -> None:
-        if why is not Why.ABORT:
-            original(self, req, why)
+    def release(self: Pressure, req: Request, why: Why) -> bool:
+        return why is not Why.ABORT and original(self, req, why)
 
     patch.setattr(Pressure, "release_req", release)
 
@@ -177,8 +177,8 @@ def lost_row(patch: Patch) -> None:
 
     def release(self: Pressure, req: Request, why: Why) -> None:
         original(self, req, why)
-        if why is Why.FINISH and len(self._free_rows) > 2:
-            self._free_rows.pop()
+        if why is Why.FINISH and len(self._state.free_rows) > 2:
+            self._state.free_rows.pop()
 
     patch.setattr(Pressure, "release_req", release)
 
@@ -190,7 +190,7 @@ def row_given_twice(patch: Patch) -> None:
         row = req.row
         original(self, req, why)
         if row is not None and why is Why.FINISH:
-            self._free_rows.append(row)
+            self._state.free_rows.append(row)
 
     patch.setattr(Pressure, "release_req", release)
 
@@ -312,7 +312,7 @@ def late_result_lost(patch: Patch) -> None:
 
 
 def retracted_request_forgotten(patch: Patch) -> None:
-    patch.setattr(Planner, "_went_back", lambda self, req, now: None)
+    patch.setattr(Relief, "went_back", lambda self, req, now: None)
 
 
 def followers_forgotten(patch: Patch) -> None:

@@ -9,14 +9,28 @@ import pytest
 from ebbtide.plan import pages_for
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.new_token_ratio import NewTokenRatio
-from ebbtide.scheduler.pressure import Pressure, Why
+from ebbtide.scheduler.policy import RETRACT_POLICIES
+from ebbtide.scheduler.pressure import Pressure, Retraction, Why
 from ebbtide.scheduler.request import Phase, Request
+from ebbtide.scheduler.state import Limits, State
 
 from .make import pool, request, run
 
 
-def pressure(pages: Pool, **options: object) -> Pressure:
-    return Pressure(pages, NewTokenRatio(), [], **options)  # type: ignore[arg-type]
+def pressure(pages: Pool, policy: str = "length") -> Pressure:
+    state = State(pages, Limits(num_rows=0, context_length=1000), NewTokenRatio())
+    return Pressure(state, RETRACT_POLICIES[policy])
+
+
+def retract(pages: Pool, running: list[Request], policy: str = "length") -> Retraction:
+    """retract_decode over a state in which just those run."""
+    control = pressure(pages, policy)
+    control._state.running = running
+    return control.retract_decode(running)
+
+
+def victims(event: Retraction) -> list[Request]:
+    return [victim.req for victim in event.victims]
 
 
 def full(pages: Pool, lengths: list[int], outputs: list[int] | None = None) -> list[Request]:
@@ -68,7 +82,7 @@ def test_pages_and_tokens_are_not_mixed_up() -> None:
     running = full(pages, [64] * 15)
     control = pressure(pages)
     assert not control.check_decode_mem(running)
-    control.retract_decode(running)
+    retract(pages, running)
     assert pages.allocator.available_pages >= len(running)
 
 
@@ -85,13 +99,13 @@ def test_after_a_retraction_the_next_step_fits_and_one_victim_fewer_would_not_do
     if control.check_decode_mem(running):
         return
     before = list(running)
-    event = control.retract_decode(running)
+    event = retract(pages, running)
     assert event.aborted is None
     assert control.check_decode_mem(running, headroom_pages=len(running) if len(running) > 1 else 0)
     order = sorted(before, key=lambda req: (req.num_outputs, -req.prompt_len, -req.arrival))
-    assert event.victims == order[: len(event.victims)]
-    without_last = [*running, event.victims[-1]]
-    free = pages.allocator.available_pages - event.freed_pages[-1]
+    assert victims(event) == order[: len(event.victims)]
+    without_last = [*running, event.victims[-1].req]
+    free = pages.allocator.available_pages - event.victims[-1].freed_pages
     ends = sum(length % page_size == 0 for length in (len(req.known) - 1 for req in without_last))
     assert free < ends + len(without_last)
 
@@ -101,12 +115,12 @@ def test_victims_keep_their_tokens_and_lose_their_memory() -> None:
     running = full(pages, [8, 8], outputs=[5, 3])
     first, second = running
     tokens = list(second.known)
-    event = pressure(pages).retract_decode(running)
-    assert (event.victims, running) == ([second], [first])
+    event = retract(pages, running)
+    assert (victims(event), running) == ([second], [first])
     assert second.known == tokens
     assert (second.phase, second.pages, second.computed, second.row) == (Phase.WAITING, [], 0, None)
     assert (second.is_retracted, second.history.retraction_count, second.history.high_water) == (True, 1, 8)
-    assert event.freed_pages == [2]
+    assert (event.victims[0].freed_pages, event.victims[0].lost_tokens) == (2, 8)
     assert (event.available_before, event.available_after) == (0, 8)
 
 
@@ -114,7 +128,7 @@ def test_the_last_request_is_given_up_when_it_alone_does_not_fit() -> None:
     pages = pool(2)
     running = full(pages, [8])
     (only,) = running
-    event = pressure(pages).retract_decode(running)
+    event = retract(pages, running)
     assert (event.aborted, event.victims, running) == (only, [], [])
     assert only.history.retraction_count == 0
 
@@ -122,7 +136,7 @@ def test_the_last_request_is_given_up_when_it_alone_does_not_fit() -> None:
 def test_the_last_request_goes_on_without_headroom() -> None:
     pages = pool(3)
     running = full(pages, [8, 3])
-    event = pressure(pages).retract_decode(running)
+    event = retract(pages, running)
     assert (event.aborted, len(running)) == (None, 1)
 
 
@@ -137,15 +151,15 @@ def test_a_victim_whose_leaving_frees_nothing_is_skipped() -> None:
     third = run(pages, request("c", prompt=1, outputs=8, arrival=5))
     assert (twin.num_private, third.num_private) == (0, 2)
     running = [first, twin, third]
-    event = pressure(pages).retract_decode(running)
-    assert event.victims[0] is third
+    event = retract(pages, running)
+    assert event.victims[0].req is third
 
 
 def test_protected_requests_are_never_victims() -> None:
     pages = pool(4)
     running = full(pages, [8, 8], outputs=[1, 8])
     running[0].protected = True
-    assert [req.rid for req in pressure(pages).retract_decode(running).victims] == ["r1"]
+    assert [req.rid for req in victims(retract(pages, running))] == ["r1"]
 
 
 def test_when_a_shrunken_pool_holds_protected_ones_only_the_youngest_leaves() -> None:
@@ -153,7 +167,7 @@ def test_when_a_shrunken_pool_holds_protected_ones_only_the_youngest_leaves() ->
     running = full(pages, [8, 8], outputs=[1, 8])
     for req in running:
         req.protected = True
-    assert [req.rid for req in pressure(pages).retract_decode(running).victims] == ["r1"]
+    assert [req.rid for req in victims(retract(pages, running))] == ["r1"]
 
 
 def test_a_protected_prefill_without_a_page_makes_others_leave() -> None:
@@ -163,18 +177,17 @@ def test_a_protected_prefill_without_a_page_makes_others_leave() -> None:
     running = [first, second]
     control = pressure(pages)
     assert not control.check_decode_mem(running)
-    assert control.retract_decode(running).victims == [second]
+    assert victims(retract(pages, running)) == [second]
 
 
 def test_a_finish_publishes_full_pages_and_an_abort_publishes_nothing() -> None:
     for why, cached in ((Why.FINISH, 2), (Why.ABORT, 0), (Why.RETRACT, 0)):
         pages = pool(4)
-        rows: list[int] = []
-        control = Pressure(pages, NewTokenRatio(), rows)
+        control = pressure(pages)
         control.release_req(run(pages, request(prompt=10)), why)
         assert pages.cache.evictable_pages == cached
         assert pages.allocator.available_pages == 4 - cached
-        assert rows == [0]
+        assert control._state.free_rows == [0]
 
 
 def test_pages_in_the_tree_stay_there_when_their_request_is_retracted() -> None:

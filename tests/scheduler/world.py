@@ -55,7 +55,8 @@ class World:
         self.shape = shape = shape or Shape()
         sim = SimShape(shape.num_pages, shape.page_size, shape.num_rows, shape.context_length, shape.overlap)
         self.runner = SimRunner(sim)
-        self.allocator = PageAllocator(shape.num_pages, shape.page_size, on_free=self.runner.poison)
+        self._freed: list[int] = []
+        self.allocator = PageAllocator(shape.num_pages, shape.page_size, on_free=self._freed.extend)
         cache: PrefixCache = RadixCache(self.allocator) if shape.cache else NoCache()
         self.pool = Pool(self.allocator, cache)
         limits = Limits(
@@ -103,9 +104,15 @@ class World:
             if plan is None:
                 break
             self.runner.submit(plan)
+            self._poison_freed()
             dispatched = True
         self.checker.self_check_during_busy()
         return dispatched
+
+    def _poison_freed(self) -> None:
+        """Spoil what is free after the plan that may have copied it to the host; what was taken again is in use."""
+        self.runner.poison([page for page in self._freed if self.allocator.ledger.holder(page) is None])
+        self._freed.clear()
 
     def collect(self) -> None:
         """Settle the oldest step and read what it produced."""

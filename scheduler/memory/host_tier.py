@@ -1,0 +1,105 @@
+"""The host tier: K/V of retracted requests in host memory, so that their return is a copy instead of a computation.
+
+A pool of its own in the books. Knows page numbers and estimates; the bytes are moved by the runner, told by the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ebbtide.messages import RunnerInfo
+from ebbtide.plan import PageCopies, pages_for
+
+from ..request import Request
+from .allocator import PageAllocator
+from .pool import Books
+
+
+@dataclass(slots=True, eq=False)
+class HostCopy:
+    """K/V of one waiting request: its pages from index ``first`` on, valid for the first ``num_tokens`` tokens."""
+
+    rid: str
+    pages: list[int]
+    first: int
+    num_tokens: int
+
+    def __str__(self) -> str:
+        return f"host copy of request {self.rid}"
+
+
+class HostTier:
+    """Keeps and restores. ``count`` is told how many tokens moved, under a metric's name."""
+
+    name = "host"
+
+    def __init__(self, info: RunnerInfo, count: Callable[[str, int], None]) -> None:
+        self.allocator = PageAllocator(info.num_host_pages, info.page_size)
+        self._recompute_token_s = info.recompute_token_s
+        self._restore_token_s = info.restore_token_s
+        self._count = count
+        self._copies: dict[str, HostCopy] = {}
+        self._restored: list[HostCopy] = []
+        self._to_host: list[int] = []
+        self._to_device: list[int] = []
+
+    def books(self) -> Books:
+        """Free pages, and those that hold a copy or are still read by the next plan."""
+        held = sum(len(copy.pages) for copy in [*self._copies.values(), *self._restored])
+        return Books(self.allocator.available_pages, 0, 0, 0, held, self.allocator.num_pages)
+
+    def copies(self) -> list[HostCopy]:
+        """All holders of host pages, for audits."""
+        return [*self._copies.values(), *self._restored]
+
+    def offload_kv_cache(self, req: Request, first: int) -> bool:
+        """Copy the computed pages of a running request from index ``first`` on; whether there was room and it pays.
+
+        The copy happens in the next plan before anything is written, so the device pages may be given back at once.
+        """
+        num_tokens = min(req.computed, len(req.known) - 1)
+        last = pages_for(num_tokens, req.page_size)
+        if not 0 < last - first <= self.allocator.available_pages or not self._pays(num_tokens, last - first):
+            return False
+        copy = HostCopy(req.rid, [], first, num_tokens)
+        copy.pages = self.allocator.take(last - first, copy)
+        self._copies[req.rid] = copy
+        for device, host in zip(req.pages[first:last], copy.pages, strict=True):
+            self._to_host += (device, host)
+        self._count("kv_offloaded_tokens_total", num_tokens - first * req.page_size)
+        return True
+
+    def restorable(self, req: Request, num_cached: int) -> int:
+        """Tokens that ``restore`` would give when the cache holds the first ``num_cached`` pages; 0 for none."""
+        copy = self._copies.get(req.rid)
+        return copy.num_tokens if copy is not None and num_cached >= copy.first else 0
+
+    def restore(self, req: Request) -> None:
+        """Copy back into the request's own pages, which must cover the copy's tokens, and forget the copy."""
+        copy = self._copies.pop(req.rid)
+        for index in range(max(req.num_shared, copy.first), copy.first + len(copy.pages)):
+            self._to_device += (copy.pages[index - copy.first], req.pages[index])
+        self._restored.append(copy)  # its pages are read by the next plan and free after that
+        self._count("kv_restored_tokens_total", copy.num_tokens - req.num_shared * req.page_size)
+
+    def discard(self, req: Request) -> None:
+        """The copy is of no use: its request ended, or starts from a shorter prefix."""
+        copy = self._copies.pop(req.rid, None)
+        if copy is not None:
+            self.allocator.give(copy.pages, copy)
+
+    def take_copies(self) -> PageCopies | None:
+        """What the plan that is being made must move; host pages that were read by it are free for the next one."""
+        if not self._to_host and not self._to_device:
+            return None
+        copies = PageCopies(self._to_host, self._to_device)
+        self._to_host, self._to_device = [], []
+        for copy in self._restored:
+            self.allocator.give(copy.pages, copy)
+        self._restored = []
+        return copies
+
+    def _pays(self, num_tokens: int, num_pages: int) -> bool:
+        """Estimate: copying whole pages to the host and back against one prefill of all the tokens."""
+        return self._restore_token_s * num_pages * self.allocator.page_size < self._recompute_token_s * num_tokens
