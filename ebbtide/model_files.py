@@ -84,5 +84,7 @@ def _from_hub(model: str) -> ModelFiles:
         folder = snapshot_download(model, allow_patterns=patterns)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StartupError(f"MODEL {model!r} is no folder here and could not be fetched from the Hub: {reason}") from error
+        raise StartupError(
+            f"MODEL {model!r} is no folder here and could not be fetched from the Hub: {reason}"
+        ) from error
     return ModelFiles(name=model, directory=folder)
