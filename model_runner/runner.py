@@ -110,13 +110,13 @@ class ModelRunner:
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
-        """Compute a plan; on an accelerator, queue it. Raises PlanError, and then nothing has changed."""
+        """Compute a plan; on an accelerator, queue it. Raises PlanError for one that cannot be carried out."""
         if len(self._pending) == self.info.max_in_flight:
             raise PlanError(f"Plan {plan.number} comes while {len(self._pending)} others are uncollected.")
         if not plan.items:
             raise PlanError(f"Plan {plan.number} is empty.")
-        self._check_own_samples(plan)
         self._table.apply(plan.items)
+        self._check_own_samples(plan)
         for item in plan.items:
             if item.init is not None:
                 self._sampler.start_row(item.row, item.init)

@@ -158,9 +158,23 @@ def test_an_item_that_samples_nothing_yields_no_token(llama: ModelRunner) -> Non
     assert len(run(llama, PlanItem(0, 4, prompt[4:]))) == 1
 
 
+def test_bfloat16_stays_close_to_float32(tiny: Callable[[str], Path]) -> None:
+    params = SamplingParams(max_tokens=6, temperature=0, logprobs=0)
+    prompts = random_prompts((30, 9))
+    runs = [
+        Driver(load_runner(tiny("llama"), dtype=dtype), chunk=8).run(prompts, params)
+        for dtype in ("float32", "bfloat16")
+    ]
+    for exact, rounded in zip(*runs, strict=True):
+        assert exact.logprobs[0] is not None
+        assert rounded.logprobs[0] is not None
+        assert rounded.logprobs[0].logprob == pytest.approx(exact.logprobs[0].logprob, abs=0.3)
+
+
 @pytest.mark.parametrize(
     ("items", "sentence"),
     [
+        ([PlanItem(-1, 0, None, [0])], "There is no row -1"),
         ([PlanItem(8, 0, [5], [0], 0, True, init(1))], "There is no row 8"),
         ([PlanItem(0, 0, [5], [64], 0, True, init(1))], "outside the pool"),
         ([PlanItem(0, 0, [5], [-1], 0, True, init(1))], "outside the pool"),
