@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError
 from ebbtide.messages import RunnerInfo, TokenLogprob
-from ebbtide.plan import PlanItem, StepPlan, StepResult
+from ebbtide.plan import PageCopies, PlanItem, StepPlan, StepResult
 from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
+from .page_copies import checked_moves
 from .sim_sampling import SimRow, choose
 from .sim_script import SimScript
 
@@ -29,6 +30,10 @@ Slots = NDArray[np.uint64]
 CONTEXT_LENGTH = 32_768
 POOL_TOKENS = 65_536
 POISON = np.uint64(0xDEAD_BEEF_DEAD_BEEF)
+HOST_TOKEN_BYTES = 64 << 10  # what a token takes of --kv-offload-gb: 1 GiB holds 16,384
+# Made up, as nothing is computed or copied; restoring is the cheaper one, as it is on real devices.
+RECOMPUTE_TOKEN_S = 100e-6
+RESTORE_TOKEN_S = 10e-6
 TOKEN_BITS = 9  # enough for the vocabulary, so that a slot also tells its token
 
 
@@ -41,6 +46,7 @@ class SimShape:
     num_rows: int
     context_length: int = CONTEXT_LENGTH
     max_in_flight: int = 2
+    num_host_pages: int = 0
 
 
 class SimRunner:
@@ -58,25 +64,33 @@ class SimRunner:
             dtype="none",
             attention="sim",
             max_in_flight=shape.max_in_flight,
+            num_host_pages=shape.num_host_pages,
+            recompute_token_s=RECOMPUTE_TOKEN_S if shape.num_host_pages else 0.0,
+            restore_token_s=RESTORE_TOKEN_S if shape.num_host_pages else 0.0,
         )
         self._step_s = step_s
         self._script = script or SimScript({})
         self._slots: Slots = np.full((shape.num_pages, shape.page_size), POISON, dtype=np.uint64)
+        self._host: Slots = np.full((shape.num_host_pages, shape.page_size), POISON, dtype=np.uint64)
         max_pages = -(-shape.context_length // shape.page_size)
         # Read by place, so that the right pages in the wrong order are wrong too.
         self._weights: Slots = np.arange(max_pages * shape.page_size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         self._table = np.full((shape.num_rows, max_pages), -1, dtype=np.int64)
         self._rows: list[SimRow | None] = [None] * shape.num_rows
-        self._queue: deque[StepPlan | list[int]] = deque()
+        self._queue: deque[StepPlan | tuple[Slots, list[int]]] = deque()
 
     @classmethod
     def from_config(cls, config: RunnerConfig) -> SimRunner:
-        """The runner behind ``MODEL sim``: context 32,768, pool 65,536 tokens unless told otherwise."""
+        """The runner behind ``MODEL sim``: context 32,768, pool 65,536 tokens unless told otherwise.
+
+        The host tier holds as many tokens as ``kv_offload_gb`` GiB would at 64 KiB a token.
+        """
         shape = SimShape(
             num_pages=(config.max_total_tokens or POOL_TOKENS) // config.page_size,
             page_size=config.page_size,
             num_rows=config.max_running_requests,
             context_length=config.context_length or CONTEXT_LENGTH,
+            num_host_pages=int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.page_size,
         )
         script = SimScript.load(config.sim_script) if config.sim_script else None
         return cls(shape, step_s=config.sim_step_ms / 1000, script=script)
@@ -87,7 +101,11 @@ class SimRunner:
 
     def poison(self, pages: Sequence[int]) -> None:
         """Spoil pages after the plans submitted so far: a freed page must never be read again."""
-        self._queue.append(list(pages))
+        self._queue.append((self._slots, list(pages)))
+
+    def poison_host(self, pages: Sequence[int]) -> None:
+        """Spoil pages of the host tier after the plans submitted so far."""
+        self._queue.append((self._host, list(pages)))
 
     def collect(self) -> StepResult:
         """See ``Runner``."""
@@ -95,12 +113,15 @@ class SimRunner:
             entry = self._queue.popleft()
             if isinstance(entry, StepPlan):
                 break
-            self._slots[entry] = POISON
+            slots, pages = entry
+            slots[pages] = POISON
         if self._step_s:
             time.sleep(self._step_s)
         return self._execute(entry)
 
     def _execute(self, plan: StepPlan) -> StepResult:
+        if plan.copies is not None:
+            self._copy(plan.copies)
         for item in plan.items:
             self._prepare(item)
         self._write(plan.items)
@@ -116,6 +137,13 @@ class SimRunner:
             tokens.append(token)
             logprobs.append(logprob)
         return StepResult(plan.number, tokens, logprobs if any(logprobs) else None)
+
+    def _copy(self, copies: PageCopies) -> None:
+        to_host, to_device = checked_moves(
+            copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages
+        )
+        self._host[to_host.targets] = self._slots[to_host.sources]
+        self._slots[to_device.targets] = self._host[to_device.sources]
 
     def _prepare(self, item: PlanItem) -> None:
         """Check one item against row, table and pool; apply its page-table writes."""

@@ -12,7 +12,7 @@ from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.model_runner.sim_script import SimScript
-from ebbtide.plan import PlanItem, RowInit, StepPlan, StepResult
+from ebbtide.plan import PageCopies, PlanItem, RowInit, StepPlan, StepResult
 from ebbtide.vocabulary import SIM_EOS
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0.0)
@@ -174,3 +174,95 @@ def test_a_bad_script_is_one_sentence(tmp_path: Path, content: str | None) -> No
         path.write_text(content)
     with pytest.raises(StartupError, match="--sim-script"):
         SimScript.load(str(path))
+
+
+def host_runner(num_host_pages: int = 8) -> SimRunner:
+    return SimRunner(SimShape(num_pages=32, page_size=4, num_rows=4, context_length=64, num_host_pages=num_host_pages))
+
+
+def copy(sim: SimRunner, to_host: list[int], to_device: list[int], *items: PlanItem) -> StepResult:
+    sim.submit(StepPlan(0, list(items), PageCopies(to_host, to_device)))
+    return sim.collect()
+
+
+def resumed(pages: list[int]) -> PlanItem:
+    """The row comes back on other pages, with its last known token to compute."""
+    return PlanItem(2, len(PROMPT), [65], pages, 0, True, RowInit(GREEDY, len(PROMPT)))
+
+
+def test_what_went_to_the_host_and_back_is_what_was_computed() -> None:
+    straight, moved = host_runner(), host_runner()
+    for sim in (straight, moved):
+        first_token(sim, list(range(6)), PROMPT)
+    result = copy(moved, [page for pair in zip(range(6), (7, 0, 5, 1, 6, 2), strict=True) for page in pair], [])
+    assert (result.tokens, result.logprobs) == ([], None)
+    moved.poison(range(6))
+    back = [page for pair in zip((7, 0, 5, 1, 6, 2), range(20, 26), strict=True) for page in pair]
+    told = step(straight, PlanItem(0, len(PROMPT), [65])).tokens
+    assert copy(moved, [], back, resumed(list(range(20, 26)))).tokens == told
+
+
+@pytest.mark.parametrize("lost", range(6))
+def test_a_host_page_that_was_spoiled_or_never_written_changes_the_text(lost: int) -> None:
+    sim, straight = host_runner(), host_runner()
+    for each in (sim, straight):
+        first_token(each, list(range(6)), PROMPT)
+    told = step(straight, PlanItem(0, len(PROMPT), [65])).tokens
+    there = [page for number in range(6) for page in (number, number) if number != lost]
+    back = [page for number in range(6) for page in (number, number + 20)]
+    copy(sim, there, [])
+    assert copy(sim, [], back, resumed(list(range(20, 26)))).tokens != told, "never written"
+    copy(sim, [lost, lost], [])
+    sim.poison_host([lost])
+    assert copy(sim, [], back, resumed(list(range(20, 26)))).tokens != told, "spoiled"
+
+
+def test_copies_come_before_writes_and_those_to_the_host_before_those_back() -> None:
+    """One plan saves a page, brings back what it just saved, and lets another row write over the old page."""
+    sim, straight = host_runner(), host_runner()
+    for each in (sim, straight):
+        first_token(each, list(range(6)), PROMPT)
+    told = step(straight, PlanItem(0, len(PROMPT), [65])).tokens
+    other = PlanItem(1, 0, [66, 67], [0], 0, False, RowInit(GREEDY, 3))
+    back = resumed([30, 1, 2, 3, 4, 5])
+    assert copy(sim, [0, 3], [3, 30], other, back).tokens == told
+
+
+@pytest.mark.parametrize(
+    ("to_host", "to_device"),
+    [
+        ([32, 0], []),
+        ([-1, 0], []),
+        ([0, 8], []),
+        ([0, -1], []),
+        ([], [8, 0]),
+        ([], [0, 32]),
+        ([0], []),
+        ([], [0, 1, 2]),
+        ([0, 1, 2, 1], []),
+        ([], [0, 5, 1, 5]),
+    ],
+)
+def test_copies_that_reach_outside_or_collide_are_refused_before_any_is_made(
+    to_host: list[int], to_device: list[int]
+) -> None:
+    sim, straight = host_runner(), host_runner()
+    for each in (sim, straight):
+        first_token(each, list(range(6)), PROMPT)
+    with pytest.raises(PlanError, match="cop"):
+        copy(sim, to_host, [7, 1, *to_device] if to_device else [])
+    assert step(sim, PlanItem(0, len(PROMPT), [65])) == step(straight, PlanItem(0, len(PROMPT), [65]))
+
+
+def test_without_a_host_tier_nothing_can_be_copied_and_nothing_is_promised() -> None:
+    sim = host_runner(0)
+    assert (sim.info.num_host_pages, sim.info.recompute_token_s, sim.info.restore_token_s) == (0, 0.0, 0.0)
+    with pytest.raises(PlanError):
+        copy(sim, [0, 0], [])
+
+
+def test_the_flag_sizes_the_host_tier() -> None:
+    config = RunnerConfig(page_size=16, kv_offload_gb=0.5)
+    info = SimRunner.from_config(config).info
+    assert info.num_host_pages == 512, "8,192 tokens of 64 KiB"
+    assert 0 < info.restore_token_s < info.recompute_token_s
