@@ -132,8 +132,8 @@ class Scheduler:
         """Queue the first choice; the others wait until its prompt is computed, so that it is computed once."""
         choices = [self._request(message, index, rid, now) for index, rid in enumerate(message.rids)]
         first = choices[0]
-        if not fits(first.prompt_len, message.sampling.max_tokens, self._info):
-            self._refuse(choices, *self._too_long(first))
+        if not first.prompt_len or not fits(first.prompt_len, message.sampling.max_tokens, self._info):
+            self._refuse(choices, *self._unfit(first))
             return
         limit = self.state.limits.max_queued_requests
         if limit is not None and self.state.num_queued - len(self.state.free_rows) > limit:
@@ -168,8 +168,10 @@ class Scheduler:
         self.state.requests[rid] = req
         return req
 
-    def _too_long(self, req: Request) -> tuple[int, str, str]:
-        """The front checks before it sends; this is for a pool that has shrunk since."""
+    def _unfit(self, req: Request) -> tuple[int, str, str]:
+        """Why it can never run. The front checks before it sends; nothing that cannot run may block the queue."""
+        if not req.prompt_len:
+            return 400, "invalid_value", "The prompt is empty."
         capacity = self.state.pool.capacity * self.state.pool.page_size
         text = f"The prompt has {req.prompt_len} tokens and the KV pool holds {capacity}."
         return 400, "context_length_exceeded", text

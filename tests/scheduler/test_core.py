@@ -185,6 +185,14 @@ def test_a_request_larger_than_the_pool_is_refused_and_holds_up_nobody() -> None
     assert outcomes["fits"].finish == "length"
 
 
+def test_an_empty_prompt_is_refused_and_holds_up_nobody() -> None:
+    world = World()
+    world.generate("empty", [], greedy(2))
+    world.generate("fits", text("y"), greedy(1))
+    outcomes = world.run()
+    assert (outcomes["empty"].aborts[0].status, outcomes["fits"].finish) == (400, "length")
+
+
 @OVERLAP
 def test_a_request_that_outgrows_the_pool_gets_500_after_every_token_that_fits(overlap: int) -> None:
     world = World(Shape(num_pages=8, overlap=overlap))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ebbtide.messages import AbortReq, GenerateReq, SamplingParams, TokenItem, ToScheduler
+from ebbtide.messages import AbortReq, GenerateReq, PressureEvent, SamplingParams, TokenItem, ToScheduler
 from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.invariant_checker import InvariantChecker
@@ -44,6 +44,9 @@ class Shape:
     overlap: int = 1
     cache: bool = True
     max_retractions: int = 3
+    retract_policy: str = "length"
+    retract_interval: int = 0
+    max_queued: int | None = None
     context_length: int = 4096
     conservativeness: float = 1.0
 
@@ -66,10 +69,14 @@ class World:
             schedule_policy=shape.policy,
             schedule_conservativeness=shape.conservativeness,
             max_retractions=shape.max_retractions,
+            retract_policy=shape.retract_policy,
+            test_retract_interval=shape.retract_interval,
+            max_queued_requests=shape.max_queued,
         )
         self.scheduler = Scheduler(self.pool, self.runner.info, limits)
         self.checker = InvariantChecker(self.scheduler.state)
         self.outcomes: dict[str, Outcome] = {}
+        self.events: list[PressureEvent] = []
         self.steps = 0
         self.turns = 0
         self.inbox: deque[ToScheduler] = deque()
@@ -126,6 +133,7 @@ class World:
         output = self.scheduler.take_output()
         for item in output.items:
             self._take(item)
+        self.events += output.events
         for abort in output.aborts:
             self.outcomes.setdefault(abort.rid, Outcome()).aborts.append(abort)
 

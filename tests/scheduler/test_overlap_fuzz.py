@@ -1,0 +1,94 @@
+"""Two plans in flight, and everything that can happen between dispatch and collect, for 10,000 steps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ebbtide.messages import AbortReq, SamplingParams
+
+from .world import Outcome, Shape, World, greedy, text
+
+REQUESTS = 5
+
+
+def solo(prompt: list[int], sampling: SamplingParams) -> list[int]:
+    world = World(Shape(num_pages=2000, num_rows=1, chunk=4096, cache=False))
+    world.generate("solo", prompt, sampling)
+    return world.run()["solo"].tokens
+
+
+class Fuzz:
+    """A world in which dispatch and collect alternate at random, and the requests that are open in it."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self.rng = random.Random(seed)
+        self.steps = steps
+        shape = Shape(num_pages=26, num_rows=4, chunk=8, overlap=2, conservativeness=0.02, retract_interval=7)
+        self.world = World(shape)
+        self.known: dict[str, list[int]] = {}
+        self.open: dict[str, tuple[list[int], SamplingParams]] = {}
+        self.serial = 0
+
+    def run(self) -> World:
+        """Until all steps are over and every request has ended."""
+        while self.world.steps < self.steps or self.open:
+            self.world.turns = 0
+            self.arrive()
+            self.act()
+            self.judge()
+        self.world.run()
+        return self.world
+
+    def arrive(self) -> None:
+        """Keep a few requests open."""
+        rng = self.rng
+        while len(self.open) < REQUESTS and self.world.steps < self.steps:
+            prompt = text(f"{rng.randint(0, 3)} " + "w" * rng.randint(0, 30))
+            sampling = greedy(rng.randint(1, 30), ignore_eos=rng.random() < 0.5)
+            self.world.generate(f"r{self.serial}", prompt, sampling)
+            self.open[f"r{self.serial}"] = (prompt, sampling)
+            self.serial += 1
+
+    def act(self) -> None:
+        """Abort, dispatch and collect, each or not."""
+        rng, world = self.rng, self.world
+        action = rng.random()
+        if action < 0.04 and self.open:
+            world.send(AbortReq(rng.choice(list(self.open)), "client"))
+        if action < 0.6:
+            world.receive()
+            world.dispatch()
+        if world.scheduler.num_in_flight and rng.random() < 0.7:
+            world.collect()
+        world.read()
+
+    def judge(self) -> None:
+        """Whoever ended did so once, with the tokens of a run of its own."""
+        for rid in [rid for rid in self.open if self.world.outcomes.get(rid, Outcome()).finish]:
+            prompt, sampling = self.open.pop(rid)
+            outcome = self.world.outcomes.pop(rid)
+            key = f"{prompt}{sampling}"
+            if key not in self.known:
+                self.known[key] = solo(prompt, sampling)
+            tokens = self.known[key]
+            assert outcome.ends == 1
+            assert outcome.tokens == (tokens[: len(outcome.tokens)] if outcome.finish == "abort" else tokens)
+
+
+def fuzz(seed: int, steps: int) -> None:
+    totals = Fuzz(seed, steps).run().scheduler.state.metrics.totals
+    assert totals["num_retracted_requests_total"] > steps // 40
+    assert totals["num_aborted_requests_total{reason=client}"] > steps // 200
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_position_gets_exactly_one_token_whatever_happens_in_between(seed: int) -> None:
+    fuzz(seed, 1500)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_every_position_gets_exactly_one_token_for_ten_thousand_steps(seed: int) -> None:
+    fuzz(seed, 10_000)
