@@ -113,6 +113,8 @@ class ModelRunner:
         """Compute a plan; on an accelerator, queue it. Raises PlanError for one that cannot be carried out."""
         if len(self._pending) == self.info.max_in_flight:
             raise PlanError(f"Plan {plan.number} comes while {len(self._pending)} others are uncollected.")
+        if plan.copies is not None:
+            raise PlanError(f"Plan {plan.number} copies pages to or from the host; this runner holds none there.")
         if not plan.items:
             raise PlanError(f"Plan {plan.number} is empty.")
         self._table.apply(plan.items)

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.runner import ModelRunner
-from ebbtide.plan import PlanItem, RowInit, StepPlan
+from ebbtide.plan import PageCopies, PlanItem, RowInit, StepPlan
 
 from .checkpoints import NATIVE, write_checkpoint
 from .driver import Driver, load_runner
@@ -189,6 +189,12 @@ def test_bfloat16_stays_close_to_float32(tiny: Callable[[str], Path]) -> None:
 def test_a_plan_that_reaches_outside_is_refused(llama: ModelRunner, items: list[PlanItem], sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
         llama.submit(StepPlan(0, items))
+
+
+def test_page_copies_are_refused_and_not_ignored(llama: ModelRunner) -> None:
+    item = PlanItem(0, 0, [5], [0], 0, True, init(1))
+    with pytest.raises(PlanError, match="holds none there"):
+        llama.submit(StepPlan(0, [item], copies=PageCopies(to_host=[0, 0])))
 
 
 def test_plans_are_collected_once(llama: ModelRunner) -> None:
