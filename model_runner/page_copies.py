@@ -10,27 +10,34 @@ from ebbtide.plan import PageCopies
 
 
 @dataclass(frozen=True, slots=True)
-class PageMoves:
+class OneWay:
     """Page ``sources[i]`` goes to page ``targets[i]``; no target comes twice."""
 
     sources: list[int]
     targets: list[int]
 
 
-def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) -> tuple[PageMoves, PageMoves]:
+@dataclass(frozen=True, slots=True)
+class PageMoves:
+    """The copies of a plan in their order: first all to the host, then all back."""
+
+    to_host: OneWay
+    to_device: OneWay
+
+
+def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) -> PageMoves:
     """What goes to the host and what comes back. PlanError for a number outside, or two copies onto one page."""
-    return (
-        _moves(copies.to_host, "to the host", num_pages, num_host_pages),
-        _moves(copies.to_device, "to the device", num_host_pages, num_pages),
+    return PageMoves(
+        to_host=_one_way(copies.to_host, "to the host", num_pages, num_host_pages),
+        to_device=_one_way(copies.to_device, "to the device", num_host_pages, num_pages),
     )
 
 
-def _moves(flat: Sequence[int], way: str, num_sources: int, num_targets: int) -> PageMoves:
+def _one_way(flat: Sequence[int], way: str, num_sources: int, num_targets: int) -> OneWay:
     if len(flat) % 2:
         raise PlanError(f"The copies {way} are not pairs: there are {len(flat)} numbers.")
-    moves = PageMoves(list(flat[::2]), list(flat[1::2]))
-    for number in range(len(moves.sources)):
-        source, target = moves.sources[number], moves.targets[number]
+    moves = OneWay(list(flat[::2]), list(flat[1::2]))
+    for source, target in zip(moves.sources, moves.targets, strict=True):
         if not (0 <= source < num_sources and 0 <= target < num_targets):
             raise PlanError(
                 f"A copy {way} from page {source} of {num_sources} to page {target} of {num_targets} reaches outside."

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -14,13 +15,16 @@ from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import RunnerInfo, TokenLogprob
 from ebbtide.model_files import ModelFiles
-from ebbtide.plan import StepPlan, StepResult
+from ebbtide.plan import PageCopies, StepPlan, StepResult
 
 from .attention import AttentionBackend, choose_backend
 from .context import longest_context
+from .copy_costs import measure_costs
+from .host_tier import HostTier, bytes_per_page, host_pages
 from .kv_pool import KVPool
 from .memory import PoolBudget, free_memory, pool_limit, set_num_threads
 from .models import Model, check_architecture, load_model
+from .page_copies import PageMoves, checked_moves
 from .page_table import PageTable, gather_inputs
 from .placement import choose_device, choose_dtype
 from .sampler import Logprobs, Pick, Sampler
@@ -62,6 +66,7 @@ class ModelRunner:
 
     def __init__(self, model: Model, attention: AttentionBackend, table: PageTable, info: RunnerInfo) -> None:
         self.info = info
+        self._host: HostTier | None = None
         self._model = model
         self._attention = attention
         self._table = table
@@ -106,27 +111,21 @@ class ModelRunner:
             attention=backend,
             max_in_flight=1 if device.type == "cpu" else 2,
         )
-        return cls(model, module.build(pool), table, info)
+        return cls(model, module.build(pool), table, info)._with_host_tier(pool, config, progress)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
-        """Compute a plan; on an accelerator, queue it. Raises PlanError for one that cannot be carried out."""
+        """Copy and compute; on an accelerator, queue that. Raises PlanError for a plan that cannot be carried out."""
         if len(self._pending) == self.info.max_in_flight:
             raise PlanError(f"Plan {plan.number} comes while {len(self._pending)} others are uncollected.")
-        if plan.copies is not None:
-            raise PlanError(f"Plan {plan.number} copies pages to or from the host; this runner holds none there.")
-        if not plan.items:
+        if not plan.items and plan.copies is None:
             raise PlanError(f"Plan {plan.number} is empty.")
+        moves = None if plan.copies is None else self._checked_moves(plan.copies)
         self._table.apply(plan.items)
         self._check_own_samples(plan)
-        for item in plan.items:
-            if item.init is not None:
-                self._sampler.start_row(item.row, item.init)
-                self._has_sample[item.row] = False
-        batch = gather_inputs(plan, self._table, self._last_tokens)
-        self._attention.plan(batch)
-        logits = self._model.forward(batch, self._attention)
-        self._pending.append(self._sample(plan, logits))
+        if moves is not None and self._host is not None:
+            self._host.carry_out(moves)
+        self._pending.append(self._compute(plan) if plan.items else self._nothing(plan))
 
     def collect(self) -> StepResult:
         """The result of the oldest uncollected plan; waits for it."""
@@ -136,6 +135,35 @@ class ModelRunner:
         tokens = pending.tokens.wait().tolist()
         logprobs = None if pending.logprobs is None else _token_logprobs(pending.logprobs, len(tokens))
         return StepResult(pending.number, tokens, logprobs)
+
+    def _with_host_tier(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
+        """This runner with the host tier that it was told to have, and what that saves; itself when there is none."""
+        num_pages = host_pages(config.kv_offload_gb, bytes_per_page(pool), free_memory(torch.device("cpu")))
+        if num_pages:
+            progress(f"host tier of {num_pages * pool.page_size} tokens, {config.kv_offload_gb:g} GiB")
+            self._host = HostTier(pool, num_pages)
+            self.info = msgspec.structs.replace(self.info, num_host_pages=num_pages)
+            costs = measure_costs(self)
+            self.info = msgspec.structs.replace(
+                self.info, recompute_token_s=costs.recompute_token_s, restore_token_s=costs.restore_token_s
+            )
+        return self
+
+    def _checked_moves(self, copies: PageCopies) -> PageMoves:
+        return checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
+
+    def _compute(self, plan: StepPlan) -> PendingResult:
+        for item in plan.items:
+            if item.init is not None:
+                self._sampler.start_row(item.row, item.init)
+                self._has_sample[item.row] = False
+        batch = gather_inputs(plan, self._table, self._last_tokens)
+        self._attention.plan(batch)
+        return self._sample(plan, self._model.forward(batch, self._attention))
+
+    def _nothing(self, plan: StepPlan) -> PendingResult:
+        """The result of a plan that only copies; on an accelerator, not before the copies are made."""
+        return PendingResult(plan.number, HostCopy(self._last_tokens[:0]), None)
 
     def _check_own_samples(self, plan: StepPlan) -> None:
         for item in plan.items:

@@ -139,11 +139,9 @@ class SimRunner:
         return StepResult(plan.number, tokens, logprobs if any(logprobs) else None)
 
     def _copy(self, copies: PageCopies) -> None:
-        to_host, to_device = checked_moves(
-            copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages
-        )
-        self._host[to_host.targets] = self._slots[to_host.sources]
-        self._slots[to_device.targets] = self._host[to_device.sources]
+        moves = checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
+        self._host[moves.to_host.targets] = self._slots[moves.to_host.sources]
+        self._slots[moves.to_device.targets] = self._host[moves.to_device.sources]
 
     def _prepare(self, item: PlanItem) -> None:
         """Check one item against row, table and pool; apply its page-table writes."""

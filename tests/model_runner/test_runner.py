@@ -193,7 +193,7 @@ def test_a_plan_that_reaches_outside_is_refused(llama: ModelRunner, items: list[
 
 def test_page_copies_are_refused_and_not_ignored(llama: ModelRunner) -> None:
     item = PlanItem(0, 0, [5], [0], 0, True, init(1))
-    with pytest.raises(PlanError, match="holds none there"):
+    with pytest.raises(PlanError, match="reaches outside"):
         llama.submit(StepPlan(0, [item], copies=PageCopies(to_host=[0, 0])))
 
 

@@ -1,0 +1,79 @@
+"""Host memory that keeps K/V pages of requests that gave way. Knows pages by number, not who holds them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ebbtide.errors import StartupError
+
+from .kv_pool import KVPool
+from .page_copies import PageMoves
+
+GIB = 1 << 30
+MIB = 1 << 20
+HOST_SHARE = 0.9  # of the free memory: pinned pages cannot be swapped out when something else needs room
+# Pinned memory comes in powers of two, so one large piece could take twice its size.
+SLAB_BYTES = GIB
+
+
+class HostTier:
+    """K and V of ``num_pages`` pages like those of ``pool``; pinned when the pool is on an accelerator.
+
+    All of it is allocated and written at construction. StartupError when the system does not give it.
+    """
+
+    def __init__(self, pool: KVPool, num_pages: int) -> None:
+        self.num_pages = num_pages
+        num_parts = pool.shape.num_layers * 2  # K and V of each layer
+        self._device_pages = pool.data.view(num_parts, pool.num_pages, -1)  # [parts, pages, numbers of a page's part]
+        self._slab_pages = max(1, SLAB_BYTES // bytes_per_page(pool))
+        part_size = self._device_pages.shape[2]
+        try:
+            self._slabs = [
+                _touched((min(self._slab_pages, num_pages - first), num_parts, part_size), pool)
+                for first in range(0, num_pages, self._slab_pages)
+            ]
+        except RuntimeError as error:
+            raise StartupError(f"The host memory of --kv-offload-gb could not be had: {error}") from error
+
+    def carry_out(self, moves: PageMoves) -> None:
+        """Copy pages, in order with what is queued on the device: nothing here waits for it."""
+        for source, target in zip(moves.to_host.sources, moves.to_host.targets, strict=True):
+            self._page(target).copy_(self._device_pages[:, source], non_blocking=True)
+        for source, target in zip(moves.to_device.sources, moves.to_device.targets, strict=True):
+            self._device_pages[:, target].copy_(self._page(source), non_blocking=True)
+
+    def _page(self, number: int) -> Tensor:
+        """One host page, [parts, numbers of a page's part], contiguous: one transfer carries all layers."""
+        return self._slabs[number // self._slab_pages][number % self._slab_pages]
+
+
+def bytes_per_page(pool: KVPool) -> int:
+    """Bytes of one page over all layers."""
+    return pool.shape.token_bytes(pool.dtype) * pool.page_size
+
+
+def host_pages(kv_offload_gb: float, page_bytes: int, free_bytes: int) -> int:
+    """Pages of a host tier of ``kv_offload_gb`` GiB; 0 when it is off.
+
+    free_bytes: of host memory now. StartupError when it would not fit, or hold not one page.
+    """
+    if not kv_offload_gb:
+        return 0
+    count = int(kv_offload_gb * GIB) // page_bytes
+    if count == 0:
+        raise StartupError(
+            f"--kv-offload-gb {kv_offload_gb:.10g} holds not one page of {page_bytes / MIB:.2f} MiB; give more or 0."
+        )
+    room = int(free_bytes * HOST_SHARE)
+    if count * page_bytes > room:
+        raise StartupError(
+            f"--kv-offload-gb {kv_offload_gb:.10g} does not fit: {free_bytes / GIB:.2f} GiB of host memory are free, "
+            f"and {room / GIB:.2f} GiB may be taken."
+        )
+    return count
+
+
+def _touched(size: tuple[int, int, int], pool: KVPool) -> Tensor:
+    return torch.empty(size, dtype=pool.dtype, pin_memory=pool.device.type != "cpu").fill_(0)
