@@ -14,6 +14,9 @@ from ebbtide.plan import pages_for
 
 from .world import Outcome, Shape, World, greedy, text
 
+LOOSE = 700  # max_tokens far beyond what is said
+CONTEXT = 3500  # max_tokens of a client that names none: the rest of the context
+
 
 @dataclass(frozen=True)
 class Arrival:
@@ -97,26 +100,27 @@ def trimmed_prefixes() -> list[Arrival]:
 
 def random_sampling(rng: random.Random) -> SamplingParams:
     """Every kind of sampling state that could be lost on the way."""
-    max_tokens = rng.randint(1, 90)
+    max_tokens = rng.choice([rng.randint(1, 90), rng.randint(1, 90), LOOSE, CONTEXT])
+    ends = {"stop_token_ids": tuple(rng.sample(range(32, 127), 4))} if max_tokens > 90 else {}
     kinds: list[dict[str, object]] = [
         {"temperature": 0.0},
-        {"temperature": 0.0, "ignore_eos": True},
+        {"temperature": 0.0, "ignore_eos": not ends},
         {"temperature": 0.8, "seed": rng.randint(-(2**62), 2**62), "top_k": rng.choice([0, 5]), "top_p": 0.9},
         {"temperature": 0.0, "frequency_penalty": 1.5, "presence_penalty": 0.5, "repetition_penalty": 1.2},
-        {"temperature": 0.0, "min_tokens": rng.randint(0, max_tokens), "logprobs": 2},
-        {"temperature": 0.0, "stop_token_ids": tuple(rng.sample(range(32, 127), 3))},
-        {"temperature": 1.0, "seed": 7, "logit_bias": {65: 100.0, 66: -100.0}, "min_p": 0.02},
+        {"temperature": 0.0, "min_tokens": rng.randint(0, min(max_tokens, 90)), "logprobs": 2},
+        {"temperature": 0.0, "stop_token_ids": tuple(rng.sample(range(32, 127), 4))},
+        {"temperature": 1.0, "seed": 7, "logit_bias": {66: -100.0} if ends else {65: 100.0}, "min_p": 0.02},
     ]
-    return SamplingParams(max_tokens=max_tokens, **rng.choice(kinds))  # type: ignore[arg-type]
+    return SamplingParams(max_tokens=max_tokens, **(ends | rng.choice(kinds)))  # type: ignore[arg-type]
 
 
-def demand(load: list[Arrival], page_size: int) -> int:
-    """Pages that the largest request needs alone; a follow-up counts as everything before it."""
-    longest: dict[str, int] = {}
-    for arrival in load:
-        before = longest.get(arrival.follows, 0) if arrival.follows else 0
-        longest[arrival.rid] = before + len(arrival.prompt) + arrival.sampling.max_tokens
-    return max(pages_for(length, page_size) for length in longest.values())
+def demand(world: World) -> int:
+    """Pages that the largest request of a finished run needs alone: refusal and capacity count at least two tokens."""
+    size = world.shape.page_size
+    return max(
+        pages_for(world.prompts[rid.split(".")[0]] + max(len(outcome.tokens), 2) - 1, size)
+        for rid, outcome in world.outcomes.items()
+    )
 
 
 def play(load: list[Arrival], shape: Shape) -> World:
@@ -130,6 +134,7 @@ def play(load: list[Arrival], shape: Shape) -> World:
             waiting.remove(arrival)
             prompt = _prompt(arrival, prompts, world.outcomes)
             prompts[arrival.rid] = prompt
+            world.prompts[arrival.rid] = len(prompt)
             world.send(
                 GenerateReq(
                     rids=arrival.rids,

@@ -58,5 +58,5 @@ def test_endless_short_arrivals_cannot_keep_a_long_prompt_out(bound: int) -> Non
     assert world.outcomes["long"].finish == "length"
     assert len(world.outcomes["long"].tokens) == 40
     outcomes = world.run()
-    spent = [outcome.pressure.num_retractions for outcome in outcomes.values() if outcome.pressure]  # type: ignore[attr-defined]
+    spent = [outcome.pressure.num_retractions for outcome in outcomes.values() if outcome.pressure]
     assert max(spent, default=0) <= bound

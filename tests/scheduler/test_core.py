@@ -226,8 +226,8 @@ def test_retracted_requests_conserve_counters_and_report_their_cost() -> None:
     for rid in "abc":
         assert outcomes[rid].tokens == alone(text(f"{rid} prompt"), greedy(30, ignore_eos=True)).tokens
     spent = [outcome.pressure for outcome in outcomes.values() if outcome.pressure is not None]
-    assert sum(entry.num_retractions for entry in spent) == totals["num_retracted_requests_total"]  # type: ignore[attr-defined]
-    assert sum(entry.recomputed_tokens for entry in spent) == totals["num_recomputed_tokens_total"]  # type: ignore[attr-defined]
+    assert sum(entry.num_retractions for entry in spent) == totals["num_retracted_requests_total"]
+    assert sum(entry.recomputed_tokens for entry in spent) == totals["num_recomputed_tokens_total"]
     assert totals["cached_tokens_total"] == 0  # finding its own past is no cache hit
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ebbtide.messages import AbortReq, GenerateReq, PressureEvent, SamplingParams, TokenItem, ToScheduler
+from ebbtide.messages import AbortReq, GenerateReq, PressureEvent, PressureUsage, SamplingParams, TokenItem, ToScheduler
 from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.invariant_checker import InvariantChecker
@@ -29,7 +29,7 @@ class Outcome:
     aborts: list[AbortReq] = field(default_factory=list)
     cached_tokens: int = 0
     ends: int = 0
-    pressure: object = None
+    pressure: PressureUsage | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Shape:
     retract_policy: str = "length"
     retract_interval: int = 0
     max_queued: int | None = None
+    host_pages: int = 0
     context_length: int = 4096
     conservativeness: float = 1.0
 
@@ -56,7 +57,9 @@ class World:
 
     def __init__(self, shape: Shape | None = None) -> None:
         self.shape = shape = shape or Shape()
-        sim = SimShape(shape.num_pages, shape.page_size, shape.num_rows, shape.context_length, shape.overlap)
+        sim = SimShape(
+            shape.num_pages, shape.page_size, shape.num_rows, shape.context_length, shape.overlap, shape.host_pages
+        )
         self.runner = SimRunner(sim)
         self._freed: list[int] = []
         self.allocator = PageAllocator(shape.num_pages, shape.page_size, on_free=self._freed.extend)
@@ -76,8 +79,10 @@ class World:
         self.scheduler = Scheduler(self.pool, self.runner.info, limits)
         self.checker = InvariantChecker(self.scheduler.state)
         self.outcomes: dict[str, Outcome] = {}
+        self.prompts: dict[str, int] = {}  # prompt lengths, for loads that keep them
         self.events: list[PressureEvent] = []
         self.steps = 0
+        self.peak_pages = 0  # most pages that running requests held at once
         self.turns = 0
         self.inbox: deque[ToScheduler] = deque()
 
@@ -125,6 +130,7 @@ class World:
         """Settle the oldest step and read what it produced."""
         self.scheduler.settle(self.runner.collect())
         self.steps += 1
+        self.peak_pages = max(self.peak_pages, self.pool.uncached)
         self.read()
         self.checker.self_check_during_busy()
 
