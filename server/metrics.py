@@ -43,12 +43,19 @@ class _Snapshots:
                 self._before[key] = self._before.get(key, 0.0) + self._last[key]
             self._last[key] = total
 
+    def total(self, key: str) -> float:
+        """One total over all scheduler lives."""
+        return self._before.get(key, 0.0) + self._last.get(key, 0.0)
+
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens that were cached."""
+        return self.total("cached_tokens_total") / max(self.total("prompt_tokens_total"), 1.0)
+
     def collect(self) -> Iterator[Metric]:
         """All series, one family per name."""
         own = {name: read() for name, read in self.front_gauges.items()}
         yield from self._families(GaugeMetricFamily, {**self.gauges, **own})
-        totals = {key: self._before.get(key, 0.0) + last for key, last in self._last.items()}
-        yield from self._families(CounterMetricFamily, totals)
+        yield from self._families(CounterMetricFamily, {key: self.total(key) for key in self._last})
 
     def _families(self, kind: Any, values: dict[str, float]) -> Iterable[Metric]:
         families: dict[str, Any] = {}
@@ -72,6 +79,7 @@ class FrontMetrics:
         self._registry = CollectorRegistry(auto_describe=False)
         self._snapshots = _Snapshots(model_name)
         self._registry.register(self._snapshots)
+        self.gauge("cache_hit_rate", self._snapshots.hit_rate)
         self._histograms: dict[str, Histogram] = {}
         for name in HISTOGRAM_TEXTS:
             self._histogram(name)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ebbtide.messages import Stats
+from ebbtide.server.metric_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, TOTAL_TEXTS
 from ebbtide.server.metrics import FrontMetrics
 
 
@@ -48,6 +52,13 @@ def test_totals_go_on_over_a_new_scheduler(metrics: FrontMetrics) -> None:
     assert read(metrics)["generation_tokens_total"] == 8 + 3 + 1
 
 
+def test_the_hit_rate_is_that_of_all_prompt_tokens_so_far(metrics: FrontMetrics) -> None:
+    assert read(metrics)["cache_hit_rate"] == 0
+    for prompt, cached in ((100, 20), (300, 140), (100, 60)):  # the last one is a new scheduler's
+        metrics.take(Stats({}, {"prompt_tokens_total": prompt, "cached_tokens_total": cached}, {}))
+    assert read(metrics)["cache_hit_rate"] == 200 / 400
+
+
 def test_the_load_reads_zero_without_a_scheduler_and_totals_stay(metrics: FrontMetrics) -> None:
     metrics.take(Stats({"num_running_reqs": 3, "num_queue_reqs": 2}, {"prompt_tokens_total": 7}, {}))
     metrics.scheduler_gone()
@@ -66,6 +77,7 @@ def test_the_pool_of_a_scheduler_that_is_gone_reads_zero_too(metrics: FrontMetri
 NAMES_AT_START = """
     num_running_reqs num_queue_reqs num_retracted_reqs token_usage gen_throughput
     num_retracted_requests num_retracted_input_tokens num_retracted_output_tokens num_recomputed_tokens
+    kv_offloaded_tokens kv_restored_tokens cache_hit_rate
     num_resumed_requests num_ended_while_retracted num_preempted_requests num_aborted_requests num_requests
     prompt_tokens cached_tokens generation_tokens evicted_tokens kv_invariant_violations
     retractions_per_request retract_resume_seconds time_to_first_token_seconds inter_token_latency_seconds
@@ -74,7 +86,7 @@ NAMES_AT_START = """
 POOL_PARTS = ("available", "evictable", "protected", "session_held", "uncached", "quarantined")
 LATER = [
     *(f"kv_{part}_tokens" for part in POOL_PARTS),
-    *("new_token_ratio", "max_total_num_tokens", "cache_hit_rate"),
+    *("new_token_ratio", "max_total_num_tokens"),
     *("num_streaming_sessions", "streaming_session_held_tokens", "watchdog_last_progress_seconds"),
 ]
 
@@ -89,6 +101,16 @@ def test_every_series_is_there_from_the_start_and_says_what_it_is(metrics: Front
         assert family.documentation.endswith(".")
         assert len(family.documentation) > 15
         assert family.documentation.lower().rstrip(".") != words, "that only repeats the name"
+
+
+def test_every_series_that_the_scheduler_sends_has_a_sentence() -> None:
+    names = set()
+    for file in (Path(__file__).resolve().parents[2] / "scheduler").rglob("*.py"):
+        names |= set(
+            re.findall(r'"([a-z_]+(?:_total|_seconds|_per_request|_reqs|_tokens))["{]', file.read_text("utf-8"))
+        )
+    assert len(names) > 20
+    assert names - {*GAUGE_TEXTS, *TOTAL_TEXTS, *HISTOGRAM_TEXTS} == set()
 
 
 def test_an_event_with_a_reason_shows_as_a_rise(metrics: FrontMetrics) -> None:
