@@ -31,6 +31,8 @@ class PlanItem(Part, frozen=True):
     start: position of the first token. tokens: their ids, or None for "one token: your own last sample".
     pages: before computing, write these page numbers into the row's page table from ``page_index`` on.
     samples: whether the last token's logits are sampled. init: only on the first item of an admission.
+    mask: b"" for none, else one bit a token id, least significant bit first: the ids that may be sampled. A row whose
+    mask depends on a token that is not collected yet has no item in the plan.
     """
 
     row: int
@@ -40,6 +42,7 @@ class PlanItem(Part, frozen=True):
     page_index: int = 0
     samples: bool = True
     init: RowInit | None = None
+    mask: bytes = b""
 
 
 class PageCopies(Part, frozen=True):

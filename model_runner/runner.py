@@ -173,7 +173,7 @@ class ModelRunner:
     def _sample(self, plan: StepPlan, logits: Tensor) -> PendingResult:
         sampling = [item for item in plan.items if item.samples]
         ends = [item.start + (1 if item.tokens is None else len(item.tokens)) for item in sampling]
-        picks = [Pick(item.row, end - 1) for item, end in zip(sampling, ends, strict=True)]
+        picks = [Pick(item.row, end - 1, item.mask) for item, end in zip(sampling, ends, strict=True)]
         sampled = self._sampler.sample(logits, picks)
         rows = torch.tensor([item.row for item in sampling], dtype=torch.int64, device=logits.device)
         self._last_tokens[rows] = sampled.tokens

@@ -19,10 +19,11 @@ BAN_AT, FORCE_AT = -100.0, 100.0
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One row to sample: its number and the index of the output token that its logits decide."""
+    """One row to sample: its number, the position of its last token, and the ids that may be sampled (``PlanItem``)."""
 
     row: int
     position: int
+    mask: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Sampler:
         """Choose a token for each pick from its row of logits, [S, vocab]. The logits are left as they are."""
         states = [self._state(pick.row) for pick in picks]
         indices = [pick.position + 1 - state.prompt_len for pick, state in zip(picks, states, strict=True)]
-        adjusted = _adjusted(logits, states, indices)
+        adjusted = self._masked(_adjusted(logits, states, indices), picks, own=logits)
         tokens = adjusted.max(-1).indices  # argmax takes four times as long on the CPU
         drawn = [number for number, state in enumerate(states) if state.params.temperature > 0]
         if drawn:
@@ -129,6 +130,23 @@ class Sampler:
             if state.penalized:
                 state.note(tokens[number : number + 1])
         return Sampled(tokens, _logprobs(logits, tokens, states))
+
+    def _masked(self, logits: Tensor, picks: list[Pick], *, own: Tensor) -> Tensor:
+        """Leave each masked pick the ids of its mask only; ``own`` is what must stay as it is."""
+        masked = [number for number, pick in enumerate(picks) if pick.mask]
+        if not masked:
+            return logits
+        if logits is own:
+            logits = logits.to(torch.float32, copy=True)
+        for number in masked:
+            bits = torch.frombuffer(bytearray(picks[number].mask), dtype=torch.uint8)
+            allowed = ((bits[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1).flatten()[: self._vocab_size].bool()
+            if len(allowed) != self._vocab_size or not bool(allowed.any()):
+                raise PlanError(
+                    f"Row {picks[number].row} has a mask of {len(allowed)} ids that leaves nothing to sample."
+                )
+            logits[number].masked_fill_(~allowed.to(self._device), float("-inf"))
+        return logits
 
     def _state(self, row: int) -> RowState:
         state = self._rows[row]

@@ -132,7 +132,7 @@ class SimRunner:
             row = self._rows[item.row]
             assert row is not None
             end = item.start + _count(item)
-            token, logprob = choose(row, context, end - row.prompt_len)
+            token, logprob = choose(row, context, end - row.prompt_len, item.mask)
             row.last = token
             tokens.append(token)
             logprobs.append(logprob)

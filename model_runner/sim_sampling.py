@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ebbtide.errors import PlanError
 from ebbtide.messages import SamplingParams, TokenLogprob
 from ebbtide.plan import RowInit, uniform
 from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
@@ -56,14 +57,14 @@ class SimRow:
         return bool(s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0)
 
 
-def choose(row: SimRow, context: int, index: int) -> tuple[int, TokenLogprob | None]:
-    """Output token ``index`` of a row whose context hashes to ``context``."""
+def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[int, TokenLogprob | None]:
+    """Output token ``index`` of a row whose context hashes to ``context``; ``mask`` as in ``PlanItem``."""
     if row.script:
         return (row.script[index] if index < len(row.script) else SIM_EOS), None
-    if row.plain:
+    if row.plain and not mask:
         return _first(context), None
     raw = _logits(context)
-    logits = _adjusted(row, raw.copy(), index)
+    logits = _masked(_adjusted(row, raw.copy(), index), mask)
     token = _draw(row.sampling, logits, index)
     if row.penalized:
         row.counts[token] += 1
@@ -106,6 +107,15 @@ def _adjusted(row: SimRow, logits: Logits, index: int) -> Logits:
     if index < sampling.min_tokens:
         logits[[SIM_EOS, *sampling.stop_token_ids]] = -np.inf
     return logits
+
+
+def _masked(logits: Logits, mask: bytes) -> Logits:
+    if not mask:
+        return logits
+    allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[:SIM_VOCAB_SIZE].astype(bool)
+    if len(allowed) != SIM_VOCAB_SIZE or not allowed.any():
+        raise PlanError(f"row with a mask of {len(allowed)} ids that leaves nothing to sample")
+    return np.where(allowed, logits, -np.inf)
 
 
 def _draw(sampling: SamplingParams, logits: Logits, index: int) -> int:

@@ -228,3 +228,24 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     torch.testing.assert_close(sampled.logprobs.chosen, torch.stack((truth[0, 4], truth[2].max())))
     torch.testing.assert_close(sampled.logprobs.top_values[0], truth[0].topk(2).values)
     assert sampled.logprobs.top_ids[0].tolist() == truth[0].topk(2).indices.tolist()
+
+
+def test_a_mask_leaves_its_tokens_only_and_touches_no_neighbour() -> None:
+    sampler = Sampler(2, 10, (EOS,), CPU)
+    for row in range(2):
+        sampler.start_row(row, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1))
+    logits = torch.arange(20.0).reshape(2, 10)
+    before = logits.clone()
+    mask = bytes([0b0000_1100, 0b10])  # ids 2, 3 and 9
+    assert sampler.sample(logits, [Pick(0, 0, mask), Pick(1, 0)]).tokens.tolist() == [9, 9]
+    mask = bytes([0b0000_1100, 0b00])
+    assert sampler.sample(logits, [Pick(0, 0, mask), Pick(1, 0)]).tokens.tolist() == [3, 9]
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("mask", [bytes(2), b"\xff"])
+def test_a_mask_that_leaves_nothing_is_refused(mask: bytes) -> None:
+    sampler = Sampler(1, 10, (EOS,), CPU)
+    sampler.start_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1))
+    with pytest.raises(PlanError, match="leaves nothing"):
+        sampler.sample(torch.zeros(1, 10), [Pick(0, 0, mask)])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
@@ -266,3 +267,28 @@ def test_the_flag_sizes_the_host_tier() -> None:
     info = SimRunner.from_config(config).info
     assert info.num_host_pages == 512, "8,192 tokens of 64 KiB"
     assert 0 < info.restore_token_s < info.recompute_token_s
+
+
+def mask_of(*allowed: int, size: int = 260) -> bytes:
+    bits = bytearray(-(-size // 8))
+    for token in allowed:
+        bits[token // 8] |= 1 << token % 8
+    return bytes(bits)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_mask_leaves_its_tokens_only(temperature: float) -> None:
+    seen = set()
+    for index in range(100):
+        sim = runner()
+        sampling = SamplingParams(max_tokens=10, temperature=temperature, seed=index)
+        item = prefill(0, list(range(6)), [*PROMPT[:-1], index], sampling)
+        seen.add(step(sim, replace(item, mask=mask_of(7, 200, 259))).tokens[0])
+    assert seen <= {7, 200, 259}
+    assert len(seen) == 3 or temperature == 0.0
+
+
+def test_a_mask_that_leaves_nothing_is_refused() -> None:
+    for mask in (mask_of(), b"\xff"):
+        with pytest.raises(PlanError, match="leaves nothing"):
+            step(runner(), replace(prefill(0, list(range(6)), PROMPT), mask=mask))
