@@ -35,7 +35,7 @@ class Scheduler:
             state.host_tier = HostTier(info, state.metrics.count)
         self.state = state
         self._info = info
-        pressure = Pressure(state, rules.pick)
+        pressure = Pressure(state, rules.pick, rules.headroom)
         self._endings = Endings(state, pressure)
         self._planner = Planner(state, pressure, self._endings, rules.admission(pool, state.ratio, state.lengths))
         self._flights: deque[tuple[StepPlan, list[Request]]] = deque()

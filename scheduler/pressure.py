@@ -52,11 +52,12 @@ class Retraction:
 class Pressure:
     """Keeps the next step within the pool."""
 
-    def __init__(self, state: State, pick: VictimPolicy) -> None:
+    def __init__(self, state: State, pick: VictimPolicy, headroom: int = 1) -> None:
         self._state = state
         self._pool: Pool = state.pool
         self._tier: HostTier | None = state.host_tier
         self._pick = pick
+        self._headroom = headroom
 
     def new_tokens_required_next_decode(self, running: Sequence[Request]) -> int:
         """What the next step of ``running`` takes from the free list, in tokens of whole pages.
@@ -81,7 +82,7 @@ class Pressure:
         caller ends it, which releases it.
         """
         event = self.begin("memory")
-        while shortfall := self._shortfall(running, len(running) if len(running) > 1 else 0):
+        while shortfall := self._shortfall(running, self._headroom * len(running) if len(running) > 1 else 0):
             if len(running) == 1:
                 event.aborted = running.pop()
                 break

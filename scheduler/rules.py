@@ -28,12 +28,16 @@ class AdmissionRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """pick: who gives way. admission, ratio: who may start. to_front: where a retracted request waits."""
+    """pick: who gives way. admission, ratio: who may start. to_front: where a retracted request waits.
+
+    headroom: pages per running row that a retraction frees beyond the next step.
+    """
 
     pick: VictimPolicy
     admission: Callable[[Pool, NewTokenRatio, OutputLengths], AdmissionRule] = Admission
     ratio: Callable[[float], NewTokenRatio] = NewTokenRatio
     to_front: bool = True
+    headroom: int = 1
 
 
 def rules_for(retract_policy: str) -> Rules:
