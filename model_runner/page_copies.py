@@ -26,7 +26,7 @@ class PageMoves:
 
 
 def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) -> PageMoves:
-    """What goes to the host and what comes back. PlanError for a number outside, or two copies onto one page."""
+    """What goes to the host and what comes back. Raises PlanError for a number outside."""
     return PageMoves(
         to_host=_one_way(copies.to_host, "to the host", num_pages, num_host_pages),
         to_device=_one_way(copies.to_device, "to the device", num_host_pages, num_pages),
@@ -36,12 +36,11 @@ def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) ->
 def _one_way(flat: Sequence[int], way: str, num_sources: int, num_targets: int) -> OneWay:
     if len(flat) % 2:
         raise PlanError(f"The copies {way} are not pairs: there are {len(flat)} numbers.")
-    moves = OneWay(list(flat[::2]), list(flat[1::2]))
-    for source, target in zip(moves.sources, moves.targets, strict=True):
+    # Of two copies onto one page the later one counts: the first one's owner ended before its plan was made.
+    last_source = dict(zip(flat[1::2], flat[::2], strict=True))
+    for target, source in last_source.items():
         if not (0 <= source < num_sources and 0 <= target < num_targets):
             raise PlanError(
                 f"A copy {way} from page {source} of {num_sources} to page {target} of {num_targets} reaches outside."
             )
-    if len(set(moves.targets)) < len(moves.targets):
-        raise PlanError(f"Two copies {way} of one plan go to the same page.")
-    return moves
+    return OneWay(list(last_source.values()), list(last_source))

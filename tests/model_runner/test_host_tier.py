@@ -77,6 +77,16 @@ def test_copies_are_made_before_the_writes_of_their_plan(tiny: Callable[[str], P
     assert decode(runner, 2, elsewhere, first, RowInit(SAMPLING, len(PROMPT), [*PROMPT, first])) == expected
 
 
+def test_of_two_copies_onto_one_page_the_later_one_counts(tiny: Callable[[str], Path]) -> None:
+    runner = load_runner(tiny("llama"), kv_offload_gb=1 / 1024)
+    first = prefill(runner, 0, PROMPT, [0, 1, 2]).tokens[0]
+    expected = decode(runner, 0, [0, 1, 2], first, None)
+    prefill(runner, 0, PROMPT, [0, 1, 2])
+    step(runner, copies=PageCopies([5, 3, 0, 3], [0, 10, 3, 10]))
+    init = RowInit(SAMPLING, len(PROMPT), [*PROMPT, first])
+    assert decode(runner, 1, [10, 1, 2], first, init) == expected
+
+
 def test_a_refused_copy_changes_nothing(tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"), kv_offload_gb=1 / 1024)
     first = prefill(runner, 0, PROMPT, [0, 1, 2]).tokens[0]
@@ -89,7 +99,6 @@ def test_a_refused_copy_changes_nothing(tiny: Callable[[str], Path]) -> None:
         PageCopies(to_host=[0]),
         PageCopies(to_device=[0, 0, num_host_pages, 1]),
         PageCopies(to_device=[0, 0, 1, num_pages]),
-        PageCopies(to_device=[0, 0, 1, 0]),
     ):
         with pytest.raises(PlanError, match="cop"):
             step(runner, copies=copies)
