@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 8
 PR_SET_PDEATHSIG = 1
+WATCHDOG_EXIT_CODE = 70  # of a child that its own watchdog ended, and of a daemon whose child was stuck
 
 
 class Section(Protocol):

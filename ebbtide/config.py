@@ -69,6 +69,10 @@ class SchedulerConfig:
     max_queued_requests: int | None = option(
         None, "most requests that wait; more get 429 (default: no limit)", metavar="N", within="[1, inf)"
     )
+    memory_check: Literal["strict", "quarantine", "off"] = option(
+        "quarantine",
+        "when the memory books do not balance: end the process, give up the pages in doubt, or do not look",
+    )
     test_retract_interval: int = option(
         0, "for tests: retract a running request every K steps; 0 never", metavar="K", within="[0, inf)"
     )
@@ -104,6 +108,34 @@ class RunnerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchdogConfig:
+    """Watchdog and supervision."""
+
+    watchdog_timeout: float = option(
+        300.0,
+        "seconds with work and no progress after which the engine dumps its state and ends",
+        metavar="S",
+        within="(0, inf)",
+    )
+    soft_watchdog_timeout: float | None = option(
+        None, "seconds with work and no progress after which it only dumps", metavar="S", within="(0, inf)"
+    )
+    heartbeat_timeout: float = option(
+        20.0, "seconds of a process's silence after which /ready says 503", metavar="S", within="(0, inf)"
+    )
+    progress_alarm: float = option(
+        30.0,
+        "seconds in which requests wait and none is admitted until a line says why",
+        metavar="S",
+        within="(0, inf)",
+    )
+    load_timeout: float = option(1800.0, "seconds that loading and compiling may take", metavar="S", within="(0, inf)")
+    restart_on_failure: int = option(
+        0, "times that failed engine processes are started again while HTTP goes on", metavar="N", within="[0, inf)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogConfig:
     """Logging, the same in every process."""
 
@@ -119,6 +151,7 @@ class ServeConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +165,15 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSection:
-    """All that the scheduler process is told; sent once, before it starts."""
+    """All that the scheduler process is told; sent once, before it starts. dump_path: the file for its dumps."""
 
     files: ModelFiles
     scheduler: SchedulerConfig
     runner: RunnerConfig
     log: LogConfig
     addresses: Addresses
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+    dump_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

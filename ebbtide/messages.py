@@ -209,10 +209,17 @@ class Stats(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """A child's loop is alive. ``handled`` counts the messages it has taken from its inbox."""
+    """A child's loop is alive. ``handled`` counts the messages it has taken from its inbox.
+
+    state: running, blocked or idle. reason: why nothing runs although requests wait, once that has lasted.
+    stalled_s: seconds since the last progress; 0 when idle.
+    """
 
     source: str
     handled: int
+    state: str = "idle"
+    reason: str = ""
+    stalled_s: float = 0.0
 
 
 class PressureVictim(Part, frozen=True):

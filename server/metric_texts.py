@@ -39,6 +39,7 @@ TOTAL_TEXTS = {
     "cached_tokens_total": "Prompt tokens that the prefix cache had when their request first ran.",
     "generation_tokens_total": "Output tokens made.",
     "evicted_tokens_total": "Tokens of pages that the prefix cache gave up to make room.",
+    "admission_alarms_total": "Times that requests waited and none was admitted for --progress-alarm seconds.",
     "kv_invariant_violations_total": "Times that the memory books did not balance; anything but 0 is a bug.",
 }
 
