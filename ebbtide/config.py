@@ -71,7 +71,7 @@ class SchedulerConfig:
     )
     memory_check: Literal["strict", "quarantine", "off"] = option(
         "quarantine",
-        "when the memory books do not balance: end the process, give up the pages in doubt, or do not look",
+        "when the memory books do not balance: end the process, take the pages out of service, or do not look",
     )
     test_retract_interval: int = option(
         0, "for tests: retract a running request every K steps; 0 never", metavar="K", within="[0, inf)"

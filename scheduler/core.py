@@ -5,22 +5,28 @@ Messages in, plans and tokens out: no clock, no socket, no tensor. Time is passe
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from ebbtide.errors import InvariantViolation
 from ebbtide.messages import AbortReq, FinishReq, GenerateReq, RunnerInfo, Stats, TokenLogprob, ToScheduler
-from ebbtide.plan import PlanItem, StepPlan, StepResult, choice_seed, fits
+from ebbtide.plan import PlanItem, StepPlan, StepResult, choice_seed, pages_for
 
 from .endings import Endings
+from .invariant_checker import InvariantChecker
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
 from .planning import Planner
 from .pressure import Pressure
+from .recovery import Flights, Recovery
 from .request import History, Phase, Request
 from .rules import Rules, rules_for
 from .state import Limits, Output, State
+
+log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0  # what a client is told to wait when the queue is full
 
@@ -38,7 +44,9 @@ class Scheduler:
         pressure = Pressure(state, rules.pick, rules.headroom)
         self._endings = Endings(state, pressure)
         self._planner = Planner(state, pressure, self._endings, rules.admission(pool, state.ratio, state.lengths))
-        self._flights: deque[tuple[StepPlan, list[Request]]] = deque()
+        self._flights: Flights = deque()
+        self._checker = InvariantChecker(state)
+        self._recovery = Recovery(state, self._flights)
         self._arrivals = 0
         self._steps = 0
 
@@ -55,28 +63,29 @@ class Scheduler:
     def receive(self, messages: Iterable[ToScheduler], now: float) -> None:
         """Take in what the front says. Unknown ids are ignored: the end of a request may cross its abort."""
         for message in messages:
-            match message:
-                case GenerateReq():
-                    self._generate(message, now)
-                case AbortReq(rid=rid):
-                    if rid in self.state.requests:
-                        self._endings.abort(self.state.requests[rid], message, tell_front=False)
-                case FinishReq(rid=rid, num_output_tokens=count):
-                    if rid in self.state.requests:
-                        self._endings.stop_at(self.state.requests[rid], count)
+            try:
+                self._take(message, now)
+            except InvariantViolation as violation:
+                self._violated(violation, everybody=True)
+                self._take(message, now)
         self.state.filter_batch()
 
     def next_step(self, now: float) -> StepPlan | None:
         """The next plan; None when nothing can run now, which is not idleness. Evicts and retracts on the way."""
-        items = self._planner.plan(now, results_due=bool(self._flights))
-        if not items:
+        try:
+            items = self._planner.plan(now, results_due=bool(self._flights))
+            if not items:
+                return None
+            by_row = {req.row: req for req in self.state.running}
+            requests = [by_row[item.row] for item in items]
+        except InvariantViolation as violation:
+            self._violated(violation, everybody=True)
             return None
-        by_row = {req.row: req for req in self.state.running}
         tier = self.state.host_tier
         plan = StepPlan(self._steps, items, tier.take_copies() if tier is not None else None)
         self._steps += 1
-        self._flights.append((plan, [by_row[item.row] for item in items]))
-        return plan
+        self._flights.append((plan, list(requests)))
+        return self._audited(plan, requests)
 
     def settle(self, result: StepResult) -> None:
         """Book the oldest plan's result: deliver tokens, publish computed prompts, end what is finished."""
@@ -84,18 +93,34 @@ class Scheduler:
         assert plan.number == result.number, f"result {result.number} came for plan {plan.number}"
         logprobs = iter(result.logprobs or [None] * len(result.tokens))
         tokens = iter(result.tokens)
-        ended = False
         for item, req in zip(plan.items, requests, strict=True):
-            req.pending -= 1
             token = next(tokens) if item.samples else None
             logprob = next(logprobs) if item.samples else None
+            if req is None:
+                continue  # it lost its memory while this was on its way, and will be computed again
+            req.pending -= 1
             if req.phase is Phase.FINISHED:
                 continue  # it ended while this was on its way
-            self._computed(req, item)
-            if token is not None:
-                ended |= self._sampled(req, token, logprob)
-        if ended:
-            self.state.filter_batch()
+            length = len(req.known)
+            try:
+                self._computed(req, item)
+                if token is not None:
+                    self._sampled(req, token, logprob)
+            except InvariantViolation as violation:
+                if req.rid in self.state.requests:
+                    del req.known[length:]  # not handed out: drawn again, and the same, after the recovery
+                self._violated(violation, everybody=True)
+                break  # the rest of the result belongs to requests that are computed again
+        self.state.filter_batch()
+
+    def self_check_during_busy(self) -> None:
+        """The books after a step, and a share of all pages in turn."""
+        self._checked(self._checker.self_check_during_busy)
+
+    def on_idle(self) -> None:
+        """Everything, when nothing runs; the admission ratio starts afresh."""
+        self._checked(self._checker.on_idle)
+        self.state.ratio.reset()
 
     def take_output(self) -> Output:
         """What the detokenizer and the front must be told since the last call."""
@@ -113,13 +138,14 @@ class Scheduler:
             "num_queue_reqs": state.num_queued,
             "num_retracted_reqs": state.num_retracted,
             "new_token_ratio": state.ratio.value,
-            "token_usage": used / books.total,
+            "token_usage": used / max(books.total, 1),
             "max_total_num_tokens": books.total * size,
             "kv_available_tokens{pool=full}": books.available * size,
             "kv_evictable_tokens{pool=full}": books.evictable * size,
             "kv_protected_tokens{pool=full}": books.protected * size,
             "kv_session_held_tokens{pool=full}": books.session_held * size,
             "kv_uncached_tokens{pool=full}": books.uncached * size,
+            "kv_quarantined_tokens{pool=full}": len(state.pool.quarantined) * size,
         }
         if state.host_tier is not None:
             host = state.host_tier.books()
@@ -128,11 +154,54 @@ class Scheduler:
         state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * size
         return state.metrics.snapshot(gauges)
 
+    def _take(self, message: ToScheduler, now: float) -> None:
+        requests = self.state.requests
+        match message:
+            case GenerateReq():
+                self._generate(message, now)
+            case AbortReq(rid=rid) if rid in requests:
+                self._endings.abort(requests[rid], message, tell_front=False)
+            case FinishReq(rid=rid, num_output_tokens=count) if rid in requests:
+                self._endings.stop_at(requests[rid], count)
+
+    def _audited(self, plan: StepPlan, requests: list[Request]) -> StepPlan | None:
+        """The plan after an audit of the pages that it changes; without the items that stand on pages in doubt."""
+        if self.state.limits.memory_check == "off":
+            return plan
+        try:
+            self._checker.audit_plan(plan.items, requests)
+        except InvariantViolation as violation:
+            self._violated(violation, everybody=False)
+            _, left = self._flights.pop()
+            kept = [(item, req) for item, req in zip(plan.items, left, strict=True) if req is not None]
+            if not kept:
+                return None
+            plan = replace(plan, items=[item for item, _ in kept])
+            self._flights.append((plan, [req for _, req in kept]))
+        return plan
+
+    def _checked(self, check: Callable[[], None]) -> None:
+        if self.state.limits.memory_check == "off":
+            return
+        try:
+            check()
+        except InvariantViolation as violation:
+            self._violated(violation, everybody=False)
+
+    def _violated(self, violation: InvariantViolation, *, everybody: bool) -> None:
+        """``strict`` raises; otherwise log, count, repair and serve on."""
+        if self.state.limits.memory_check == "strict":
+            raise violation
+        self.state.metrics.count("kv_invariant_violations_total")
+        pages = self._recovery.recover(everybody=everybody)
+        log.error("The memory books do not balance: %s. Pages out of service: %s", violation, sorted(pages) or "none")
+
     def _generate(self, message: GenerateReq, now: float) -> None:
         """Queue the first choice; the others wait until its prompt is computed, so that it is computed once."""
         choices = [self._request(message, index, rid, now) for index, rid in enumerate(message.rids)]
         first = choices[0]
-        if not first.prompt_len or not fits(first.prompt_len, message.sampling.max_tokens, self._info):
+        least = first.prompt_len + min(message.sampling.max_tokens, 2) - 1
+        if not first.prompt_len or pages_for(least, first.page_size) > self.state.pool.capacity:
             self._refuse(choices, *self._unfit(first))
             return
         limit = self.state.limits.max_queued_requests
@@ -193,8 +262,8 @@ class Scheduler:
         if req.followers and req.collected >= req.prompt_len:
             self._endings.free_followers(req)
 
-    def _sampled(self, req: Request, token: int, logprob: TokenLogprob | None) -> bool:
-        """Book one output token; whether it was the last."""
+    def _sampled(self, req: Request, token: int, logprob: TokenLogprob | None) -> None:
+        """Book one output token."""
         req.in_flight -= 1
         req.known.append(token)
         self.state.metrics.count("generation_tokens_total")
@@ -204,5 +273,3 @@ class Scheduler:
             self._endings.finish(req, "length", token=token, logprob=logprob)
         else:
             self._endings.emit(req, token, logprob)
-            return False
-        return True

@@ -5,12 +5,19 @@ Reads the holders' own counters and structures; changes nothing.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 
 from ebbtide.errors import InvariantViolation
+from ebbtide.plan import PlanItem
 
+from .memory.ledger import Holder, tag
 from .memory.radix_cache import Node, RadixCache
+from .request import Request
 from .state import State
+
+SWEEP_SHARE = 1 / 64
 
 
 class InvariantChecker:
@@ -18,10 +25,33 @@ class InvariantChecker:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._next_free = 0
+        self._next_running = 0
+
+    def audit_plan(self, items: Sequence[PlanItem], requests: Sequence[Request]) -> None:
+        """Before a plan runs: every page that it writes to is its request's own, and every page that it is told is its
+        request's own or locked in the tree."""
+        ledger = self._state.pool.allocator.ledger
+        size = self._state.pool.page_size
+        first = [req.pages[item.start // size] for item, req in zip(items, requests, strict=True)]
+        wrong = [(page, req) for page, req in zip(first, requests, strict=True) if ledger.holder(page) is not req]
+        for item, req in zip(items, requests, strict=True):
+            if item.pages:
+                private = req.pages[max(req.num_shared, item.page_index) :]
+                wrong += [(page, req) for page in private if ledger.holder(page) is not req]
+                shared = req.pages[item.page_index : req.num_shared]
+                wrong += [(page, req) for page in shared if not _locked(ledger.holder(page))]
+        if wrong:
+            page, req = wrong[0]
+            raise InvariantViolation(
+                f"{req.tag} is about to compute on page {page}, which is held by {tag(ledger.holder(page))}; "
+                f"{len(wrong)} such pages; its last moves: {ledger.history([page])}"
+            )
 
     def self_check_during_busy(self) -> None:
-        """The conservation law, after every step. Costs the same for every pool."""
+        """The conservation law, and one page in 64 against the ledger, in turn. Costs the same for every tree."""
         self._check_pool_invariant()
+        self._sweep()
 
     def on_idle(self) -> None:
         """Everything, when nothing runs: every page, every row, the tree and its counters."""
@@ -34,6 +64,29 @@ class InvariantChecker:
         accounted = books.available + books.evictable + books.protected + books.session_held + books.uncached
         if accounted != books.total:
             raise InvariantViolation(f"the pool of {books.total} pages accounts for {accounted}: {books}")
+
+    def _sweep(self) -> None:
+        """The next share of the free list, the running requests and the tree."""
+        pool = self._state.pool
+        count = math.ceil(pool.allocator.available_pages * SWEEP_SHARE)
+        if self._next_free >= pool.allocator.available_pages:
+            self._next_free = 0
+        self._agrees(pool.allocator.free_pages(self._next_free, self._next_free + count), None)
+        self._next_free += count
+        running = self._state.running
+        for _ in range(math.ceil(len(running) * SWEEP_SHARE)):
+            self._next_running = (self._next_running + 1) % len(running)
+            req = running[self._next_running]
+            self._agrees(req.pages[req.num_shared :], req)
+        if isinstance(pool.cache, RadixCache):
+            for node in pool.cache.next_nodes(SWEEP_SHARE):
+                self._agrees(node.pages, node)
+
+    def _agrees(self, pages: Sequence[int], holder: Holder | None) -> None:
+        ledger = self._state.pool.allocator.ledger
+        if not ledger.agrees(pages, holder):
+            for page in pages:
+                self._same_holder(page, holder)
 
     def _check_all_pools(self) -> None:
         self._check_pool_invariant()
@@ -55,7 +108,11 @@ class InvariantChecker:
                 for page in node.pages:
                     claims[page] += 1
                     self._same_holder(page, node)
-        wrong = {page: claims[page] for page in range(pool.allocator.num_pages) if claims[page] != 1}
+        wrong = {
+            page: claims[page]
+            for page in range(pool.allocator.num_pages)
+            if claims[page] != (page not in pool.quarantined)
+        }
         if wrong:
             raise InvariantViolation(f"pages with no holder or several (page: holders): {wrong}")
 
@@ -68,17 +125,21 @@ class InvariantChecker:
         for copy in tier.copies():
             claims.update(copy.pages)
             if copy.rid not in self._state.requests:
-                raise InvariantViolation(f"{copy} outlived its request")
+                raise InvariantViolation(f"{copy.tag} outlived its request")
             if any(tier.allocator.ledger.holder(page) is not copy for page in copy.pages):
-                raise InvariantViolation(f"{copy} has pages that the ledger gives to another")
+                raise InvariantViolation(f"{copy.tag} has pages that the ledger gives to another")
         wrong = {page: claims[page] for page in range(tier.allocator.num_pages) if claims[page] != 1}
         if wrong:
             raise InvariantViolation(f"host pages with no holder or several (page: holders): {wrong}")
 
-    def _same_holder(self, page: int, holder: object) -> None:
-        said = self._state.pool.allocator.ledger.holder(page)
+    def _same_holder(self, page: int, holder: Holder | None) -> None:
+        ledger = self._state.pool.allocator.ledger
+        said = ledger.holder(page)
         if said is not holder:
-            raise InvariantViolation(f"page {page} is held by {holder}, but the ledger says {said}")
+            raise InvariantViolation(
+                f"page {page} is held by {tag(holder)}, but the ledger says {tag(said)}; "
+                f"its last moves: {ledger.history([page])}"
+            )
 
     def _check_req_pool(self) -> None:
         """Every row is free or one running request's; whoever runs or waits is in the table of requests."""
@@ -113,4 +174,8 @@ class InvariantChecker:
                 walk = walk.parent
         wrong = [node for node in nodes if node.locks != locks[id(node)]]
         if wrong:
-            raise InvariantViolation(f"nodes whose locks match no running requests: {[str(node) for node in wrong]}")
+            raise InvariantViolation(f"nodes whose locks match no running requests: {[node.tag for node in wrong]}")
+
+
+def _locked(holder: Holder | None) -> bool:
+    return isinstance(holder, Node) and holder.locks > 0

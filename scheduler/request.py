@@ -82,9 +82,13 @@ class Request:
     stop_ids: frozenset[int] = frozenset()  # tokens that end it
     followers: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
+    tag: str = field(init=False)  # its name in messages
+
+    def __post_init__(self) -> None:
+        self.tag = f"request {self.rid}"
 
     def __str__(self) -> str:
-        return f"request {self.rid}"
+        return self.tag
 
     @property
     def num_outputs(self) -> int:
@@ -132,13 +136,16 @@ class Request:
             raise ValueError(f"{self} cannot go from {self.phase.name} to {phase.name}")
         self.phase = phase
 
-    def reset_for_retract(self, *, max_retractions: int) -> None:
-        """Back to "nothing computed". Everything else about a request follows from known tokens and parameters.
-
-        Reset: what describes memory that is gone. Kept: in_flight and pending, for a result in flight is delivered.
-        """
-        self.computed = self.collected = self.sent_pages = 0
+    def forget_memory(self) -> None:
+        """Reset what describes memory that is gone. in_flight and pending stay: a result in flight is delivered."""
+        self.computed = self.collected = self.sent_pages = self.num_shared = 0
+        self.row = self.node = None
         self.row_ready = False
+        self.pages = []
+
+    def reset_for_retract(self, *, max_retractions: int) -> None:
+        """Back to "nothing computed", and counted. All else of a request follows from known tokens and parameters."""
+        self.forget_memory()
         self.is_retracted = True
         self.history.retraction_count += 1
         self.history.retracted_stain = True

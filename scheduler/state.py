@@ -27,6 +27,7 @@ class Limits:
     max_retractions: int = 3
     max_queued_requests: int | None = None
     test_retract_interval: int = 0
+    memory_check: str = "strict"
 
 
 @dataclass(slots=True)

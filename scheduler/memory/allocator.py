@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ebbtide.errors import InvariantViolation
 
-from .ledger import FREE, Ledger
+from .ledger import Holder, Ledger
 
 
 class PageAllocator:
@@ -33,28 +33,32 @@ class PageAllocator:
         """Free tokens, in whole pages."""
         return len(self._free) * self.page_size
 
-    def take(self, count: int, holder: object) -> list[int]:
+    def take(self, count: int, holder: Holder) -> list[int]:
         """``count`` page numbers; ``holder`` becomes their holder.
 
         Make room first: taking more than is free is a bug, not pressure, and raises InvariantViolation.
         """
         if count > len(self._free):
-            raise InvariantViolation(f"{holder} takes {count} pages but only {len(self._free)} are free")
+            raise InvariantViolation(f"{holder.tag} takes {count} pages but only {len(self._free)} are free")
         if count == 0:
             return []
         taken = self._free[-count:]
         taken.reverse()
         del self._free[-count:]
-        self.ledger.move(taken, FREE, holder)
+        self.ledger.move(taken, None, holder)
         return taken
 
-    def give(self, pages: Sequence[int], holder: object) -> None:
+    def give(self, pages: Sequence[int], holder: Holder) -> None:
         """Back to the free list. Raises InvariantViolation when ``holder`` does not hold one of them."""
-        self.ledger.move(pages, holder, FREE)
+        self.ledger.move(pages, holder, None)
         self._free.extend(reversed(pages))
         if self._on_free is not None:
             self._on_free(pages)
 
-    def free_pages(self) -> list[int]:
-        """A copy of the free list, for audits."""
-        return list(self._free)
+    def free_pages(self, start: int = 0, end: int | None = None) -> list[int]:
+        """A copy of the free list or of a part of it, for audits."""
+        return self._free[start:end]
+
+    def reset(self, free: list[int]) -> None:
+        """Make ``free`` the free list: for a recovery that has found out."""
+        self._free = free[::-1]

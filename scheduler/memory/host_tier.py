@@ -25,8 +25,10 @@ class HostCopy:
     first: int
     num_tokens: int
 
-    def __str__(self) -> str:
-        return f"host copy of request {self.rid}"
+    @property
+    def tag(self) -> str:
+        """Its name in messages."""
+        return f"the host copy of request {self.rid}"
 
 
 class HostTier:

@@ -5,40 +5,68 @@ It is the second witness of the books. It counts nothing; each holder counts its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from ebbtide.errors import InvariantViolation
 
-FREE = None
+REMEMBERED = 2048  # events that a message about a page can look back on
+
+
+class Holder(Protocol):
+    """Whoever holds pages: compared by identity, known in messages by its tag."""
+
+    @property
+    def tag(self) -> str: ...
 
 
 class Ledger:
-    """page number → holder. A holder is any object with identity; None is the free list."""
+    """page number → holder. None is the free list."""
 
     def __init__(self, num_pages: int) -> None:
-        self._holders: list[object] = [FREE] * num_pages
+        self._holders: list[Holder | None] = [None] * num_pages
+        self._events: deque[tuple[str, str, Sequence[int]]] = deque(maxlen=REMEMBERED)
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def holder(self, page: int) -> object:
+    def holder(self, page: int) -> Holder | None:
         """Who holds ``page``; None when it is free."""
         return self._holders[page]
 
-    def move(self, pages: Iterable[int], old: object, new: object) -> None:
+    def move(self, pages: Sequence[int], old: Holder | None, new: Holder | None) -> None:
         """Hand pages from one holder to another. Raises InvariantViolation when ``old`` does not hold one of them."""
+        self._events.append((tag(old), tag(new), pages))
         holders = self._holders
         for page in pages:
             if holders[page] is not old:
                 raise InvariantViolation(
-                    f"page {page} is held by {_name(holders[page])}, so {_name(old)} cannot hand it to {_name(new)}"
+                    f"page {page} is held by {tag(holders[page])}, so {tag(old)} cannot hand it to {tag(new)}; "
+                    f"its last moves: {self.history([page])}"
                 )
             holders[page] = new
 
-    def held_by(self, holder: object) -> list[int]:
+    def agrees(self, pages: Sequence[int], holder: Holder | None) -> bool:
+        """Whether ``holder`` holds all of them. Costs some 30 ns a page."""
+        return list(map(self._holders.__getitem__, pages)).count(holder) == len(pages)
+
+    def assign(self, pages: Iterable[int], holder: Holder | None) -> None:
+        """Say who holds pages, whoever did before: for a recovery that has found out."""
+        for page in pages:
+            self._holders[page] = holder
+
+    def held_by(self, holder: Holder) -> list[int]:
         """All pages of one holder. Walks the whole ledger: for audits and messages, never for a step."""
         return [page for page, other in enumerate(self._holders) if other is holder]
 
+    def history(self, pages: Sequence[int], limit: int = 8) -> str:
+        """The last moves of those pages, oldest first, in words."""
+        wanted = set(pages)
+        moves = [f"{old} -> {new}" for old, new, moved in self._events if wanted.intersection(moved)]
+        return ", ".join(moves[-limit:]) or "none remembered"
 
-def _name(holder: object) -> str:
-    return "the free list" if holder is FREE else str(holder)
+
+def tag(holder: Holder | None) -> str:
+    """A holder's name in messages."""
+    return "the free list" if holder is None else holder.tag

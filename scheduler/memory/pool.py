@@ -35,6 +35,7 @@ class Pool:
         self.allocator = allocator
         self.cache = cache
         self.uncached = 0
+        self.quarantined: set[int] = set()  # pages out of service
         self.evicted_pages = 0
 
     @property
@@ -44,8 +45,8 @@ class Pool:
 
     @property
     def capacity(self) -> int:
-        """Pages that one request alone could use."""
-        return self.allocator.num_pages
+        """Pages that one request alone could use: all but those out of service."""
+        return self.allocator.num_pages - len(self.quarantined)
 
     @property
     def usable_pages(self) -> int:
@@ -60,7 +61,7 @@ class Pool:
             protected=self.cache.protected_pages,
             session_held=0,
             uncached=self.uncached,
-            total=self.allocator.num_pages,
+            total=self.capacity,
         )
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:

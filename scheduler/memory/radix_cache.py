@@ -8,7 +8,9 @@ makes a chain of thousands of nodes. The tree idea is RadixAttention's (Zheng et
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+import math
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,8 +36,10 @@ class Node:
     locks: int = 0
     tick: int = 0
 
-    def __str__(self) -> str:
-        return f"tree node of {len(self.pages)} pages"
+    @property
+    def tag(self) -> str:
+        """Its name in messages."""
+        return f"a tree node of {len(self.pages)} pages"
 
     @property
     def is_root(self) -> bool:
@@ -54,7 +58,7 @@ class RadixCache:
         self._serial = 0
         # Lazy heap of (tick, serial, leaf): an entry counts only while its leaf is still unlocked and unused since.
         self._leaves: list[tuple[int, int, Node]] = []
-        self._num_nodes = 0
+        self._nodes: deque[Node] = deque()  # all with pages, in the order in which a sweep looks at them
         self.evictable_pages = 0
         self.protected_pages = 0
 
@@ -148,6 +152,49 @@ class RadixCache:
             yield node
             stack.extend(node.children.values())
 
+    def next_nodes(self, share: float) -> list[Node]:
+        """The next ``share`` of all nodes, in turn; all have been seen after 1 / share calls."""
+        count = math.ceil(len(self._nodes) * share)
+        seen: list[Node] = []
+        for _ in range(count):
+            node = self._nodes.popleft()
+            if node.pages:  # else it was evicted since the last time round
+                self._nodes.append(node)
+                seen.append(node)
+        return seen
+
+    def cut(self, doubt: Collection[int]) -> set[int]:
+        """Take nodes with a page in ``doubt`` out of the tree, each with its subtree; returns the ids of all that went.
+
+        Pages, locks and counters are left to ``relock`` and the recovery that calls it.
+        """
+        gone: set[int] = set()
+        for node in list(self.walk()):
+            if id(node) in gone or not any(page in doubt for page in node.pages):
+                continue
+            assert node.parent is not None
+            node.parent.children = {key: child for key, child in node.parent.children.items() if child is not node}
+            stack = [node]
+            while stack:
+                lost = stack.pop()
+                gone.add(id(lost))
+                stack.extend(lost.children.values())
+                lost.pages, lost.children = [], {}
+        return gone
+
+    def relock(self, ends: Sequence[Node]) -> None:
+        """Count locks, pages and eviction order anew: each of ``ends`` is where one running request's prefix ends."""
+        nodes = list(self.walk())
+        for node in [*nodes, *self._roots.values()]:
+            node.locks = 0
+        self.evictable_pages, self.protected_pages = sum(len(node.pages) for node in nodes), 0
+        self._nodes = deque(nodes)
+        self._leaves = []
+        for end in ends:
+            self._lock_path(end)
+        for node in nodes:
+            self._offer(node)
+
     def _key(self, tokens: list[int], page_index: int) -> tuple[int, ...]:
         start = page_index * self._page_size
         return tuple(tokens[start : start + self._page_size])
@@ -183,21 +230,21 @@ class RadixCache:
         upper = Node(
             node.tokens[:cut], node.pages[:num_pages], parent, node.namespace, locks=node.locks, tick=node.tick
         )
-        self._allocator.ledger.move(upper.pages, node, upper)
+        self._allocator.ledger.move(tuple(upper.pages), node, upper)
         del node.tokens[:cut], node.pages[:num_pages]
         parent.children[self._key(upper.tokens, 0)] = upper
         upper.children[self._key(node.tokens, 0)] = node
         node.parent = upper
-        self._num_nodes += 1
+        self._nodes.append(upper)
         return upper
 
     def _add_leaf(self, parent: Node, req: Request, num_pages: int) -> Node:
         start = req.num_shared
         tokens = req.known[start * self._page_size : num_pages * self._page_size]
         leaf = Node(tokens, req.pages[start:num_pages], parent, parent.namespace)
-        self._allocator.ledger.move(leaf.pages, req, leaf)
+        self._allocator.ledger.move(tuple(leaf.pages), req, leaf)
         parent.children[self._key(leaf.tokens, 0)] = leaf
-        self._num_nodes += 1
+        self._nodes.append(leaf)
         self.evictable_pages += len(leaf.pages)
         self._lock(leaf)
         req.num_shared = num_pages
@@ -233,7 +280,7 @@ class RadixCache:
             return
         self._serial += 1
         heapq.heappush(self._leaves, (node.tick, self._serial, node))
-        if len(self._leaves) > 64 + 4 * self._num_nodes:
+        if len(self._leaves) > 64 + 4 * len(self._nodes):
             self._leaves = [entry for entry in self._leaves if entry[0] == entry[2].tick and entry[2].pages]
             heapq.heapify(self._leaves)
 
@@ -251,6 +298,5 @@ class RadixCache:
         else:
             del parent.children[self._key(leaf.tokens, 0)]
             leaf.pages = []
-            self._num_nodes -= 1
             self._offer(parent)
         return count

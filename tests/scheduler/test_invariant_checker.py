@@ -6,6 +6,7 @@ import pytest
 
 from ebbtide.errors import InvariantViolation
 
+from .make import request
 from .world import Shape, World, greedy, text
 
 
@@ -32,9 +33,9 @@ def test_a_page_with_two_holders_is_found_though_the_sum_balances(busy: World) -
     (req,) = busy.scheduler.state.running
     node = next(busy.pool.cache.walk())  # type: ignore[attr-defined]
     req.pages[-1] = node.pages[0]
-    busy.checker.self_check_during_busy()
+    busy.checker._check_pool_invariant()
     with pytest.raises(
-        InvariantViolation, match=f"page {node.pages[0]} is held by request now, but the ledger says tree"
+        InvariantViolation, match=f"page {node.pages[0]} is held by request now, but the ledger says a tree"
     ):
         busy.checker.on_idle()
 
@@ -47,8 +48,10 @@ def test_a_page_nobody_holds_is_found(busy: World) -> None:
 
 def test_a_free_page_with_a_holder_is_found(busy: World) -> None:
     page = busy.allocator._free[0]
-    busy.allocator.ledger.move([page], None, "somebody")
-    with pytest.raises(InvariantViolation, match=f"page {page} is held by None, but the ledger says somebody"):
+    busy.allocator.ledger.move([page], None, request("somebody"))
+    with pytest.raises(
+        InvariantViolation, match=f"page {page} is held by the free list, but the ledger says request somebody"
+    ):
         busy.checker.on_idle()
 
 

@@ -7,11 +7,8 @@ from ebbtide.scheduler.memory.allocator import PageAllocator
 
 
 class Holder:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __str__(self) -> str:
-        return self.name
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
 
 
 A, B = Holder("request a"), Holder("request b")

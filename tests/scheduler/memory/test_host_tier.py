@@ -93,6 +93,7 @@ def test_a_copy_whose_prefix_was_evicted_is_of_no_use() -> None:
     assert host.books().available == 8
 
 
+SOMEBODY = request("somebody")
 PRESSED = Shape(num_pages=14, num_rows=4, conservativeness=0.02, chunk=8)
 
 
@@ -160,10 +161,10 @@ def test_the_books_of_the_tier_are_checked() -> None:
     with pytest.raises(InvariantViolation, match=rf"host pages.*{lost}: 0"):
         world.checker.on_idle()
     copy.pages.append(lost)
-    tier.allocator.ledger.move([lost], copy, "somebody")
+    tier.allocator.ledger.move([lost], copy, SOMEBODY)
     with pytest.raises(InvariantViolation, match="ledger gives to another"):
         world.checker.on_idle()
-    tier.allocator.ledger.move([lost], "somebody", copy)
+    tier.allocator.ledger.move([lost], SOMEBODY, copy)
     copy.rid = "gone"
     with pytest.raises(InvariantViolation, match="outlived its request"):
         world.checker.on_idle()

@@ -1,0 +1,149 @@
+"""After a violation of the memory books: find out what can still be trusted, give up the rest, serve on.
+
+Nothing computes on a page in doubt. Requests that stand on one lose their memory, not their tokens, and are
+recomputed. What the books say afterwards is derived anew from the structures that are left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable
+
+from ebbtide.plan import StepPlan
+
+from .memory.ledger import Holder
+from .memory.radix_cache import Node, RadixCache
+from .request import Phase, Request
+from .state import State
+
+Flights = deque[tuple[StepPlan, list[Request | None]]]
+
+
+class OutOfService:
+    """The holder of pages that nobody may use again."""
+
+    tag = "quarantine"
+
+
+class Recovery:
+    """Repairs a state in place. ``flights`` are the plans in flight with their requests."""
+
+    def __init__(self, state: State, flights: Flights) -> None:
+        self._state = state
+        self._flights = flights
+        self._out = OutOfService()
+
+    def recover(self, *, everybody: bool) -> set[int]:
+        """Bring the state into order; returns the pages that left service.
+
+        everybody: the violation was met in the middle of an operation, so no running request can be trusted to be
+        whole, and all of them are recomputed; otherwise only those that stand on a page in doubt.
+        """
+        doubt = self._pages_in_doubt(everybody=everybody)
+        self._state.pool.quarantined |= doubt
+        cut = self._cut_tree(doubt)
+        for req in list(self._state.requests.values()):
+            if self._must_leave(req, doubt, cut, everybody=everybody):
+                self._send_back(req)
+        self._state.filter_batch()
+        self._rebuild()
+        self._keep_promises()
+        return doubt
+
+    def _claims(self, *, everybody: bool) -> dict[int, list[Holder | None]]:
+        """Page → those whose own structure lists it."""
+        pool = self._state.pool
+        claims: dict[int, list[Holder | None]] = defaultdict(list)
+        for page in pool.allocator.free_pages():
+            claims[page].append(None)
+        for node in self._nodes():
+            for page in node.pages:
+                claims[page].append(node)
+        if not everybody:
+            for req in self._state.running:
+                for page in req.pages[req.num_shared :]:
+                    claims[page].append(req)
+        return claims
+
+    def _pages_in_doubt(self, *, everybody: bool) -> set[int]:
+        """Pages with several claims, none, or one that the ledger denies; they are not in service already.
+
+        With ``everybody`` a page that nobody else claims was a running request's, and is simply free afterwards.
+        """
+        pool = self._state.pool
+        claims = self._claims(everybody=everybody)
+        doubt = set()
+        for page in set(range(pool.allocator.num_pages)) - pool.quarantined:
+            holders = claims[page]
+            if not holders and everybody:
+                continue
+            if len(holders) != 1 or pool.allocator.ledger.holder(page) is not holders[0]:
+                doubt.add(page)
+        return doubt
+
+    def _nodes(self) -> list[Node]:
+        cache = self._state.pool.cache
+        return list(cache.walk()) if isinstance(cache, RadixCache) else []
+
+    def _cut_tree(self, doubt: Collection[int]) -> set[int]:
+        """Cut nodes with a page in doubt off, each with its subtree; returns the identities of all that went."""
+        cache = self._state.pool.cache
+        return cache.cut(doubt) if isinstance(cache, RadixCache) else set()
+
+    def _must_leave(self, req: Request, doubt: Collection[int], cut: Collection[int], *, everybody: bool) -> bool:
+        if req.phase is Phase.WAITING:
+            return everybody and not (req in self._state.waiting or self._is_held(req))  # was on its way back
+        return everybody or id(req.node) in cut or any(page in doubt for page in req.pages)
+
+    def _is_held(self, req: Request) -> bool:
+        return any(req in other.followers for other in self._state.requests.values())
+
+    def _send_back(self, req: Request) -> None:
+        """Back to the queue without counting: it was not the request's size that cost it its memory."""
+        req.history.high_water = max(req.history.high_water, req.computed)
+        req.forget_memory()
+        req.phase = Phase.WAITING
+        req.is_retracted = False
+        req.pending = req.in_flight = 0
+        for _, requests in self._flights:
+            requests[:] = [None if other is req else other for other in requests]
+        if req in self._state.waiting:
+            self._state.waiting.remove(req, self._state.queue_class(req))
+        self._state.requeue(req)
+
+    def _rebuild(self) -> None:
+        """Derive free list, ledger, locks, counters and rows from what is left."""
+        state = self._state
+        pool = state.pool
+        ledger = pool.allocator.ledger
+        ledger.assign(range(pool.allocator.num_pages), None)
+        ledger.assign(pool.quarantined, self._out)
+        held = set(pool.quarantined)
+        for holder, pages in self._holders():
+            ledger.assign(pages, holder)
+            held.update(pages)
+        pool.allocator.reset([page for page in range(pool.allocator.num_pages) if page not in held])
+        pool.uncached = sum(req.num_private for req in state.running)
+        if isinstance(pool.cache, RadixCache):
+            pool.cache.relock([req.node for req in state.running if isinstance(req.node, Node)])
+        rows = {req.row for req in state.running}
+        state.free_rows[:] = [row for row in range(state.limits.num_rows - 1, -1, -1) if row not in rows]
+        state.num_retracted = sum(req.is_retracted for req in state.requests.values())
+
+    def _holders(self) -> Iterable[tuple[Holder, list[int]]]:
+        for node in self._nodes():
+            yield node, node.pages
+        for req in self._state.running:
+            yield req, req.pages[req.num_shared :]
+
+    def _keep_promises(self) -> None:
+        """The pool has shrunk: protected requests whose needs no longer add up leave, the youngest first."""
+        pool = self._state.pool
+        while True:
+            protected = [req for req in self._state.running if req.protected]
+            need = sum(min(-(-req.max_written // pool.page_size), pool.capacity) for req in protected)
+            if need <= pool.capacity or len(protected) < 2:
+                return
+            self._send_back(max(protected, key=lambda req: req.arrival))
+            self._state.filter_batch()
+            self._rebuild()
