@@ -75,6 +75,7 @@ class Scheduler:
         try:
             items = self._planner.plan(now, results_due=bool(self._flights))
             if not items:
+                self._look_into_blockage()
                 return None
             by_row = {req.row: req for req in self.state.running}
             requests = [by_row[item.row] for item in items]
@@ -163,6 +164,11 @@ class Scheduler:
                 self._endings.abort(requests[rid], message, tell_front=False)
             case FinishReq(rid=rid, num_output_tokens=count) if rid in requests:
                 self._endings.stop_at(requests[rid], count)
+
+    def _look_into_blockage(self) -> None:
+        """Work waits, nothing runs and nothing can: if the books are wrong somewhere, that is why."""
+        if self.state.waiting and not self.state.running and not self._flights:
+            self._checked(self._checker.on_idle)
 
     def _audited(self, plan: StepPlan, requests: list[Request]) -> StepPlan | None:
         """The plan after an audit of the pages that it changes; without the items that stand on pages in doubt."""
