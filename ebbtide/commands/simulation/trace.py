@@ -1,0 +1,57 @@
+"""A load as a list of requests, and how it is read from a file. Knows lengths, not tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from ebbtide.errors import StartupError
+
+Tokens = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One request of a load: one line of a trace file.
+
+    output_len: what it makes if it may. max_tokens: what the client allows; None is the rest of the context.
+    prefix_id, prefix_len: its first ``prefix_len`` tokens are those of every request with the same id.
+    """
+
+    arrival_s: Annotated[float, msgspec.Meta(ge=0)]
+    prompt_len: Tokens
+    output_len: Tokens
+    prefix_id: str | int | None = None
+    prefix_len: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_tokens: Tokens | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+
+    @property
+    def num_outputs(self) -> int:
+        """Output tokens it ends with when nothing goes wrong."""
+        return self.output_len if self.max_tokens is None else min(self.output_len, self.max_tokens)
+
+
+def read_trace(path: Path) -> list[TraceRequest]:
+    """The requests of a JSON lines file, by arrival. Raises StartupError with one sentence that names the line."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise StartupError(f"The trace {path} could not be read: {error.strerror}.") from error
+    requests = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not requests:
+        raise StartupError(f"The trace {path} has no requests.")
+    return sorted(requests, key=lambda request: request.arrival_s)
+
+
+def _parse(line: bytes, where: str) -> TraceRequest:
+    try:
+        request = msgspec.json.decode(line, type=TraceRequest)
+    except msgspec.DecodeError as error:
+        raise StartupError(f"{where}: {error}.") from error
+    if request.prefix_len > request.prompt_len:
+        raise StartupError(f"{where}: prefix_len {request.prefix_len} is more than prompt_len {request.prompt_len}.")
+    if request.prefix_len and request.prefix_id is None:
+        raise StartupError(f"{where}: prefix_len needs a prefix_id that says whose prefix it is.")
+    return request

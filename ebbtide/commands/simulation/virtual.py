@@ -1,0 +1,179 @@
+"""One load on one pool by one policy: the real scheduler, a runner that computes nothing, a clock that only counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ebbtide.errors import EbbtideError
+from ebbtide.messages import GenerateReq, RunnerInfo, SamplingParams, TokenItem
+from ebbtide.plan import StepPlan, pages_for
+from ebbtide.scheduler.core import Scheduler
+from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.pool import Pool
+from ebbtide.scheduler.memory.radix_cache import RadixCache
+from ebbtide.scheduler.state import Limits
+
+from .cost import EOS, CostModel, CostRunner
+from .rules import Policy
+from .trace import TraceRequest
+
+OWN_TOKENS = 10_000_000  # prompt tokens from here on belong to one request only
+PREFIX_TOKENS = 20_000_000  # and from here on to one shared prefix
+TURNS_WITHOUT_STEP = 3  # a turn may end requests instead of planning a step, but not for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the load runs on, the size of its pool apart."""
+
+    page_size: int = 16
+    num_rows: int = 64
+    chunk: int = 2048
+    context_length: int = 32768
+    schedule_policy: str = "fcfs"
+    max_retractions: int = 3
+    cost: CostModel = field(default_factory=CostModel)
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of one request; times in seconds of the virtual clock. finish is "abort" when it got no end."""
+
+    request: TraceRequest
+    first_token_s: float | None = None
+    end_s: float = 0.0
+    num_outputs: int = 0
+    num_retractions: int = 0
+    finish: str | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything that is known about a simulated load. usage: (second, tokens in use, requests waiting) per step."""
+
+    records: list[Record]
+    usage: list[tuple[float, int, int]] = field(default_factory=list)
+    computed_tokens: int = 0
+    recomputed_tokens: int = 0
+    num_retractions: int = 0
+    num_steps: int = 0
+
+    @property
+    def peak_tokens(self) -> int:
+        """Most tokens of the pool that were in use at once, in whole pages; cached pages without a user not counted."""
+        return max((used for _, used, _ in self.usage), default=0)
+
+
+class Simulation:
+    """Drives one scheduler through one load."""
+
+    def __init__(
+        self, requests: list[TraceRequest], machine: Machine, num_pages: int, policy: Policy, parameter: float
+    ) -> None:
+        """parameter: see ``Policy``. requests: by arrival."""
+        self._requests = requests
+        self._cost = machine.cost
+        info = RunnerInfo(
+            machine.context_length, 2 * PREFIX_TOKENS, num_pages, machine.page_size, machine.num_rows, (EOS,)
+        )
+        self._runner = CostRunner(requests, info)
+        allocator = PageAllocator(num_pages, machine.page_size)
+        self._pool = Pool(allocator, RadixCache(allocator))
+        limits = Limits(
+            num_rows=machine.num_rows,
+            context_length=machine.context_length,
+            chunked_prefill_size=machine.chunk,
+            schedule_policy=machine.schedule_policy,
+            schedule_conservativeness=parameter if policy.parameter == "conservativeness" else 1.0,
+            max_retractions=machine.max_retractions if policy.bounded else -1,
+        )
+        self._scheduler = Scheduler(self._pool, info, limits, policy.rules(parameter))
+        self._context_length = machine.context_length
+        self._prefixes: dict[str | int, int] = {}
+        self._sent = 0
+        self._now = 0.0
+        self._run = Run([Record(request) for request in requests])
+
+    def run(self) -> Run:
+        """Until every request has ended. Raises EbbtideError when nothing moves any more, which would be a bug."""
+        scheduler = self._scheduler
+        turns = 0
+        while self._sent < len(self._requests) or not scheduler.idle:
+            self._receive()
+            plan = scheduler.next_step(self._now)
+            if plan is None:
+                self._read()
+                turns += 1
+                if scheduler.idle or turns > TURNS_WITHOUT_STEP:
+                    self._wait()
+                continue
+            turns = 0
+            self._step(plan)
+            if scheduler.idle:
+                scheduler.state.ratio.reset()
+        totals = scheduler.state.metrics.totals
+        self._run.recomputed_tokens = totals["num_recomputed_tokens_total"]
+        self._run.num_retractions = totals["num_retracted_requests_total"]
+        return self._run
+
+    def _receive(self) -> None:
+        """Hand over what has arrived by now."""
+        messages = []
+        while self._sent < len(self._requests) and self._requests[self._sent].arrival_s <= self._now:
+            messages.append(self._message(self._sent))
+            self._sent += 1
+        self._scheduler.receive(messages, self._now)
+
+    def _message(self, index: int) -> GenerateReq:
+        request = self._requests[index]
+        prompt = [OWN_TOKENS + index] * (request.prompt_len - request.prefix_len)
+        if request.prefix_id is not None:
+            number = self._prefixes.setdefault(request.prefix_id, len(self._prefixes))
+            prompt = [PREFIX_TOKENS + number] * request.prefix_len + prompt
+        limit = max(self._context_length - request.prompt_len, 1)
+        if request.max_tokens is not None:
+            limit = min(limit, request.max_tokens)
+        sampling = SamplingParams(max_tokens=limit, temperature=0.0, seed=index)
+        return GenerateReq((str(index),), prompt, sampling, priority=request.priority)
+
+    def _wait(self) -> None:
+        """Let time pass until the next arrival."""
+        if self._sent < len(self._requests):
+            self._now = max(self._now, self._requests[self._sent].arrival_s)
+        elif not self._scheduler.idle:
+            waiting = len(self._scheduler.state.requests)
+            raise EbbtideError(f"the simulated scheduler is stuck with {waiting} requests")
+
+    def _step(self, plan: StepPlan) -> None:
+        run = self._run
+        self._runner.submit(plan)
+        books = self._pool
+        in_use = books.capacity - books.usable_pages
+        run.usage.append((self._now, in_use * books.page_size, self._scheduler.state.num_queued))
+        self._now += self._cost.step_s(plan.items)
+        run.num_steps += 1
+        run.computed_tokens += sum(1 if item.tokens is None else len(item.tokens) for item in plan.items)
+        self._scheduler.settle(self._runner.collect())
+        self._read()
+
+    def _read(self) -> None:
+        for item in self._scheduler.take_output().items:
+            self._record(item)
+
+    def _record(self, item: TokenItem) -> None:
+        record = self._run.records[int(item.rid)]
+        if item.tokens and record.first_token_s is None:
+            record.first_token_s = self._now
+        record.num_outputs += len(item.tokens)
+        if item.finish is not None:
+            record.end_s = self._now
+            record.finish = item.finish
+        if item.pressure is not None:
+            record.num_retractions = item.pressure.num_retractions
+
+
+def ample_pages(requests: list[TraceRequest], machine: Machine) -> int:
+    """Pages with which no admission ever waits for memory: the largest batch with every reservation it could ask."""
+    longest = max(512, max(request.num_outputs for request in requests))
+    largest = sorted((request.prompt_len for request in requests), reverse=True)[: machine.num_rows]
+    return sum(pages_for(prompt_len + longest, machine.page_size) + 2 for prompt_len in largest)

@@ -1,0 +1,120 @@
+"""Each rule does what its name says, on loads small enough to follow by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.commands.simulation.measure import Case, Outcome, pareto_front, simulate
+from ebbtide.commands.simulation.mixes import MIXES, build
+from ebbtide.commands.simulation.rules import POLICIES, ReplacedRatio
+from ebbtide.commands.simulation.trace import TraceRequest
+from ebbtide.commands.simulation.virtual import Machine
+from ebbtide.messages import SamplingParams, TextParams
+from ebbtide.scheduler.new_token_ratio import NewTokenRatio
+from ebbtide.scheduler.policy import Candidate
+from ebbtide.scheduler.request import Request
+
+PAGE = 16
+
+
+def outcome(policy: str, requests: list[TraceRequest], pages: int, parameter: float | None = None) -> Outcome:
+    value = POLICIES[policy].default if parameter is None else parameter
+    machine = Machine(max_retractions=-1)
+    return simulate(requests, machine, Case(policy, value, pages * PAGE, 0.0))
+
+
+def retracted(policy: str, requests: list[TraceRequest], pages: int) -> list[int]:
+    """Indices of the requests that were retracted."""
+    records = outcome(policy, requests, pages, 0.01 if POLICIES[policy].parameter == "conservativeness" else 0.0)
+    return [index for index, record in enumerate(records.run.records) if record.num_retractions]
+
+
+def request_with(outputs: int, max_tokens: int) -> Request:
+    sampling = SamplingParams(max_tokens=max_tokens)
+    return Request("r", 0, 4, list(range(4 + outputs)), sampling, TextParams(), PAGE)
+
+
+def test_vllm_sends_back_the_newest_where_the_others_send_back_the_longest_prompt() -> None:
+    """Two that start together and are equal in output; the first has the longer prompt."""
+    pair = [TraceRequest(0.0, 97, 40, None, 0, 40), TraceRequest(0.0, 64, 40, None, 0, 40)]
+    assert retracted("vllm", pair, 13) == [1]
+    assert retracted("length", pair, 13) == [0]
+
+
+def test_vllm_looks_at_admission_only_and_the_others_at_the_output() -> None:
+    candidates = [Candidate(request_with(outputs, 100), frees=1, cost=1) for outputs in (5, 9, 7)]
+    assert POLICIES["vllm"].rules(0.0).pick(candidates, 1) is candidates[-1]
+    assert POLICIES["sglang"].rules(1.0).pick(candidates, 1) is candidates[0]
+    assert POLICIES["length"].rules(1.0).pick(candidates, 1) is candidates[0]
+
+
+def test_sglang_lets_a_retracted_request_wait_behind_those_that_came_meanwhile() -> None:
+    """The second starts later and is the victim; the late ones are too large to start before one of the two ends."""
+    pair = [TraceRequest(0.0, 97, 60, None, 0, 60), TraceRequest(0.02, 64, 60, None, 0, 60)]
+    late = [TraceRequest(0.05, 150, 60, None, 0, 60) for _ in range(2)]
+    theirs = outcome("sglang", pair + late, 16, 0.01).run.records
+    ours = outcome("length", pair + late, 16, 0.01).run.records
+    assert theirs[1].num_retractions == ours[1].num_retractions == 1
+    assert theirs[1].end_s > max(record.end_s for record in theirs[2:])
+    assert ours[1].end_s < min(record.end_s for record in ours[2:])
+
+
+def test_vllm_reserves_no_output_and_its_watermark_keeps_a_share_free() -> None:
+    requests = [TraceRequest(0.0, PAGE * 4, 30, None, 0, 2000) for _ in range(4)]
+    eager = outcome("vllm", requests, 16)
+    careful = outcome("vllm", requests, 16, 0.3)
+    assert eager.run.usage[0][2] == 0  # all four start in the first step
+    assert careful.run.usage[0][2] == 2  # ceil(0.3 * 16) pages stay free: room for two
+    assert careful.summary.retractions < eager.summary.retractions
+
+
+def test_sglang_charges_a_candidate_its_whole_remainder_clipped_at_4096() -> None:
+    """A pool of 6,000 tokens: one that may make 2,000 tokens starts beside another, one that may make 8,000 not."""
+    pool = 6000 // PAGE
+    short = [TraceRequest(0.0, 100, 50, None, 0, 2000) for _ in range(2)]
+    loose = [TraceRequest(0.0, 100, 50, None, 0, 8000) for _ in range(2)]
+    assert outcome("sglang", short, pool).run.usage[0][2] == 0
+    assert outcome("sglang", loose, pool).run.usage[0][2] == 1
+    assert outcome("sglang", loose, 9000 // PAGE).run.usage[0][2] == 0  # 2 * (4096 + prompt) fit: clipped
+
+
+def test_sglangs_ratio_falls_in_a_retraction_where_ours_never_does() -> None:
+    survivors = [request_with(50, 4096) for _ in range(30)]
+    ours, theirs = NewTokenRatio(), ReplacedRatio()
+    before = ours.value
+    ours.raise_after_retract(survivors)
+    theirs.raise_after_retract(survivors)
+    assert ours.value == before
+    assert theirs.value == pytest.approx(30 * 70 / (30 * 4096 + 1))
+    assert theirs.value < theirs.minimum
+
+
+def test_no_headroom_means_that_retractions_free_the_next_step_only() -> None:
+    requests = [TraceRequest(0.0, 60, 120, None, 0, 120) for _ in range(8)]
+    ours = outcome("length", requests, 48, 0.01).summary
+    theirs = outcome("sglang", requests, 48, 0.01).summary
+    assert POLICIES["length"].rules(1.0).headroom == 1
+    assert POLICIES["sglang"].rules(1.0).headroom == POLICIES["vllm"].rules(1.0).headroom == 0
+    assert ours.completed == theirs.completed == 8
+
+
+def test_the_front_keeps_what_nothing_else_beats() -> None:
+    requests = build(MIXES["chat"], 30, 0, 12.0)
+    outcomes = [outcome("vllm", requests, 300, value) for value in (0.0, 0.1, 0.5)]
+    front = pareto_front(outcomes)
+    assert front
+    for beaten in (one for one in outcomes if one not in front):
+        assert any(
+            other.summary.tax <= beaten.summary.tax and other.summary.latency_p99_s <= beaten.summary.latency_p99_s
+            for other in front
+        )
+    assert min(outcomes, key=lambda one: (one.summary.tax, one.summary.latency_p99_s)) in front
+
+
+def test_every_mix_is_the_same_for_the_same_seed_and_comes_at_the_rate_that_is_asked_for() -> None:
+    for mix in MIXES.values():
+        requests = build(mix, 400, 1, 5.0)
+        assert requests == build(mix, 400, 1, 5.0)
+        assert requests != build(mix, 400, 2, 5.0)
+        assert 400 / requests[-1].arrival_s == pytest.approx(5.0, rel=0.5)
+        assert all(request.prefix_len <= request.prompt_len for request in requests)
