@@ -70,6 +70,8 @@ class Child:
         self.status_fd, write_end = os.pipe()
         os.set_blocking(self.status_fd, False)
         self._unread = b""
+        self._heard = False
+        self._killed_because = ""
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(write_end)],
@@ -110,16 +112,37 @@ class Child:
             return []
         if not chunk:
             return None
+        self._heard = True
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         return [msgspec.json.decode(line, type=Status) for line in lines]
 
     def how_it_ended(self) -> str:
         """One sentence for a child whose status pipe has closed."""
         code = self._wait(5.0)
+        if self._killed_because:
+            return f"The {self.title} process was killed because it {self._killed_because}."
+        if code == WATCHDOG_EXIT_CODE:
+            return f"The {self.title} process was ended by its watchdog; the dump in its log says what it did."
         if code is not None and code < 0:
             hint = " The system may be out of memory." if code == -signal.SIGKILL else ""
             return f"The {self.title} process was killed by signal {-code}.{hint}"
         return f"The {self.title} process ended with exit code {code}; its log says why."
+
+    @property
+    def was_stuck(self) -> bool:
+        """Whether it was ended because it got nowhere or said nothing."""
+        return bool(self._killed_because) or self.exit_code == WATCHDOG_EXIT_CODE
+
+    def kill(self, because: str) -> None:
+        """End it at once, with what it started. ``because``: "has been silent", as in "it has been silent"."""
+        self._killed_because = because
+        if self.exit_code is None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def ask_for_dump(self) -> None:
+        """Let it write what it does to its log. Before it has said anything the signal would end it."""
+        if self._heard and self.exit_code is None:
+            self._process.send_signal(signal.SIGUSR1)
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -208,6 +231,7 @@ def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], 
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     handshake = Handshake(_take_status_fd())
     section = _read_section(section_type)
     setproctitle(f"ebbtide::{title}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +12,18 @@ import zmq
 from ebbtide.channel import Receiver, Sender
 from ebbtide.child import Handshake, run_child
 from ebbtide.config import SchedulerConfig, SchedulerSection
-from ebbtide.errors import EbbtideError, InvariantViolation
-from ebbtide.messages import Heartbeat, RunnerInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
+from ebbtide.errors import EbbtideError
+from ebbtide.messages import RunnerInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
 from ebbtide.model_runner import build_runner
 from ebbtide.plan import Runner
 
 from .core import Scheduler
-from .invariant_checker import InvariantChecker
 from .memory.allocator import PageAllocator
 from .memory.pool import Pool
 from .memory.prefix_cache import NoCache, PrefixCache
 from .memory.radix_cache import RadixCache
-from .state import Limits
+from .state import Limits, Output
+from .watchdog import LoopPulse, create_scheduler_watchdog
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +48,7 @@ class Reporter:
 
     scheduler: Scheduler
     wires: Wires
+    pulse: LoopPulse
     last_stats_s: float = 0.0
     last_heartbeat_s: float = 0.0
     last_tokens: int = 0
@@ -62,7 +62,7 @@ class Reporter:
             self._stats(now, idle=idle)
         if now - self.last_heartbeat_s >= HEARTBEAT_EVERY_S:
             self.last_heartbeat_s = now
-            self.wires.front.send(Heartbeat("scheduler", self.wires.inbox.handled))
+            self.wires.front.send(self.pulse.heartbeat(self.scheduler, self.wires.inbox.handled, now))
 
     def became_idle(self, now: float) -> None:
         """The last request has ended: gauges must not keep their old values, nor totals lack what it added."""
@@ -81,12 +81,12 @@ class Reporter:
 class Loop:
     """receive → next step → run → settle → tell; and when idle: check everything, report, sleep."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, wires: Wires) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, wires: Wires, pulse: LoopPulse) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._wires = wires
-        self._checker = InvariantChecker(scheduler.state)
-        self._reporter = Reporter(scheduler, wires)
+        self._pulse = pulse
+        self._reporter = Reporter(scheduler, wires, pulse)
         self._checked = True
         self._wait_s = 0.0
 
@@ -95,16 +95,19 @@ class Loop:
         scheduler = self._scheduler
         messages = self._wires.inbox.drain(self._wait_s)
         started = time.monotonic()
+        if messages:
+            self._pulse.begins(started)
         scheduler.receive(messages, started)
         plan = scheduler.next_step(started)
         if plan is not None:
+            self._pulse.planned(scheduler, plan, started)
             self._runner.submit(plan)
             self._checked = False
         if scheduler.num_in_flight and (plan is None or scheduler.num_in_flight >= self._runner.info.max_in_flight):
             scheduler.settle(self._runner.collect())
             scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
-        self._tell()
-        self._check(self._checker.self_check_during_busy)
+        self._pulse.turned(scheduler, self._tell(), time.monotonic())
+        scheduler.self_check_during_busy()
         if scheduler.idle and not self._checked:
             self.on_idle()
         self._reporter.report(time.monotonic())
@@ -113,8 +116,7 @@ class Loop:
     def on_idle(self) -> None:
         """Housekeeping when the last request has ended: the full check, the ratio, fresh gauges; then it sleeps."""
         self._checked = True
-        self._check(self._checker.on_idle)
-        self._scheduler.state.ratio.reset()
+        self._scheduler.on_idle()
         self._reporter.became_idle(time.monotonic())
 
     def _idle_time(self, *, stepped: bool) -> float:
@@ -122,7 +124,7 @@ class Loop:
             return 0.0
         return IDLE_WAIT_S if self._scheduler.idle else BLOCKED_WAIT_S
 
-    def _tell(self) -> None:
+    def _tell(self) -> Output:
         """The detokenizer first: an abort waits in the front for the closing item that this batch carries."""
         output = self._scheduler.take_output()
         if output.items and not self._wires.detokenizer.send(TokenBatch(output.items)):
@@ -131,15 +133,7 @@ class Loop:
             self._wires.front.send(abort)
         for event in output.events:
             self._wires.front.send(event)
-
-    def _check(self, check: Callable[[], None]) -> None:
-        """The books. A violation is counted, the first one logged; serving goes on."""
-        try:
-            check()
-        except InvariantViolation as violation:
-            self._scheduler.state.metrics.count("kv_invariant_violations_total")
-            if self._scheduler.state.metrics.totals["kv_invariant_violations_total"] == 1:
-                log.error("the memory books do not balance: %s", violation)
+        return output
 
 
 def build_scheduler(config: SchedulerConfig, info: RunnerInfo) -> Scheduler:
@@ -156,18 +150,27 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo) -> Scheduler:
         max_retractions=config.max_retractions,
         max_queued_requests=config.max_queued_requests,
         test_retract_interval=config.test_retract_interval,
+        memory_check=config.memory_check,
     )
     return Scheduler(Pool(allocator, cache), info, limits)
 
 
 def main(section: SchedulerSection, handshake: Handshake) -> None:
     """Load the model, say what was measured, then serve until the process is ended."""
-    runner = build_runner(section.files, section.runner, handshake.progress)
+    watchdog = create_scheduler_watchdog(section.watchdog, section.dump_path)
+    watchdog.start()
+
+    def progress(text: str) -> None:
+        watchdog.loop.loading(text)
+        handshake.progress(text)
+
+    runner = build_runner(section.files, section.runner, progress)
     context: zmq.Context[Any] = zmq.Context()
     addresses = section.addresses
     inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
     wires = Wires(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
-    loop = Loop(build_scheduler(section.scheduler, runner.info), runner, wires)
+    loop = Loop(build_scheduler(section.scheduler, runner.info), runner, wires, watchdog.loop)
+    watchdog.loop.serving()
     handshake.ready(runner.info)
     while True:
         loop.turn()

@@ -10,20 +10,19 @@ import logging
 import os
 import select
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 from ebbtide.awake import AwakeClock
 from ebbtide.child import WATCHDOG_EXIT_CODE
 from ebbtide.config import WatchdogConfig
 from ebbtide.messages import Heartbeat, PressureEvent
 from ebbtide.plan import StepPlan
+from ebbtide.stacks import thread_stacks, write_dump
 
 from .core import Scheduler
 from .dump import Picture, picture, render, waiting_reasons
@@ -34,8 +33,6 @@ log = logging.getLogger(__name__)
 
 PICTURE_EVERY_S = 0.25
 MAX_EVENTS = 20
-MAX_FRAMES = 40  # of one thread's stack
-WRITE_S = 5.0  # how long a stderr that nobody reads may hold up the end
 
 
 class LoopPulse:
@@ -159,7 +156,7 @@ class WatchdogRaw:
     def dump(self, title: str) -> None:
         """Write what is known. An error in here is written too: it must not keep the process from being ended."""
         try:
-            text = render(title, self.loop.pulse, self.loop.picture, list(self.loop.events), stacks())
+            text = render(title, self.loop.pulse, self.loop.picture, list(self.loop.events), thread_stacks())
         except Exception as error:
             text = f"==== {title} ====\nthe dump itself failed: {error!r}\n"
         self._write(text)
@@ -186,38 +183,9 @@ def create_scheduler_watchdog(config: WatchdogConfig, dump_path: str = "") -> Wa
     """The watchdog of this process, not yet started. ``dump_path``: a file that gets each dump besides stderr."""
     patience = Patience(config.watchdog_timeout, config.soft_watchdog_timeout, config.load_timeout)
 
-    def write(text: str) -> None:
-        _write_within(WRITE_S, text, dump_path)
-
     def end() -> None:
         os._exit(WATCHDOG_EXIT_CODE)  # no clean-up: it might wait for what hangs
 
-    return WatchdogRaw(patience, LoopPulse(config.progress_alarm), time.monotonic, write=write, end=end)
-
-
-def stacks() -> list[str]:
-    """Where every Python thread is, innermost call last, without source lines: those would be read from disk."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    lines: list[str] = []
-    for ident, frame in sys._current_frames().items():
-        lines.append(f"thread {names.get(ident, ident)}:")
-        walk = traceback.walk_stack(frame)
-        summary = traceback.StackSummary.extract(walk, limit=MAX_FRAMES, lookup_lines=False)
-        lines += [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(summary)]
-    return lines
-
-
-def _write_within(seconds: float, text: str, path: str) -> None:
-    writing = threading.Thread(target=_write_out, args=(text, path), name="dump", daemon=True)
-    writing.start()
-    writing.join(seconds)
-
-
-def _write_out(text: str, path: str) -> None:
-    if path:
-        unfinished = Path(path + ".new")
-        unfinished.write_text(text)
-        unfinished.rename(path)
-    rest = text.encode()
-    while rest:
-        rest = rest[os.write(2, rest) :]
+    return WatchdogRaw(
+        patience, LoopPulse(config.progress_alarm), time.monotonic, write=partial(write_dump, path=dump_path), end=end
+    )

@@ -21,7 +21,7 @@ class Children:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[RunnerInfo] = loop.create_future()
         self.ended: asyncio.Future[Child] = loop.create_future()
-        self._children = children
+        self._children = tuple(children)
         self._progress = progress
         self._waiting_for = {child.title for child in children}
         self._runner: RunnerInfo | None = None
@@ -29,9 +29,10 @@ class Children:
             loop.add_reader(child.status_fd, self._on_status, child)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching. Safe to repeat, also when the pipes are closed and others have their numbers."""
         for child in self._children:
             asyncio.get_running_loop().remove_reader(child.status_fd)
+        self._children = ()
         self.ready.cancel()
         self.ended.cancel()
 

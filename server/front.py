@@ -8,23 +8,23 @@ from __future__ import annotations
 import asyncio
 import time
 
-import zmq
-import zmq.asyncio
-
-from ebbtide.channel import AsyncReceiver, Sender
+from ebbtide.awake import AwakeClock
 from ebbtide.config import Addresses, ServeConfig
 from ebbtide.errors import Rejected
-from ebbtide.messages import Heartbeat, PressureEvent, RunnerInfo, Stats, ToFront, ToScheduler
+from ebbtide.messages import Heartbeat, PressureEvent, RunnerInfo, Stats
 from ebbtide.model_files import ModelFiles
 from ebbtide.tokenizer import TextTokenizer
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from .app import create_app
+from .engine_link import EngineLink
 from .liveness import Liveness
 from .metrics import FrontMetrics
 from .pressure import PressureLog
 from .state import AppState
+
+LOOK_S = 0.25  # how often the front looks whether a child has fallen silent
 
 
 class Front:
@@ -38,13 +38,13 @@ class Front:
         self, config: ServeConfig, files: ModelFiles, tokenizer: TextTokenizer, info: RunnerInfo, addresses: Addresses
     ) -> None:
         model_name = config.server.served_model_name or files.name
-        self._contexts = (zmq.Context(), zmq.asyncio.Context())
-        self._outbox: Sender[ToScheduler] = Sender(self._contexts[0], addresses.scheduler)
-        self._inbox: AsyncReceiver[ToFront] = AsyncReceiver(self._contexts[1], addresses.front, ToFront)
+        self._link = EngineLink(addresses)
         self._metrics = FrontMetrics(model_name)
         self._pressure = PressureLog()
-        self.liveness = Liveness(time.monotonic)
-        self.manager = TokenizerManager(self._outbox, self._metrics, time.monotonic)
+        self._look_s = min(LOOK_S, config.watchdog.watchdog_timeout / 40)
+        self._awake = AwakeClock(time.monotonic, max(2 * self._look_s, 0.5))
+        self.liveness = Liveness(self._awake, config.watchdog)
+        self.manager = TokenizerManager(self._link, self._metrics, time.monotonic)
         self._prompts = PromptReader(tokenizer, info)
         self.app = create_app(
             AppState(
@@ -60,12 +60,28 @@ class Front:
             )
         )
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
+        self._metrics.gauge("watchdog_last_progress_seconds", lambda: self.liveness.stalled_s)
         self._receiving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to take messages from the children; from now on ``/ready`` answers 200."""
         self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
         self.liveness.started()
+
+    async def reconnect(self, addresses: Addresses) -> None:
+        """Work with new children, at new addresses, from now on."""
+        await self._stop_receiving()
+        self._link.reconnect(addresses)
+        await self.start()
+
+    async def silent_child(self) -> str:
+        """Wait until a child has been silent for so long that it counts as dead; its name."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            self._awake.tick()
+            lost = self.liveness.lost()
+            if lost is not None:
+                return lost
 
     @property
     def num_open(self) -> int:
@@ -87,28 +103,29 @@ class Front:
         self.manager.fail_all(
             Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
         )
+        self._link.cut()
 
     async def stop(self) -> None:
         """Answer whatever is still open, then close the sockets. The object is done afterwards."""
         self.abort_all("The server is shutting down.")
+        await self._stop_receiving()
+        self._prompts.close()
+        self._link.close()
+
+    async def _stop_receiving(self) -> None:
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.gather(self._receiving, return_exceptions=True)
-        self._prompts.close()
-        self._outbox.close()
-        self._inbox.close()
-        for context in self._contexts:
-            context.term()
 
     async def _receive(self) -> None:
         while True:
-            message = await self._inbox.receive()
+            message = await self._link.receive()
             match message:
                 case Stats():
                     self._metrics.take(message)
                 case PressureEvent():
                     self._pressure.add(message)
-                case Heartbeat(source=source):
-                    self.liveness.beat(source)
+                case Heartbeat():
+                    self.liveness.beat(message)
                 case _:
                     self.manager.handle(message)

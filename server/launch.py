@@ -1,76 +1,71 @@
-"""The life of a daemon: start the children, load, serve, drain, end. Nothing is left behind, whatever happens.
-
-The one place outside ``ebbtide.child`` that knows which modules the processes run.
+"""The life of a daemon: start the engine, load, serve, start it again if it fails, drain, end. Nothing is left behind,
+whatever happens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import logging
 import shlex
+import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 
-from ebbtide.child import Child, end_children
-from ebbtide.config import DetokenizerSection, SchedulerSection, ServeConfig
+from ebbtide.child import WATCHDOG_EXIT_CODE
+from ebbtide.config import ServeConfig
+from ebbtide.errors import StartupError
 from ebbtide.log import setup_logging
 from ebbtide.messages import RunnerInfo
-from ebbtide.model_files import resolve_model
+from ebbtide.model_files import ModelFiles, resolve_model
+from ebbtide.stacks import write_dump
 from ebbtide.tokenizer import TextTokenizer, load_tokenizer
 
 from .children import Children
+from .engine import Engine
+from .front_dump import front_dump
 from .listening import listen, url_of
+from .liveness import SECOND_WITNESS
 from .loading import Gate, ProgressLine
-from .socket_directory import addresses_in, socket_directory
+from .restarts import Restarts
+from .socket_directory import socket_directory
 from .stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from .front import Front
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-SCHEDULER = "ebbtide.scheduler.process"
-DETOKENIZER = "ebbtide.detokenizer.process"
 KEEP_ALIVE_S = 75  # longer than the pools of the usual clients keep a connection
 REPLY_S = 5  # for answers that are decided to leave
-CHILD_GRACE_S = 5.0
 DRAIN_LOOK_S = 0.05  # how often draining looks whether the last request has ended
 
 
 def launch(config: ServeConfig) -> int:
-    """Serve until a signal (exit code 0) or until a child ends (1). Main thread only.
+    """Serve until a signal (exit code 0) or until a child ends and may not be started again (1; 70 for a stuck one).
 
-    Raises StartupError with one sentence when it cannot start; nothing is left behind then.
+    Main thread only. Raises StartupError with one sentence when it cannot start; nothing is left behind then.
     """
     setup_logging("front", config.log.log_level)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     signals = StopSignals()
     signals.install()
     files = resolve_model(config.model)
-    with listen(config.server.host, config.server.port) as listener, socket_directory() as directory:
-        addresses = addresses_in(directory)
-        section = SchedulerSection(files, config.scheduler, config.runner, config.log, addresses)
-        with _children(section) as (scheduler, detokenizer):
-            daemon = _Daemon(config, section, listener, signals)
-            with asyncio.Runner(loop_factory=daemon.http.config.get_loop_factory()) as runner:
-                return runner.run(daemon.run(scheduler, detokenizer))
-
-
-@contextmanager
-def _children(section: SchedulerSection) -> Iterator[tuple[Child, Child]]:
-    started: list[Child] = []
-    try:
-        started.append(Child(SCHEDULER, "scheduler"))
-        started.append(Child(DETOKENIZER, "detokenizer"))
-        started[0].send(section)
-        yield started[0], started[1]
-    finally:
-        end_children(started, CHILD_GRACE_S)
+    with (
+        listen(config.server.host, config.server.port) as listener,
+        socket_directory() as directory,
+        Engine(config, files, directory) as engine,
+    ):
+        daemon = _Daemon(config, files, engine, listener, signals)
+        with asyncio.Runner(loop_factory=daemon.http.config.get_loop_factory()) as runner:
+            return runner.run(daemon.run())
 
 
 class _HttpServer(uvicorn.Server):
@@ -85,12 +80,14 @@ class _Daemon:
     """The front process on its event loop, from the first child's start to the last answer."""
 
     def __init__(
-        self, config: ServeConfig, section: SchedulerSection, listener: socket.socket, signals: StopSignals
+        self, config: ServeConfig, files: ModelFiles, engine: Engine, listener: socket.socket, signals: StopSignals
     ) -> None:
         self._config = config
-        self._section = section
+        self._files = files
+        self._engine = engine
         self._listener = listener
         self._signals = signals
+        self._restarts = Restarts(config.watchdog.restart_on_failure)
         self._progress = ProgressLine()
         self._gate = Gate()
         self.http = _HttpServer(
@@ -106,82 +103,147 @@ class _Daemon:
             )
         )
 
-    async def run(self, scheduler: Child, detokenizer: Child) -> int:
+    async def run(self) -> int:
         """The exit code. Raises StartupError when a child cannot start."""
         self._signals.attach(asyncio.get_running_loop())
-        children = Children((scheduler, detokenizer), self._progress.show)
+        self._children = Children(self._engine.children, self._progress.show)
         http = asyncio.create_task(self.http.serve(sockets=[self._listener]), name="http")
         front: Front | None = None
         try:
-            front = await self._load(children, detokenizer)
-            return 0 if front is None else await self._serve(front, children, http)
+            front = await self._unless_stopped(self._start())
+            return 0 if front is None else await self._serve(front, http)
         finally:
             self._progress.clear()
-            children.close()
+            self._children.close()
             self.http.should_exit = True
             await http
             if front is not None:
                 await front.stop()
 
-    async def _load(self, children: Children, detokenizer: Child) -> Front | None:
-        """The front, connected and open; None when a signal came first."""
-        loading = asyncio.create_task(self._start(children, detokenizer), name="loading")
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What ``work`` comes to; None when a signal came first."""
+        working = asyncio.create_task(work, name="loading")
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
-        await asyncio.wait({loading, stop}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        if loading.done():
-            return loading.result()
-        loading.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
         return None
 
-    async def _start(self, children: Children, detokenizer: Child) -> Front:
-        self._progress.show(f"Loading {self._section.files.name}")
+    async def _start(self) -> Front:
+        self._progress.show(f"Loading {self._files.name}")
         # Imported while the children load: it takes as long as they do for a small model.
         from .front import Front
 
-        tokenizer, runner = await asyncio.gather(self._tokenizer(detokenizer), children.ready)
-        front = Front(self._config, self._section.files, tokenizer, runner, self._section.addresses)
+        tokenizer, runner = await asyncio.gather(self._load_tokenizer(), self._ready())
+        front = Front(self._config, self._files, tokenizer, runner, self._engine.addresses)
         await front.start()
+        self._dump_on_signal(front)
         self._gate.open(front.app)
         self._progress.clear()
         self._announce(runner)
         return front
 
-    async def _tokenizer(self, detokenizer: Child) -> TextTokenizer:
+    async def _load_tokenizer(self) -> TextTokenizer:
         """The tokenizer; its vocabulary goes to the detokenizer. Off the loop: both take a while."""
-        tokenizer = await asyncio.to_thread(load_tokenizer, self._section.files)
-        section = DetokenizerSection(tokenizer.vocabulary, self._config.log, self._section.addresses)
-        await asyncio.to_thread(detokenizer.send, section)
-        return tokenizer
+        self._tokenizer = await asyncio.to_thread(load_tokenizer, self._files)
+        await asyncio.to_thread(self._engine.tell_vocabulary, self._tokenizer.vocabulary)
+        return self._tokenizer
 
-    async def _serve(self, front: Front, children: Children, http: asyncio.Task[None]) -> int:
+    async def _ready(self) -> RunnerInfo:
+        """The runner's numbers. A child that hangs while it loads ends itself; one that was stopped cannot."""
+        limit_s = self._config.watchdog.load_timeout * SECOND_WITNESS
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._children.ready
+        except TimeoutError:
+            raise StartupError(f"The engine was not ready within {limit_s:.0f} s (--load-timeout).") from None
+
+    async def _serve(self, front: Front, http: asyncio.Task[None]) -> int:
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
-        either: set[asyncio.Future[Any]] = {stop, children.ended, http}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if http.done():
-            return 1  # nothing but a bug ends it before it is told to; awaiting it raises the error
-        if not children.ended.done():
-            await self._drain(front, children)
-        if not children.ended.done():
-            return 0
-        child = children.ended.result()
+        silence = asyncio.create_task(self._end_silent_children(front), name="silence")
+        try:
+            while True:
+                either: set[asyncio.Future[Any]] = {stop, self._children.ended, http}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if http.done():
+                    return 1  # nothing but a bug ends it before it is told to; awaiting it raises the error
+                if not self._children.ended.done():
+                    await self._drain(front)
+                if not self._children.ended.done():
+                    return 0
+                code = self._mourn(front)
+                if not await self._restart(front):
+                    return 0 if self._signals.first.is_set() else code
+        finally:
+            stop.cancel()
+            silence.cancel()
+
+    async def _end_silent_children(self, front: Front) -> None:
+        """A child that says nothing for too long is made a dead one; the rest is what a death brings."""
+        while True:
+            name = await front.silent_child()
+            self._engine.child(name).kill(f"had been silent for {front.liveness.silence_s(name):.1f} s")
+
+    def _mourn(self, front: Front) -> int:
+        """A child is dead: everybody hears of it. The exit code that this calls for."""
+        child = self._children.ended.result()
         log.error("%s", child.how_it_ended())
         front.child_died(child.title)
-        return 1
+        return WATCHDOG_EXIT_CODE if child.was_stuck else 1
 
-    async def _drain(self, front: Front, children: Children) -> None:
+    async def _restart(self, front: Front) -> bool:
+        """Whether a new engine serves. Not when none may be started any more, nor when the daemon is to stop."""
+        while self._restarts.left and not self._signals.first.is_set():
+            pause_s = self._restarts.begin()
+            log.warning("the engine is started again in %.1f s (%d times left)", pause_s, self._restarts.left)
+            self._children.close()
+            await asyncio.to_thread(self._engine.end)
+            await self._unless_stopped(asyncio.sleep(pause_s))
+            if self._signals.first.is_set():
+                break
+            self._engine.start()
+            self._children = Children(self._engine.children, self._progress.show)
+            front.liveness.restarting()
+            try:
+                return await self._unless_stopped(self._load_again(front)) is not None
+            except StartupError as error:
+                log.error("%s", error)
+                front.liveness.died("engine")
+        return False
+
+    async def _load_again(self, front: Front) -> bool:
+        vocabulary = self._tokenizer.vocabulary
+        await asyncio.gather(asyncio.to_thread(self._engine.tell_vocabulary, vocabulary), self._ready())
+        await front.reconnect(self._engine.addresses)
+        self._progress.clear()
+        log.info("the engine serves again")
+        return True
+
+    def _dump_on_signal(self, front: Front) -> None:
+        """SIGUSR1: the front's own state, and the children's in their own words."""
+        faulthandler.unregister(signal.SIGUSR1)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._dump, front)
+        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)  # stacks also when the loop hangs
+
+    def _dump(self, front: Front) -> None:
+        self._engine.ask_for_dumps()
+        text = front_dump("dump on demand", front.liveness.describe(), front.num_open)
+        write_dump(text, path=str(self._engine.dump_path("front")))
+
+    async def _drain(self, front: Front) -> None:
         """Let running answers end; what is left after the timeout, or after a second signal, is aborted."""
         front.start_draining()
         timeout_s = self._config.server.shutdown_timeout
         log.info("stopping: %d open requests have %.0f s to end", front.num_open, timeout_s)
         deadline = time.monotonic() + timeout_s
         hurry = asyncio.create_task(self._signals.second.wait(), name="hurry")
-        either: set[asyncio.Future[Any]] = {hurry, children.ended}
+        either: set[asyncio.Future[Any]] = {hurry, self._children.ended}
         while front.num_open and not any(future.done() for future in either) and time.monotonic() < deadline:
             await asyncio.wait(either, timeout=DRAIN_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
-        if front.num_open and not children.ended.done():
+        if front.num_open and not self._children.ended.done():
             log.warning("%d requests did not end in time and are aborted", front.num_open)
             front.abort_all("The server is shutting down.")
 
@@ -197,7 +259,7 @@ class _Daemon:
             runner.attention or "no",
         )
         url = url_of(self._listener)
-        name = self._config.server.served_model_name or self._section.files.name
+        name = self._config.server.served_model_name or self._files.name
         body = {"model": name, "messages": [{"role": "user", "content": "What is a tide?"}], "stream": True}
         print(f"ebbtide serves {name} on {url}", flush=True)
         print(

@@ -4,56 +4,100 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ebbtide.config import WatchdogConfig
 from ebbtide.errors import Rejected
+from ebbtide.messages import Heartbeat
 
-HEARTBEAT_TIMEOUT_S = 20.0  # longer than any step
-WATCHDOG_TIMEOUT_S = 300.0
 CHILDREN = ("scheduler", "detokenizer")
+SECOND_WITNESS = 1.06  # a stuck process's own watchdog goes first: it can say more than that there is silence
+DEFAULTS = WatchdogConfig()
 
 
 class Liveness:
-    """What the front knows of its children. ``clock`` counts seconds and never goes back."""
+    """What the front knows of its children. ``clock`` counts the seconds in which the front itself could listen."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], config: WatchdogConfig = DEFAULTS) -> None:
         self._clock = clock
+        self._config = config
         self._last_beat: dict[str, float] = {}
+        self._scheduler = Heartbeat("scheduler", 0)
         self._dead: list[str] = []
         self._draining = False
+        self._restarting = False
 
     def started(self) -> None:
         """The children said that they are ready: their silence is counted from now."""
         now = self._clock()
         self._last_beat = dict.fromkeys(CHILDREN, now)
+        self._scheduler = Heartbeat("scheduler", 0)
+        self._restarting = False
 
-    def beat(self, source: str) -> None:
+    def beat(self, heartbeat: Heartbeat) -> None:
         """A child's loop is alive."""
-        if source in self._last_beat:
-            self._last_beat[source] = self._clock()
+        if heartbeat.source in self._last_beat:
+            self._last_beat[heartbeat.source] = self._clock()
+        if heartbeat.source == "scheduler":
+            self._scheduler = heartbeat
 
     def drain(self) -> None:
         """No new work from now on."""
         self._draining = True
 
     def died(self, name: str) -> None:
-        """A child is gone for good."""
+        """A child is gone."""
         self._dead.append(name)
+
+    def restarting(self) -> None:
+        """New children take the place of the dead one: alive, and not ready before ``started``."""
+        self._dead.clear()
+        self._last_beat.clear()
+        self._restarting = True
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds since the scheduler's last progress as far as the front knows; 0 when it has nothing to do."""
+        if self._dead or "scheduler" not in self._last_beat or self._scheduler.state == "idle":
+            return 0.0
+        return self._scheduler.stalled_s + self._clock() - self._last_beat["scheduler"]
+
+    def lost(self) -> str | None:
+        """The child that has been silent for so long that it counts as dead."""
+        if self._dead:
+            return None
+        limit_s = self._config.watchdog_timeout * SECOND_WITNESS
+        return next((name for name in self._last_beat if self.silence_s(name) > limit_s), None)
+
+    def silence_s(self, name: str) -> float:
+        """Seconds since the last heartbeat of a child; 0 while it loads."""
+        now = self._clock()
+        return now - self._last_beat.get(name, now)
 
     def ill(self) -> str | None:
         """Why ``/health`` is 503, or None."""
         if self._dead:
             return f"The {self._dead[0]} process is dead."
-        return self._silent_for(WATCHDOG_TIMEOUT_S)
+        return self._silent_for(self._config.watchdog_timeout)
 
     def refusal(self) -> Rejected | None:
         """The answer to a new request when none is taken now, or None when it is welcome."""
-        if not self._last_beat:
-            return _refused("The model is still loading.", "loading")
         if self._dead:
             return _refused(f"The {self._dead[0]} process is dead.", "engine_dead")
         if self._draining:
             return _refused("The server is shutting down and takes no new requests.", "draining")
-        silent = self._silent_for(HEARTBEAT_TIMEOUT_S)
-        return _refused(silent, "engine_silent") if silent else None
+        if self._restarting:
+            return _refused("The engine has failed and is being started again.", "engine_restarting")
+        if not self._last_beat:
+            return _refused("The model is still loading.", "loading")
+        return self._unwell()
+
+    def _unwell(self) -> Rejected | None:
+        """The refusal of an engine that runs and does not work."""
+        silent = self._silent_for(self._config.heartbeat_timeout)
+        if silent:
+            return _refused(silent, "engine_silent")
+        if self._scheduler.reason:
+            return _refused(f"Requests wait and none can run: {self._scheduler.reason}.", "engine_blocked")
+        return None
 
     def require_ready(self) -> None:
         """Raises the refusal, if there is one."""
@@ -61,11 +105,19 @@ class Liveness:
         if refusal is not None:
             raise refusal
 
+    def describe(self) -> list[str]:
+        """One line for each child, for a dump."""
+        lines = [f"{name}: last heartbeat {self.silence_s(name):.1f} s ago" for name in self._last_beat]
+        said = self._scheduler
+        lines.append(f"scheduler says: {said.state}, no progress for {self.stalled_s:.1f} s {said.reason}".rstrip())
+        refusal = self.refusal()
+        return [*lines, "ready" if refusal is None else f"not ready: {refusal.message}"]
+
     def _silent_for(self, seconds: float) -> str | None:
-        now = self._clock()
-        for name, last in self._last_beat.items():
-            if now - last > seconds:
-                return f"The {name} process has been silent for {now - last:.0f} s."
+        for name in self._last_beat:
+            silence_s = self.silence_s(name)
+            if silence_s > seconds:
+                return f"The {name} process has been silent for {silence_s:.0f} s."
         return None
 
 

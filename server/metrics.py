@@ -43,6 +43,13 @@ class _Snapshots:
                 self._before[key] = self._before.get(key, 0.0) + self._last[key]
             self._last[key] = total
 
+    def gone(self) -> None:
+        """The scheduler counts no more; another one would begin at zero."""
+        self.gauges.update(dict.fromkeys(self.gauges, 0.0))
+        for key, total in self._last.items():
+            self._before[key] = self._before.get(key, 0.0) + total
+            self._last[key] = 0.0
+
     def total(self, key: str) -> float:
         """One total over all scheduler lives."""
         return self._before.get(key, 0.0) + self._last.get(key, 0.0)
@@ -103,7 +110,7 @@ class FrontMetrics:
 
     def scheduler_gone(self) -> None:
         """Its gauges read 0 until the next snapshot: a load or a pool that nobody carries is none. Totals stay."""
-        self._snapshots.gauges.update(dict.fromkeys(self._snapshots.gauges, 0.0))
+        self._snapshots.gone()
 
     def first_token(self, seconds: float) -> None:
         """Time to the first generated token of an HTTP request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -38,9 +39,20 @@ def socket_directory() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def addresses_in(directory: Path) -> Addresses:
-    """Where the three processes bind."""
-    return Addresses(*(f"ipc://{directory}/{name}" for name in ("front", "scheduler", "detokenizer")))
+def addresses_in(directory: Path, life: int = 0) -> Addresses:
+    """Where the three processes bind; ``life`` counts the engines that the daemon has had before."""
+    suffix = f"-{life}" if life else ""
+    return Addresses(*(f"ipc://{directory}/{name}{suffix}" for name in ("front", "scheduler", "detokenizer")))
+
+
+def living_daemons() -> dict[int, Path]:
+    """This user's daemons that run now with this temporary directory: the front's process id → their directory."""
+    found: dict[int, Path] = {}
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError, ValueError):  # another user's, or gone by now
+            if path.stat().st_uid == os.getuid() and not _is_abandoned(path):
+                found[int(path.read_text())] = path.parent
+    return found
 
 
 def _lock(path: Path) -> int:
@@ -48,6 +60,7 @@ def _lock(path: Path) -> int:
     unnamed = path / f"{LOCK}.new"
     lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(lock, str(os.getpid()).encode())
     unnamed.rename(path / LOCK)
     return lock
 

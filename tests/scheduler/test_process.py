@@ -27,8 +27,12 @@ from ebbtide.messages import (
 from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.scheduler.memory.prefix_cache import NoCache
 from ebbtide.scheduler.process import Loop, Wires, build_scheduler
+from ebbtide.scheduler.watchdog import LoopPulse
+
+from .make import request
 
 PATIENCE_S = 20.0
+SOMEBODY = request("somebody")
 
 
 class Daemon:
@@ -44,7 +48,7 @@ class Daemon:
         self.sender: Sender[ToScheduler] = Sender(self.context, inbox)
         self.runner = SimRunner(shape)
         self.scheduler = build_scheduler(SchedulerConfig(), self.runner.info)
-        self.loop = Loop(self.scheduler, self.runner, self.wires)
+        self.loop = Loop(self.scheduler, self.runner, self.wires, LoopPulse(30.0))
         self.items: list[TokenItem] = []
         self.heard: list[ToFront] = []
 
@@ -136,12 +140,12 @@ def test_a_detokenizer_that_takes_nothing_ends_the_scheduler(daemon: Daemon, mon
 
 
 def test_a_blocked_scheduler_waits_a_moment_and_is_not_idle(daemon: Daemon) -> None:
-    held = daemon.scheduler.state.pool.allocator.take(8, "somebody")
+    held = daemon.scheduler.state.pool.allocator.take(8, SOMEBODY)
     daemon.sender.send(generate("a", 6))
     daemon.turn_until(lambda: bool(daemon.scheduler.state.requests))
     daemon.loop.turn()
     assert (daemon.scheduler.idle, daemon.items) == (False, [])
-    daemon.scheduler.state.pool.allocator.give(held, "somebody")
+    daemon.scheduler.state.pool.allocator.give(held, SOMEBODY)
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
 
 

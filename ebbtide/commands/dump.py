@@ -1,0 +1,62 @@
+"""``ebbtide dump``: ask a running server what it does and print the answer. Works on a server that hangs, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ebbtide.errors import StartupError
+from ebbtide.server.socket_directory import living_daemons
+
+PROCESSES = ("front", "scheduler")
+PATIENCE_S = 10.0
+LOOK_S = 0.05
+
+
+def dump(pid: int | None = None) -> int:
+    """Print the dumps of the server whose first process is ``pid``; the only one's when it is None.
+
+    The exit code: 1 when a process did not answer. Raises StartupError when it is not clear which server is meant.
+    """
+    pid, directory = _chosen(living_daemons(), pid)
+    before = {name: _age(directory, name) for name in PROCESSES}
+    os.kill(pid, signal.SIGUSR1)
+    deadline = time.monotonic() + PATIENCE_S
+    silent = [name for name in PROCESSES if not _print_new(directory, name, before[name], deadline)]
+    for name in silent:
+        print(f"ebbtide: The {name} process did not answer; its log may say more.", file=sys.stderr)
+    return 1 if silent else 0
+
+
+def _chosen(daemons: dict[int, Path], pid: int | None) -> tuple[int, Path]:
+    if pid is not None and pid not in daemons:
+        raise StartupError(f"No server of yours with process id {pid} runs here. {_known(daemons)}")
+    if pid is None and len(daemons) != 1:
+        raise StartupError(f"{_known(daemons)} Say which one with --pid." if daemons else _known(daemons))
+    chosen = next(iter(daemons)) if pid is None else pid
+    return chosen, daemons[chosen]
+
+
+def _known(daemons: dict[int, Path]) -> str:
+    if daemons:
+        return f"Servers that run: {', '.join(str(pid) for pid in sorted(daemons))}."
+    return f"No server runs with its files in {tempfile.gettempdir()} (TMPDIR)."
+
+
+def _age(directory: Path, name: str) -> int | None:
+    """What changes when there is a new dump."""
+    path = directory / f"{name}.dump"
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def _print_new(directory: Path, name: str, before: int | None, deadline: float) -> bool:
+    while _age(directory, name) == before:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_S)
+    print((directory / f"{name}.dump").read_text(), end="", flush=True)
+    return True
