@@ -61,7 +61,12 @@ class InvariantChecker:
 
     def _check_pool_invariant(self) -> None:
         books = self._state.pool.books()
-        accounted = books.available + books.evictable + books.protected + books.session_held + books.uncached
+        held = sum([len(req.pages) - req.num_shared for req in self._state.running])
+        if held != books.uncached:
+            raise InvariantViolation(
+                f"running requests hold {held} pages of their own, but {books.uncached} are booked"
+            )
+        accounted = books.available + books.evictable + books.protected + books.session_held + held
         if accounted != books.total:
             raise InvariantViolation(f"the pool of {books.total} pages accounts for {accounted}: {books}")
 

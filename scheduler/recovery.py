@@ -41,9 +41,9 @@ class Recovery:
         """
         doubt = self._pages_in_doubt(everybody=everybody)
         self._state.pool.quarantined |= doubt
-        cut = self._cut_tree(doubt)
+        alive = self._cut_tree(doubt)
         for req in list(self._state.requests.values()):
-            if self._must_leave(req, doubt, cut, everybody=everybody):
+            if self._must_leave(req, doubt, alive, everybody=everybody):
                 self._send_back(req)
         self._state.filter_batch()
         self._rebuild()
@@ -68,16 +68,18 @@ class Recovery:
     def _pages_in_doubt(self, *, everybody: bool) -> set[int]:
         """Pages with several claims, none, or one that the ledger denies; they are not in service already.
 
-        With ``everybody`` a page that nobody else claims was a running request's, and is simply free afterwards.
+        A page without a claim that was a running request's (with ``everybody``), or hung in a part of the tree that
+        came off, is in nobody's hands once that request has left, and is simply free afterwards.
         """
         pool = self._state.pool
         claims = self._claims(everybody=everybody)
         doubt = set()
         for page in set(range(pool.allocator.num_pages)) - pool.quarantined:
             holders = claims[page]
-            if not holders and everybody:
+            said = pool.allocator.ledger.holder(page)
+            if not holders and (everybody or isinstance(said, Node)):
                 continue
-            if len(holders) != 1 or pool.allocator.ledger.holder(page) is not holders[0]:
+            if len(holders) != 1 or said is not holders[0]:
                 doubt.add(page)
         return doubt
 
@@ -86,14 +88,14 @@ class Recovery:
         return list(cache.walk()) if isinstance(cache, RadixCache) else []
 
     def _cut_tree(self, doubt: Collection[int]) -> set[int]:
-        """Cut nodes with a page in doubt off, each with its subtree; returns the identities of all that went."""
+        """Cut nodes with a page in doubt off, each with its subtree; returns the identities of those that are left."""
         cache = self._state.pool.cache
-        return cache.cut(doubt) if isinstance(cache, RadixCache) else set()
+        return cache.cut(doubt) if isinstance(cache, RadixCache) else {id(None)}
 
-    def _must_leave(self, req: Request, doubt: Collection[int], cut: Collection[int], *, everybody: bool) -> bool:
+    def _must_leave(self, req: Request, doubt: Collection[int], alive: Collection[int], *, everybody: bool) -> bool:
         if req.phase is Phase.WAITING:
             return everybody and not (req in self._state.waiting or self._is_held(req))  # was on its way back
-        return everybody or id(req.node) in cut or any(page in doubt for page in req.pages)
+        return everybody or id(req.node) not in alive or any(page in doubt for page in req.pages)
 
     def _is_held(self, req: Request) -> bool:
         return any(req in other.followers for other in self._state.requests.values())

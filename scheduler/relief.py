@@ -12,6 +12,7 @@ from ebbtide.messages import PressureEvent, PressureVictim
 
 from .admission import Verdict
 from .endings import Endings
+from .invariant_checker import InvariantChecker
 from .policy import Candidate
 from .pressure import Pressure, Retraction, Why
 from .request import Request
@@ -65,6 +66,8 @@ class Relief:
         """Send back whom it takes. No results may be on their way."""
         if cause is Cause.MEMORY:
             event = self._pressure.retract_decode(self._state.running)
+            if event.aborted is not None:
+                self._doubt_the_books(event.aborted)
         elif cause is Cause.PRIORITY:
             event = self._preempt()
         else:
@@ -74,6 +77,14 @@ class Relief:
         self._publish(event)
         if event.aborted is not None:
             self._endings.exhausted(event.aborted)
+
+    def _doubt_the_books(self, last: Request) -> None:
+        """Nobody is given up for a page that was only lost in the books. Raises InvariantViolation if one was."""
+        if self._state.limits.memory_check == "off":
+            return
+        self._state.running.append(last)
+        InvariantChecker(self._state).on_idle()
+        self._state.running.remove(last)
 
     def went_back(self, req: Request, now: float) -> None:
         """A request has lost its memory: book it and let it wait."""

@@ -164,23 +164,16 @@ class RadixCache:
         return seen
 
     def cut(self, doubt: Collection[int]) -> set[int]:
-        """Take nodes with a page in ``doubt`` out of the tree, each with its subtree; returns the ids of all that went.
+        """Take nodes with a page in ``doubt`` out of the tree, each with its subtree.
 
-        Pages, locks and counters are left to ``relock`` and the recovery that calls it.
+        Returns the ids of all nodes that are left, roots too. Locks and counters are left to ``relock``, pages to the
+        recovery that calls both.
         """
-        gone: set[int] = set()
         for node in list(self.walk()):
-            if id(node) in gone or not any(page in doubt for page in node.pages):
-                continue
-            assert node.parent is not None
-            node.parent.children = {key: child for key, child in node.parent.children.items() if child is not node}
-            stack = [node]
-            while stack:
-                lost = stack.pop()
-                gone.add(id(lost))
-                stack.extend(lost.children.values())
-                lost.pages, lost.children = [], {}
-        return gone
+            if node.parent is not None and any(page in doubt for page in node.pages):
+                siblings = node.parent.children
+                node.parent.children = {key: child for key, child in siblings.items() if child is not node}
+        return {id(node) for node in [*self.walk(), *self._roots.values()]}
 
     def relock(self, ends: Sequence[Node]) -> None:
         """Count locks, pages and eviction order anew: each of ``ends`` is where one running request's prefix ends."""

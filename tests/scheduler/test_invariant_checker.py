@@ -83,7 +83,7 @@ def test_a_lock_too_many_on_a_locked_node_is_found(busy: World) -> None:
 
 def test_a_wrong_counter_of_the_tree_is_found(busy: World) -> None:
     busy.pool.cache.evictable_pages += 1  # type: ignore[misc]
-    busy.pool.uncached -= 1
+    busy.pool.cache.protected_pages -= 1  # type: ignore[misc]
     busy.checker.self_check_during_busy()
     with pytest.raises(InvariantViolation, match="a recount finds"):
         busy.checker.on_idle()

@@ -48,6 +48,7 @@ class Shape:
     retract_interval: int = 0
     max_queued: int | None = None
     host_pages: int = 0
+    memory_check: str = "strict"
     context_length: int = 4096
     conservativeness: float = 1.0
 
@@ -75,6 +76,7 @@ class World:
             retract_policy=shape.retract_policy,
             test_retract_interval=shape.retract_interval,
             max_queued_requests=shape.max_queued,
+            memory_check=shape.memory_check,
         )
         self.scheduler = Scheduler(self.pool, self.runner.info, limits)
         self.checker = InvariantChecker(self.scheduler.state)
@@ -118,7 +120,7 @@ class World:
             self.runner.submit(plan)
             self._poison_freed()
             dispatched = True
-        self.checker.self_check_during_busy()
+        self.scheduler.self_check_during_busy()
         return dispatched
 
     def _poison_freed(self) -> None:
@@ -132,7 +134,7 @@ class World:
         self.steps += 1
         self.peak_pages = max(self.peak_pages, self.pool.uncached)
         self.read()
-        self.checker.self_check_during_busy()
+        self.scheduler.self_check_during_busy()
 
     def read(self) -> None:
         """Take the scheduler's output into ``outcomes``."""
@@ -151,10 +153,12 @@ class World:
             self.step()
             self.read()
             quiet = 0 if self._progress() != before else quiet + 1
-            assert quiet < STUCK_AFTER, f"no progress for {quiet} steps: {self.scheduler.state.running}"
+            assert quiet < STUCK_AFTER, (
+                f"no progress for {quiet} steps: {[req.rid for req in self.scheduler.state.running]}"
+            )
             assert self.steps < max_steps
         self.step()
-        self.checker.on_idle()
+        self.scheduler.on_idle()
         return self.outcomes
 
     def _progress(self) -> tuple[int, int, int]:
