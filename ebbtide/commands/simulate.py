@@ -82,6 +82,12 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-retractions", type=int, default=3, metavar="N", help="bound, not for vllm and sglang; -1 is none (3)"
     )
+    group.add_argument(
+        "--headroom",
+        type=int,
+        metavar="PAGES",
+        help="pages per running row that a retraction frees beyond the next step, not for vllm and sglang (as serve)",
+    )
 
 
 def _add_cost(group: argparse._ArgumentGroup) -> None:
@@ -162,6 +168,7 @@ def _machine(args: argparse.Namespace) -> Machine:
         context_length=args.context_length,
         schedule_policy=args.schedule_policy,
         max_retractions=args.max_retractions,
+        headroom=args.headroom,
         cost=cost,
     )
 

@@ -26,7 +26,10 @@ CLIP = 4096  # output tokens beyond which SGLang's admission does not look
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """rules: made from the admission parameter. parameter: its name and its default. bounded: by --max-retractions."""
+    """rules: made from the admission parameter. parameter: its name and its default.
+
+    bounded: --max-retractions and --headroom are for it.
+    """
 
     rules: Callable[[float], Rules]
     parameter: str

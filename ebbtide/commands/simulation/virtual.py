@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ebbtide.errors import EbbtideError
 from ebbtide.messages import GenerateReq, RunnerInfo, SamplingParams, TokenItem
@@ -24,7 +24,7 @@ TURNS_WITHOUT_STEP = 3  # a turn may end requests instead of planning a step, bu
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the load runs on, the size of its pool apart."""
+    """What the load runs on, the size of its pool apart. headroom: see ``Rules``; None leaves ours as they are."""
 
     page_size: int = 16
     num_rows: int = 64
@@ -32,6 +32,7 @@ class Machine:
     context_length: int = 32768
     schedule_policy: str = "fcfs"
     max_retractions: int = 3
+    headroom: int | None = None
     cost: CostModel = field(default_factory=CostModel)
 
 
@@ -87,7 +88,10 @@ class Simulation:
             schedule_conservativeness=parameter if policy.parameter == "conservativeness" else 1.0,
             max_retractions=machine.max_retractions if policy.bounded else -1,
         )
-        self._scheduler = Scheduler(self._pool, info, limits, policy.rules(parameter))
+        rules = policy.rules(parameter)
+        if policy.bounded and machine.headroom is not None:
+            rules = replace(rules, headroom=machine.headroom)
+        self._scheduler = Scheduler(self._pool, info, limits, rules)
         self._context_length = machine.context_length
         self._prefixes: dict[str | int, int] = {}
         self._sent = 0
