@@ -19,9 +19,17 @@ class Endings:
         self._pressure = pressure
 
     def emit(self, req: Request, token: int, logprob: TokenLogprob | None) -> None:
-        """Hand out one output token."""
+        """Hand out one output token; the first after a retraction says what that has cost so far.
+
+        Not only the last item does: when a stop string ends the request, the detokenizer decides which item was last.
+        """
         logprobs = None if logprob is None else [logprob]
-        self._state.output.items.append(TokenItem(req.rid, [token], self._start(req), logprobs=logprobs))
+        pressure = None
+        if req.history.retractions_told != req.history.retraction_count:
+            req.history.retractions_told = req.history.retraction_count
+            pressure = self._pressure_usage(req)
+        item = TokenItem(req.rid, [token], self._start(req), logprobs=logprobs, pressure=pressure)
+        self._state.output.items.append(item)
 
     def finish(
         self, req: Request, reason: Finish, *, token: int | None = None, logprob: TokenLogprob | None = None

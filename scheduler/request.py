@@ -42,6 +42,7 @@ class History:
     high_water: int = 0  # most tokens that ever were computed: what is computed again lies below
     recomputed_tokens: int = 0
     retraction_count: int = 0
+    retractions_told: int = 0  # how many of them the client's usage knows of
     retracted_stain: bool = False  # was retracted at some time: later cache hits are its own past, not savings
     times_passed: int = 0
 

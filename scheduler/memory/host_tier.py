@@ -60,6 +60,8 @@ class HostTier:
 
         The copy happens in the next plan before anything is written, so the device pages may be given back at once.
         """
+        if any(copy.rid == req.rid for copy in self._restored):
+            return False  # its pages get their K/V only in the plan that is being made
         num_tokens = min(req.computed, len(req.known) - 1)
         last = pages_for(num_tokens, req.page_size)
         if not 0 < last - first <= self.allocator.available_pages or not self._pays(num_tokens, last - first):

@@ -231,6 +231,19 @@ def test_retracted_requests_conserve_counters_and_report_their_cost() -> None:
     assert totals["cached_tokens_total"] == 0  # finding its own past is no cache hit
 
 
+def test_a_retracted_request_that_a_stop_string_ends_has_said_its_cost_before() -> None:
+    world = World(Shape(retract_interval=6, max_retractions=1))
+    world.generate("a", text("hello"), greedy(60, ignore_eos=True))
+    costs = []
+    while len(world.outcomes.get("a", Outcome()).tokens) < 20:
+        world.step()
+        costs += [item.pressure for item in world.items if item.pressure is not None]
+        world.items.clear()
+    assert [cost.num_retractions for cost in costs] == [1]
+    world.send(FinishReq("a", 15))
+    assert world.run()["a"].finish == "stop"
+
+
 def test_an_abort_while_retracted_is_counted_as_such() -> None:
     world = World(Shape(num_pages=8, conservativeness=0.02))
     for rid in "ab":

@@ -83,6 +83,7 @@ class World:
         self.outcomes: dict[str, Outcome] = {}
         self.prompts: dict[str, int] = {}  # prompt lengths, for loads that keep them
         self.events: list[PressureEvent] = []
+        self.items: list[TokenItem] = []
         self.steps = 0
         self.peak_pages = 0  # most pages that running requests held at once
         self.turns = 0
@@ -170,6 +171,7 @@ class World:
         )
 
     def _take(self, item: TokenItem) -> None:
+        self.items.append(item)
         outcome = self.outcomes.setdefault(item.rid, Outcome())
         assert outcome.finish is None, f"{item.rid} got tokens after its end"
         outcome.tokens += item.tokens

@@ -65,6 +65,17 @@ def test_host_pages_that_the_next_plan_reads_are_not_given_away_before_it() -> N
     assert host.books().available == 3
 
 
+def test_pages_that_are_still_to_be_restored_are_not_saved_again() -> None:
+    host, _ = tier()
+    req = run(pool(16), request(prompt=11))
+    assert host.offload_kv_cache(req, 0)
+    host.take_copies()
+    host.restore(req)
+    assert not host.offload_kv_cache(req, 0)
+    host.take_copies()
+    assert host.offload_kv_cache(req, 0)
+
+
 def test_a_full_tier_falls_back_to_recompute() -> None:
     host, counted = tier(num_host_pages=2)
     assert not host.offload_kv_cache(run(pool(16), request(prompt=11)), 0)
