@@ -32,6 +32,7 @@ from .state import Output
 log = logging.getLogger(__name__)
 
 PICTURE_EVERY_S = 0.25
+FRESH_S = 0.6  # longer than an idle loop sleeps
 MAX_EVENTS = 20
 
 
@@ -42,6 +43,8 @@ class LoopPulse:
         self.pulse = Pulse("loading", Activity.RUNNING)
         self.picture = Picture()
         self.events: deque[PressureEvent] = deque(maxlen=MAX_EVENTS)
+        self.fresh = threading.Event()  # cleared by who wants a new picture
+        self.fresh.set()
         self._progress = Progress()
         self._alarm = AdmissionAlarm(alarm_s)
         self._picture_s = 0.0
@@ -80,10 +83,11 @@ class LoopPulse:
         if self._progress.saw(output, scheduler.state.running):
             self._progress_s = now
         activity = self._activity(scheduler)
-        became_idle = activity is Activity.IDLE and self.pulse.activity is not Activity.IDLE
         pulse = self.pulse
+        became_idle = activity is Activity.IDLE and pulse.activity is not Activity.IDLE
         self.pulse = Pulse("serving", activity, pulse.work, self._progress.count, pulse.forward_ct)
-        if became_idle or (activity is not Activity.IDLE and now - self._picture_s >= PICTURE_EVERY_S):
+        old = activity is not Activity.IDLE and now - self._picture_s >= PICTURE_EVERY_S
+        if became_idle or old or not self.fresh.is_set():
             self._take_picture(scheduler, now)
         self._watch_admissions(scheduler, now)
         self._stepped = self._admitted = False
@@ -98,6 +102,7 @@ class LoopPulse:
     def _take_picture(self, scheduler: Scheduler, now: float) -> None:
         self._picture_s = now
         self.picture = picture(scheduler, self._plan)
+        self.fresh.set()
 
     def _activity(self, scheduler: Scheduler) -> Activity:
         if scheduler.idle:
@@ -137,7 +142,7 @@ class WatchdogRaw:
         end: Callable[[], None],
     ) -> None:
         self.loop = loop
-        self.poll_s = min(1.0, patience.hard_s / 100)
+        self.poll_s = min(1.0, patience.hard_s / 100, (patience.soft_s or patience.hard_s) / 100)
         # Gaps of this length are the scheduling of a busy machine; in a longer one this process did not run.
         self._awake = AwakeClock(clock, max(4 * self.poll_s, 0.5))
         self._judge = Judge(patience)
@@ -175,6 +180,8 @@ class WatchdogRaw:
         while True:
             ready, _, _ = select.select([wake], [], [], self.poll_s)
             if ready and signal.SIGUSR1 in os.read(wake, 256):
+                self.loop.fresh.clear()
+                self.loop.fresh.wait(FRESH_S)
                 self.dump("dump on demand")
             self.poll()
 

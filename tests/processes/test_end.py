@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 
+from .streaming import error_at_the_end, rest, streams
+
 SLOW = ("--sim-step-ms", "5")
-
-
-@contextlib.contextmanager
-def streams(url: str, count: int, **body: Any) -> Iterator[list[Iterator[str]]]:
-    """Streaming answers whose first event has come, as iterators of the data that follows."""
-    request = {"model": "sim", "prompt": "tide", "stream": True, "ignore_eos": True, "max_tokens": 30_000} | body
-    with contextlib.ExitStack() as stack:
-        client = stack.enter_context(httpx.Client(timeout=60))
-        opened = []
-        for _ in range(count):
-            response = stack.enter_context(client.stream("POST", f"{url}/v1/completions", json=request))
-            events = (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
-            next(events)
-            opened.append(events)
-        yield opened
-
-
-def rest(events: Iterator[str]) -> list[str]:
-    """All that still comes; a connection that breaks off is told apart by its lack of an end."""
-    got = []
-    with contextlib.suppress(httpx.RemoteProtocolError):
-        got.extend(events)
-    return got
-
-
-def error_at_the_end(events: Iterator[str]) -> dict[str, Any]:
-    last = json.loads(rest(events)[-1])
-    assert set(last) == {"error"}
-    return dict(last["error"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

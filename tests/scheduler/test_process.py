@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_a_violation_of_the_books_is_counted_and_serving_goes_on(
     daemon.scheduler.state.pool.uncached += 1
     daemon.sender.send(generate("a", 6))
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
-    assert daemon.scheduler.state.metrics.totals["kv_invariant_violations_total"] > 1
+    assert daemon.scheduler.state.metrics.totals["kv_invariant_violations_total"] == 1
     assert sum("do not balance" in record.message for record in caplog.records) == 1
 
 
@@ -140,7 +141,9 @@ def test_a_detokenizer_that_takes_nothing_ends_the_scheduler(daemon: Daemon, mon
 
 
 def test_a_blocked_scheduler_waits_a_moment_and_is_not_idle(daemon: Daemon) -> None:
-    held = daemon.scheduler.state.pool.allocator.take(8, SOMEBODY)
+    state = daemon.scheduler.state
+    state.limits = replace(state.limits, memory_check="off")  # it would take the pages for lost
+    held = state.pool.allocator.take(8, SOMEBODY)
     daemon.sender.send(generate("a", 6))
     daemon.turn_until(lambda: bool(daemon.scheduler.state.requests))
     daemon.loop.turn()

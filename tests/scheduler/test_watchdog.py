@@ -531,3 +531,13 @@ def test_a_gap_longer_than_the_longest_counts_as_that() -> None:
     assert (clock(), clock(), clock.tick()) == (3.0, 3.0, 3.0)
     now = 101.0
     assert clock() == 4.0
+
+
+def test_who_wants_a_new_picture_gets_it_with_the_next_turn_also_of_an_idle_loop() -> None:
+    bench = Bench()
+    bench.until_idle()
+    bench.world.allocator.take(3, _Somebody())
+    bench.loop.fresh.clear()
+    bench.turn()
+    assert bench.loop.fresh.is_set()
+    assert bench.loop.picture.books[0][1].available == 13
