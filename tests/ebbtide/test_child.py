@@ -185,3 +185,36 @@ def test_end_children_is_safe_to_repeat(child: Child) -> None:
     end_children([child], 10.0)
     end_children([child], 10.0)
     assert time.monotonic() - started < 10
+
+
+def test_a_child_that_is_killed_says_why(child: Child) -> None:
+    tell(child, "stay")
+    statuses(child)
+    assert not child.was_stuck
+    child.kill("had been silent for 3 s")
+    assert child.how_it_ended() == "The tiny process was killed because it had been silent for 3 s."
+    assert child.was_stuck
+    child.kill("had been silent for 4 s")  # it is gone: no error
+
+
+def test_a_child_tells_its_stacks_when_asked_and_lives_on(
+    start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
+) -> None:
+    child = start()
+    child.ask_for_dump()  # nothing was heard of it yet: the signal would end it
+    tell(child, "stay")
+    statuses(child)
+    child.ask_for_dump()
+    deadline = time.monotonic() + 20
+    heard = ""
+    while "tiny_child.py" not in heard and time.monotonic() < deadline:
+        heard += capfd.readouterr().err
+    assert "tiny_child.py" in heard
+    assert child.exit_code is None
+
+
+def test_a_child_that_its_watchdog_ended_is_told_apart(child: Child) -> None:
+    tell(child, "stuck")
+    assert select.select([child.status_fd], [], [], 20)[0]
+    assert "was ended by its watchdog" in child.how_it_ended()
+    assert child.was_stuck

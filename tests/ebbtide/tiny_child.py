@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from setproctitle import getproctitle
 
-from ebbtide.child import Handshake, run_child
+from ebbtide.child import WATCHDOG_EXIT_CODE, Handshake, run_child
 from ebbtide.config import LogConfig
 from ebbtide.errors import StartupError
 from ebbtide.messages import RunnerInfo
@@ -24,12 +24,18 @@ class TinySection:
     ballast: str = ""
 
 
+def _maybe_end(behaviour: str) -> None:
+    if behaviour == "fail":
+        raise StartupError("There is no moon tonight.")
+    if behaviour == "break":
+        raise ZeroDivisionError("a bug")
+    if behaviour == "stuck":
+        os._exit(WATCHDOG_EXIT_CODE)
+
+
 def _main(section: TinySection, handshake: Handshake) -> None:
     handshake.progress("loading")
-    if section.behaviour == "fail":
-        raise StartupError("There is no moon tonight.")
-    if section.behaviour == "break":
-        raise ZeroDivisionError("a bug")
+    _maybe_end(section.behaviour)
     if section.behaviour == "return":
         return
     if section.behaviour == "stubborn":

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from ebbtide.channel import Receiver, Sender
-from ebbtide.config import Addresses, ServeConfig, ServerConfig
+from ebbtide.config import Addresses, ServeConfig, ServerConfig, WatchdogConfig
 from ebbtide.messages import (
     AbortReq,
     GenerateReq,
@@ -143,3 +143,54 @@ async def test_bytes_that_are_no_message_are_dropped(wired: Wired) -> None:
     request = await wired.received()
     wired.outbox.send(TextBatch([TextItem(request.rids[0], "ok", [1], 1, finish="stop")]))
     assert (await reply).status_code == 200
+
+
+async def test_new_children_at_new_addresses_take_over_and_totals_stay(wired: Wired) -> None:
+    await wired.front.start()
+    wired.outbox.send(Stats({"num_running_reqs": 5}, {"prompt_tokens_total": 9}, {}))
+    reply = await wired.ask()
+    await wired.received()
+    wired.front.child_died("scheduler")
+    assert (await reply).status_code == 500
+    wired.front.liveness.restarting()
+    refused = await wired.client.post("/v1/completions", json={"prompt": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_restarting")
+    with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
+        context: zmq.Context[Any] = zmq.Context()
+        addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
+        inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
+        outbox: Sender[ToFront] = Sender(context, addresses.front)
+        await wired.front.reconnect(addresses)
+        wired.outbox.send(Stats({}, {"prompt_tokens_total": 1000}, {}))  # the old one's last words reach nobody
+        outbox.send(Stats({"num_running_reqs": 1}, {"prompt_tokens_total": 30}, {}))  # more than the last one's
+        again = await wired.ask()
+        (request,) = await asyncio.to_thread(inbox.drain, 10)
+        assert isinstance(request, GenerateReq)
+        outbox.send(TextBatch([TextItem(request.rids[0], "new", [1], 1, finish="stop")]))
+        assert (await again).json()["choices"][0]["text"] == "new"
+        page = (await wired.client.get("/metrics")).text
+        assert 'ebbtide:prompt_tokens_total{model_name="tide"} 39.0' in page
+        inbox.close()
+        outbox.close()
+        context.term()
+
+
+async def test_nothing_is_sent_to_an_engine_that_is_gone(wired: Wired) -> None:
+    """A prompt that was tokenised while the engine died must not wait for an answer for ever."""
+    await wired.front.start()
+    wired.front.child_died("scheduler")
+    wired.front.liveness.restarting()
+    wired.front.liveness.started()  # ready by its heartbeats, but not connected again
+    reply = await wired.client.post("/v1/completions", json={"prompt": "x"})
+    assert (reply.status_code, "Retry-After" in reply.headers) == (503, True)
+
+
+async def test_a_child_that_falls_silent_is_named(wired: Wired) -> None:
+    config = ServeConfig(model="sim", watchdog=WatchdogConfig(watchdog_timeout=0.2))
+    with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
+        addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
+        info = RunnerInfo(512, SIM_VOCAB_SIZE, 64, 16, 8, (SIM_EOS,))
+        front = Front(config, ModelFiles("sim"), SimTokenizer(), info, addresses)
+        await front.start()
+        assert await asyncio.wait_for(front.silent_child(), 20) == "scheduler"
+        await front.stop()

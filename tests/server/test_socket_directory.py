@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import StartupError
-from ebbtide.server.socket_directory import addresses_in, socket_directory
+from ebbtide.server.socket_directory import addresses_in, living_daemons, socket_directory
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +59,17 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp: Path, monkeypatch: pytest.
     with pytest.raises(StartupError, match="set TMPDIR to a shorter directory"), socket_directory():
         pass
     assert list(deep.iterdir()) == []
+
+
+def test_living_daemons_are_found_by_the_process_that_holds_their_directory(tmp: Path) -> None:
+    (tmp / "ebbtide-dead").mkdir(mode=0o700)
+    (tmp / "ebbtide-dead" / "lock").write_text("1")
+    assert living_daemons() == {}
+    with socket_directory() as path:
+        assert living_daemons() == {os.getpid(): path}
+    assert living_daemons() == {}
+
+
+def test_no_two_lives_of_an_engine_share_an_address(tmp: Path) -> None:
+    assert addresses_in(tmp, 1).scheduler == f"ipc://{tmp}/scheduler-1"
+    assert addresses_in(tmp, 1).front != addresses_in(tmp).front
