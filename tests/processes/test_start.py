@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +57,7 @@ def test_two_daemons_work_side_by_side(start_daemon: Any) -> None:
 
 
 def fails_to_start(daemon: Any, sentence: str) -> None:
-    started = time.monotonic()
     assert daemon.wait() == 1
-    assert time.monotonic() - started < 45
     assert re.search(f"^ebbtide: {sentence}", daemon.log, re.MULTILINE), daemon.log
     assert "Traceback" not in daemon.log
     assert daemon.leftovers() == []
