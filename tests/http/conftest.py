@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
+from .smollm2 import Answer, reference_answers
 
 SCRIPT: dict[str, Any] = {
     "emoji": "👩‍👩‍👧 waves 🌊🌊 at größer 日本語 שלום end",
@@ -48,6 +51,15 @@ class Api:
         lines = self.http.get("/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"ebbtide:{name}{{"))
 
+    def totals(self) -> Counter[str]:
+        """Every series of one scrape, summed over its labels: a snapshot that belongs together."""
+        values: Counter[str] = Counter()
+        for line in self.http.get("/metrics").text.splitlines():
+            if line.startswith("ebbtide:"):
+                series, value = line.removeprefix("ebbtide:").rsplit(" ", 1)
+                values[series.split("{")[0]] += float(value)  # type: ignore[assignment]
+        return values
+
     def load(self) -> float:
         """Requests that are running, queued, or open in the front."""
         return sum(self.metric(name) for name in ("num_running_reqs", "num_queue_reqs", "open_http_requests"))
@@ -74,3 +86,10 @@ def slow_api(start_shared_daemon: Any) -> Iterator[Api]:
     api = Api(start_shared_daemon(*flags, "--sse-keep-alive", "0.05", "--chunked-prefill-size", "16").url)
     yield api
     api.close()
+
+
+@pytest.fixture(scope="session")
+def smollm2_truth(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[Answer]:
+    """What transformers answers to ``smollm2.CHATS``, computed once for all workers."""
+    own = tmp_path_factory.getbasetemp()
+    return reference_answers(own if worker_id == "master" else own.parent)
