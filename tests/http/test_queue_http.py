@@ -1,0 +1,81 @@
+"""The waiting queue of a whole daemon: its limit, who is exempt from it, and who may pass whom."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+
+from .audit import LIMIT_S, check_idle, check_scrape, send, within
+from .conftest import Api
+
+ENDLESS = {"prompt": "tide", "max_tokens": 3000, "ignore_eos": True, "temperature": 0, "stream": True}
+SHORT = {"prompt": "s", "max_tokens": 1}
+
+
+def test_a_full_queue_answers_429_and_says_when_to_come_back(start_daemon: Any) -> None:
+    flags = ("--max-running-requests", "1", "--max-queued-requests", "2", "--sim-step-ms", "10")
+    with contextlib.closing(Api(start_daemon(*flags).url)) as api, contextlib.ExitStack() as open_connections:
+        for count in range(3):
+            open_connections.enter_context(send(api.url, ENDLESS))
+            within(10, lambda count=count: api.load() == 2 * count + 2)
+        for stream in (False, True):
+            reply = api.http.post("/v1/completions", json={**ENDLESS, "stream": stream})
+            assert reply.status_code == 429
+            assert int(reply.headers["retry-after"]) >= 1
+            assert "x-should-retry" not in reply.headers
+            error = reply.json()["error"]
+            assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+            assert "--max-queued-requests" in error["message"]
+        with pytest.raises(openai.RateLimitError):
+            api.openai.completions.create(model="sim", prompt="tide")
+        assert api.metric("num_queue_reqs") == 2
+        open_connections.close()
+        check_idle(api)
+        assert api.complete("tide", max_tokens=1)
+
+
+def test_a_retracted_request_comes_back_to_a_full_queue(api: Api, start_daemon: Any) -> None:
+    flags = ("--max-running-requests", "4", "--max-queued-requests", "2", "--test-retract-interval", "5")
+    fields = {"max_tokens": 150, "temperature": 0, "ignore_eos": True}
+    prompts = [f"long answer {number}" for number in range(4)]
+    alone = [api.complete(prompt, **fields)["choices"] for prompt in prompts]
+    with contextlib.closing(Api(start_daemon(*flags, "--sim-step-ms", "5").url)) as busy:
+        with ThreadPoolExecutor(8) as pool:
+            long = [pool.submit(busy.complete, prompt, **fields) for prompt in prompts]
+            within(30, lambda: busy.metric("num_running_reqs") + busy.metric("num_retracted_reqs") == 4)
+            statuses: set[int] = set()
+            while not all(answer.done() for answer in long):
+                short = [pool.submit(busy.http.post, "/v1/completions", json=SHORT) for _ in range(4)]
+                while not all(reply.done() for reply in short):  # two of them fill the queue until a row is free
+                    check_scrape(busy.totals())
+                statuses |= {reply.result().status_code for reply in short}
+            answers = [answer.result() for answer in long]
+        assert statuses == {200, 429}
+        assert [answer["choices"] for answer in answers] == alone
+        assert {answer["usage"]["ebbtide"]["num_retractions"] for answer in answers} == {3}  # the bound
+        check_idle(busy)
+
+
+def test_a_priority_above_what_clients_may_have_is_lowered_to_it(start_daemon: Any) -> None:
+    flags = ("--schedule-policy", "priority", "--max-running-requests", "1", "--max-client-priority", "5")
+    with contextlib.closing(Api(start_daemon(*flags, "--sim-step-ms", "5").url)) as api:
+        with send(api.url, {**ENDLESS, "priority": 5}):
+            within(10, lambda: api.metric("num_running_reqs") == 1)
+            with send(api.url, {**ENDLESS, "priority": 100}):  # no higher than the first
+                within(10, lambda: api.metric("num_queue_reqs") == 1)
+                made = api.metric("generation_tokens_total")
+                within(10, lambda: api.metric("generation_tokens_total") > made + 20)
+                assert api.metric("num_preempted_requests_total") == 0
+        check_idle(api)
+        with send(api.url, ENDLESS):
+            within(10, lambda: api.metric("num_running_reqs") == 1)
+            answer = api.complete("urgent", priority=100, max_tokens=3)
+            assert answer["usage"]["prompt_tokens"] == 6
+            within(LIMIT_S, lambda: api.metric("num_preempted_requests_total") == 1)
+            [event] = api.http.get("/pressure").json()["events"]
+            assert (event["cause"], len(event["victims"])) == ("priority", 1)
+        check_idle(api)
