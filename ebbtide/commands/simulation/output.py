@@ -17,7 +17,7 @@ from ebbtide.errors import StartupError
 from .measure import Outcome, pareto_front
 from .virtual import Machine
 
-WIDTH = 130  # the table is for files and documents too, where there is no terminal to ask
+WIDTH = 140  # the table is for files and documents too, where there is no terminal to ask
 FOOTNOTE = (
     "* on the front of its pool: no other is better in tax or p99 latency without being worse in the other. "
     "tax: recomputed / computed tokens. fair: Jain's index of slowdown. Times in virtual seconds."
@@ -73,7 +73,8 @@ def print_report(report: Report) -> None:
 
 
 def _table(report: Report) -> Table:
-    table = Table("pool", "policy", box=None, padding=(0, 1, 0, 1))
+    table = Table("pool", box=None, padding=(0, 1, 0, 1))
+    table.add_column("policy", no_wrap=True)
     columns = ("tok/s", "tax %", "TTFT p50", "p99", "latency p50", "p99", "fair", "retr.", "max", "aborts", "steps")
     for column in columns:
         table.add_column(column, justify="right")
