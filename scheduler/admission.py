@@ -76,7 +76,7 @@ class Admission:
         known_pages = pages_for(len(req.known), self._pool.page_size)
         if known_pages > self._pool.capacity:
             return Judgement(Verdict.HOPELESS, MatchResult())
-        match = self._pool.cache.match_prefix(req)
+        match = self._pool.tree_cache.match_prefix(req)
         usable = self._pool.usable_pages + extra_pages
         if self._alone:
             fits = known_pages - match.num_locked <= usable

@@ -216,7 +216,7 @@ class Scheduler:
             self._refuse(choices, 429, "queue_full", text)
             return
         first.followers = choices[1:]
-        self.state.waiting.append(first, self.state.queue_class(first))
+        self.state.add_request_to_queue(first, is_retracted=False)
 
     def _request(self, message: GenerateReq, choice: int, rid: str, now: float) -> Request:
         sampling = message.sampling

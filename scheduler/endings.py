@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from http import HTTPStatus
+
 from ebbtide.messages import AbortReq, Finish, PressureUsage, StreamStart, TokenItem, TokenLogprob
 
 from .pressure import Pressure, Why
@@ -9,6 +12,15 @@ from .request import Phase, Request
 from .state import State
 
 PROMPT_TAIL = 8  # prompt tokens that the detokenizer sees, for a character that straddles the boundary
+
+
+@dataclass(frozen=True, slots=True)
+class FINISH_ABORT:
+    """The end of the last request, when not even it fits: an answer, not a crash."""
+
+    message: str
+    status_code: int = HTTPStatus.INTERNAL_SERVER_ERROR.value
+    reason: str = "kv_cache_exhausted"
 
 
 class Endings:
@@ -63,7 +75,7 @@ class Endings:
             self._state.output.aborts.append(why)
 
     def exhausted(self, req: Request) -> None:
-        """``FINISH_ABORT``: it does not fit even alone, after every token that fits."""
+        """It does not fit even alone, after every token that fits."""
         pool = self._state.pool
         capacity = pool.capacity * pool.page_size
         message = (
@@ -71,15 +83,15 @@ class Endings:
             f"{req.num_outputs}) and the pool holds {capacity}, even with nothing else in it. Ask for fewer tokens or "
             f"start the server with a larger --max-total-tokens."
         )
-        reason = "kv_cache_exhausted"
-        abort = AbortReq(req.rid, reason, 500, reason, message, num_output_tokens=req.num_outputs)
+        end = FINISH_ABORT(message)
+        abort = AbortReq(req.rid, end.reason, end.status_code, end.reason, end.message, req.num_outputs)
         self.abort(req, abort, tell_front=True)
 
     def free_followers(self, req: Request) -> None:
         """The other choices of its prompt need not wait for it any longer."""
         for follower in req.followers:
             if follower.phase is Phase.WAITING:
-                self._state.requeue(follower)
+                self._state.add_request_to_queue(follower, is_retracted=True)
         req.followers = []
 
     def _close(self, req: Request, why: Why, reason: str) -> None:

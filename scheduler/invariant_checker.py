@@ -31,7 +31,7 @@ class InvariantChecker:
     def audit_plan(self, items: Sequence[PlanItem], requests: Sequence[Request]) -> None:
         """Before a plan runs: every page that it writes to is its request's own, and every page that it is told is its
         request's own or locked in the tree."""
-        ledger = self._state.pool.allocator.ledger
+        ledger = self._state.pool.token_to_kv_pool_allocator.ledger
         size = self._state.pool.page_size
         first = [req.pages[item.start // size] for item, req in zip(items, requests, strict=True)]
         wrong = [(page, req) for page, req in zip(first, requests, strict=True) if ledger.holder(page) is not req]
@@ -66,29 +66,30 @@ class InvariantChecker:
             raise InvariantViolation(
                 f"running requests hold {held} pages of their own, but {books.uncached} are booked"
             )
-        accounted = books.available + books.evictable + books.protected + books.session_held + held
-        if accounted != books.total:
-            raise InvariantViolation(f"the pool of {books.total} pages accounts for {accounted}: {books}")
+        total_accounted = books.available + books.evictable + books.protected + books.session_held + held
+        leak = total_accounted != books.total
+        if leak:
+            raise InvariantViolation(f"the pool of {books.total} pages accounts for {total_accounted}: {books}")
 
     def _sweep(self) -> None:
         """The next share of the free list, the running requests and the tree."""
         pool = self._state.pool
-        count = math.ceil(pool.allocator.available_pages * SWEEP_SHARE)
-        if self._next_free >= pool.allocator.available_pages:
+        count = math.ceil(pool.token_to_kv_pool_allocator.available_pages * SWEEP_SHARE)
+        if self._next_free >= pool.token_to_kv_pool_allocator.available_pages:
             self._next_free = 0
-        self._agrees(pool.allocator.free_pages(self._next_free, self._next_free + count), None)
+        self._agrees(pool.token_to_kv_pool_allocator.free_pages(self._next_free, self._next_free + count), None)
         self._next_free += count
         running = self._state.running
         for _ in range(math.ceil(len(running) * SWEEP_SHARE)):
             self._next_running = (self._next_running + 1) % len(running)
             req = running[self._next_running]
             self._agrees(req.pages[req.num_shared :], req)
-        if isinstance(pool.cache, RadixCache):
-            for node in pool.cache.next_nodes(SWEEP_SHARE):
+        if isinstance(pool.tree_cache, RadixCache):
+            for node in pool.tree_cache.next_nodes(SWEEP_SHARE):
                 self._agrees(node.pages, node)
 
     def _agrees(self, pages: Sequence[int], holder: Holder | None) -> None:
-        ledger = self._state.pool.allocator.ledger
+        ledger = self._state.pool.token_to_kv_pool_allocator.ledger
         if not ledger.agrees(pages, holder):
             for page in pages:
                 self._same_holder(page, holder)
@@ -101,21 +102,21 @@ class InvariantChecker:
     def _check_full_pool(self) -> None:
         """Every page is in exactly one holder's own structure, and the ledger names that holder."""
         pool = self._state.pool
-        claims = Counter(pool.allocator.free_pages())
-        for page in pool.allocator.free_pages():
+        claims = Counter(pool.token_to_kv_pool_allocator.free_pages())
+        for page in pool.token_to_kv_pool_allocator.free_pages():
             self._same_holder(page, None)
         for req in self._state.running:
             for page in req.pages[req.num_shared :]:
                 claims[page] += 1
                 self._same_holder(page, req)
-        if isinstance(pool.cache, RadixCache):
-            for node in pool.cache.walk():
+        if isinstance(pool.tree_cache, RadixCache):
+            for node in pool.tree_cache.walk():
                 for page in node.pages:
                     claims[page] += 1
                     self._same_holder(page, node)
         wrong = {
             page: claims[page]
-            for page in range(pool.allocator.num_pages)
+            for page in range(pool.token_to_kv_pool_allocator.num_pages)
             if claims[page] != (page not in pool.quarantined)
         }
         if wrong:
@@ -138,7 +139,7 @@ class InvariantChecker:
             raise InvariantViolation(f"host pages with no holder or several (page: holders): {wrong}")
 
     def _same_holder(self, page: int, holder: Holder | None) -> None:
-        ledger = self._state.pool.allocator.ledger
+        ledger = self._state.pool.token_to_kv_pool_allocator.ledger
         said = ledger.holder(page)
         if said is not holder:
             raise InvariantViolation(
@@ -159,7 +160,7 @@ class InvariantChecker:
 
     def _check_tree_cache(self) -> None:
         """Counters against a recount; every lock belongs to a running request."""
-        cache = self._state.pool.cache
+        cache = self._state.pool.tree_cache
         if not isinstance(cache, RadixCache):
             return
         nodes = list(cache.walk())

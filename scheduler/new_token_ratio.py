@@ -37,8 +37,8 @@ class NewTokenRatio:
             outputs += req.num_outputs
             limit += req.sampling.max_tokens
             count += 1
-        estimate = (outputs + RETRACT_LOOKAHEAD * count) / (limit + 1)
-        self.value = min(max(self.value, estimate, self.minimum), 1.0)
+        new_estimate_ratio = (outputs + RETRACT_LOOKAHEAD * count) / (limit + 1)
+        self.value = min(max(self.value, new_estimate_ratio, self.minimum), 1.0)
 
     def reset(self) -> None:
         """Nothing runs and nothing waits."""

@@ -154,7 +154,7 @@ class Planner:
         None when there is no page for it after all: the cache promised more than it could free.
         """
         state = self._state
-        state.pool.cache.attach(req, match)
+        state.pool.tree_cache.attach(req, match)
         req.row = state.free_rows.pop()
         req.move_to(Phase.RUNNING)
         state.running.append(req)
@@ -186,7 +186,7 @@ class Planner:
         tier.discard(req)
 
     def _match_len(self, req: Request) -> int:
-        return len(self._state.pool.cache.match_prefix(req).pages)
+        return len(self._state.pool.tree_cache.match_prefix(req).pages)
 
 
 def _needs_history(req: Request) -> bool:

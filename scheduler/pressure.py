@@ -38,15 +38,15 @@ class Victim:
 
 @dataclass(slots=True)
 class Retraction:
-    """One pressure event. ``aborted`` is the last request, when not even it fits alone; ``available`` is in tokens."""
+    """One pressure event. ``aborted`` is the last request, when not even it fits alone; available is in tokens."""
 
     cause: str
     victims: list[Victim] = field(default_factory=list)
     aborted: Request | None = None
-    available_before: int = 0
-    available_after: int = 0
-    ratio_before: float = 0.0
-    ratio_after: float = 0.0
+    old_available_tokens: int = 0
+    available_tokens: int = 0
+    old_ratio: float = 0.0
+    new_ratio: float = 0.0
 
 
 class Pressure:
@@ -93,13 +93,13 @@ class Pressure:
 
     def begin(self, cause: str) -> Retraction:
         """A new event, with the figures from before."""
-        available = self._pool.allocator.available_size()
-        return Retraction(cause, available_before=available, ratio_before=self._state.ratio.value)
+        available = self._pool.token_to_kv_pool_allocator.available_size()
+        return Retraction(cause, old_available_tokens=available, old_ratio=self._state.ratio.value)
 
     def end(self, event: Retraction) -> None:
         """The figures from after."""
-        event.available_after = self._pool.allocator.available_size()
-        event.ratio_after = self._state.ratio.value
+        event.available_tokens = self._pool.token_to_kv_pool_allocator.available_size()
+        event.new_ratio = self._state.ratio.value
 
     def send_back(self, candidate: Candidate, event: Retraction, why: Why) -> None:
         """Take one request out of the running ones and book it as the event's next victim."""
@@ -127,7 +127,7 @@ class Pressure:
 
     def candidate(self, req: Request) -> Candidate:
         """What it would bring and cost to send ``req`` back. Pages that stay shared count for neither."""
-        own = self._pool.cache.lock_only(req)
+        own = self._pool.tree_cache.lock_only(req)
         kept = (req.num_shared - own) * req.page_size
         return Candidate(req, req.num_private + own, max(req.computed - kept, 0))
 
@@ -141,13 +141,13 @@ class Pressure:
         """Pages that the next step lacks after eviction."""
         pages = self.new_tokens_required_next_decode(running) // self._pool.page_size + headroom_pages
         self._pool.evict_from_tree_cache(pages)
-        return max(pages - self._pool.allocator.available_pages, 0)
+        return max(pages - self._pool.token_to_kv_pool_allocator.available_pages, 0)
 
     def _offload_kv_cache(self, req: Request) -> bool:
         """Keep what would be lost; pages that others lock will still be in the tree."""
         if self._tier is None:
             return False
-        return self._tier.offload_kv_cache(req, req.num_shared - self._pool.cache.lock_only(req))
+        return self._tier.offload_kv_cache(req, req.num_shared - self._pool.tree_cache.lock_only(req))
 
     def _victim(self, running: Sequence[Request], shortfall: int) -> Candidate:
         """The policy's next victim; one whose leaving frees nothing is skipped while another can be had.

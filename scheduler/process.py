@@ -20,7 +20,7 @@ from ebbtide.plan import Runner
 from .core import Scheduler
 from .memory.allocator import PageAllocator
 from .memory.pool import Pool
-from .memory.prefix_cache import NoCache, PrefixCache
+from .memory.prefix_cache import BasePrefixCache, NoCache
 from .memory.radix_cache import RadixCache
 from .state import Limits, Output
 from .watchdog import LoopPulse, create_scheduler_watchdog
@@ -139,7 +139,7 @@ class Loop:
 def build_scheduler(config: SchedulerConfig, info: RunnerInfo) -> Scheduler:
     """The scheduler over the pool that the runner measured."""
     allocator = PageAllocator(info.num_pages, info.page_size)
-    cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator)
+    cache: BasePrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator)
     limits = Limits(
         num_rows=info.num_rows,
         context_length=info.context_length,

@@ -54,7 +54,7 @@ class Recovery:
         """Page → those whose own structure lists it."""
         pool = self._state.pool
         claims: dict[int, list[Holder | None]] = defaultdict(list)
-        for page in pool.allocator.free_pages():
+        for page in pool.token_to_kv_pool_allocator.free_pages():
             claims[page].append(None)
         for node in self._nodes():
             for page in node.pages:
@@ -74,9 +74,9 @@ class Recovery:
         pool = self._state.pool
         claims = self._claims(everybody=everybody)
         doubt = set()
-        for page in set(range(pool.allocator.num_pages)) - pool.quarantined:
+        for page in set(range(pool.token_to_kv_pool_allocator.num_pages)) - pool.quarantined:
             holders = claims[page]
-            said = pool.allocator.ledger.holder(page)
+            said = pool.token_to_kv_pool_allocator.ledger.holder(page)
             if not holders and (everybody or isinstance(said, Node)):
                 continue
             if len(holders) != 1 or said is not holders[0]:
@@ -84,12 +84,12 @@ class Recovery:
         return doubt
 
     def _nodes(self) -> list[Node]:
-        cache = self._state.pool.cache
+        cache = self._state.pool.tree_cache
         return list(cache.walk()) if isinstance(cache, RadixCache) else []
 
     def _cut_tree(self, doubt: Collection[int]) -> set[int]:
         """Cut nodes with a page in doubt off, each with its subtree; returns the identities of those that are left."""
-        cache = self._state.pool.cache
+        cache = self._state.pool.tree_cache
         return cache.cut(doubt) if isinstance(cache, RadixCache) else {id(None)}
 
     def _must_leave(self, req: Request, doubt: Collection[int], alive: Collection[int], *, everybody: bool) -> bool:
@@ -111,23 +111,23 @@ class Recovery:
             requests[:] = [None if other is req else other for other in requests]
         if req in self._state.waiting:
             self._state.waiting.remove(req, self._state.queue_class(req))
-        self._state.requeue(req)
+        self._state.add_request_to_queue(req, is_retracted=True)
 
     def _rebuild(self) -> None:
         """Derive free list, ledger, locks, counters and rows from what is left."""
         state = self._state
         pool = state.pool
-        ledger = pool.allocator.ledger
-        ledger.assign(range(pool.allocator.num_pages), None)
-        ledger.assign(pool.quarantined, self._out)
+        allocator = pool.token_to_kv_pool_allocator
+        allocator.ledger.assign(range(allocator.num_pages), None)
+        allocator.ledger.assign(pool.quarantined, self._out)
         held = set(pool.quarantined)
         for holder, pages in self._holders():
-            ledger.assign(pages, holder)
+            allocator.ledger.assign(pages, holder)
             held.update(pages)
-        pool.allocator.reset([page for page in range(pool.allocator.num_pages) if page not in held])
+        allocator.reset([page for page in range(allocator.num_pages) if page not in held])
         pool.uncached = sum(req.num_private for req in state.running)
-        if isinstance(pool.cache, RadixCache):
-            pool.cache.relock([req.node for req in state.running if isinstance(req.node, Node)])
+        if isinstance(pool.tree_cache, RadixCache):
+            pool.tree_cache.relock([req.node for req in state.running if isinstance(req.node, Node)])
         rows = {req.row for req in state.running}
         state.free_rows[:] = [row for row in range(state.limits.num_rows - 1, -1, -1) if row not in rows]
         state.num_retracted = sum(req.is_retracted for req in state.requests.values())

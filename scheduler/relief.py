@@ -90,7 +90,7 @@ class Relief:
         """A request has lost its memory: book it and let it wait."""
         self._state.num_retracted += 1
         self._state.metrics.retracted(req, now)
-        self._state.requeue(req)
+        self._state.add_request_to_queue(req, is_retracted=True)
 
     def _head(self) -> Request | None:
         return next(iter(self._state.waiting), None)
@@ -162,10 +162,10 @@ class Relief:
                 step=self._steps,
                 cause=event.cause,
                 victims=victims,
-                available_before=event.available_before,
-                available_after=event.available_after,
-                ratio_before=event.ratio_before,
-                ratio_after=event.ratio_after,
+                available_before=event.old_available_tokens,
+                available_after=event.available_tokens,
+                ratio_before=event.old_ratio,
+                ratio_after=event.new_ratio,
                 num_running=len(state.running),
                 num_waiting=len(state.waiting),
                 aborted=None if event.aborted is None else event.aborted.rid,
@@ -177,9 +177,9 @@ class Relief:
             ", ".join(f"{v.rid} ({v.num_output_tokens} outputs, {v.freed_tokens // size} pages)" for v in victims)
             or "none",
             sum(victim.freed_tokens for victim in victims),
-            event.available_before,
-            event.available_after,
-            event.ratio_before,
-            event.ratio_after,
+            event.old_available_tokens,
+            event.available_tokens,
+            event.old_ratio,
+            event.new_ratio,
             "" if event.aborted is None else f"; {event.aborted.rid} does not fit even alone and is given up",
         )

@@ -64,9 +64,9 @@ class State:
         """The class of the waiting queue that ``req`` belongs to."""
         return queue_class(self.limits.schedule_policy, req)
 
-    def requeue(self, req: Request) -> None:
-        """Back to the queue, before all new requests unless the rules say otherwise."""
-        if self.to_front:
+    def add_request_to_queue(self, req: Request, *, is_retracted: bool) -> None:
+        """A new request at the back of its class; one that comes back before all new ones, unless the rules say no."""
+        if is_retracted and self.to_front:
             self.waiting.put_front(req, self.queue_class(req))
         else:
             self.waiting.append(req, self.queue_class(req))

@@ -11,7 +11,7 @@ from ebbtide.plan import pages_for
 
 from ..request import Request
 from .allocator import PageAllocator
-from .prefix_cache import PrefixCache
+from .prefix_cache import BasePrefixCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Pool:
 
     name = "full"
 
-    def __init__(self, allocator: PageAllocator, cache: PrefixCache) -> None:
-        self.allocator = allocator
-        self.cache = cache
+    def __init__(self, allocator: PageAllocator, tree_cache: BasePrefixCache) -> None:
+        self.token_to_kv_pool_allocator = allocator
+        self.tree_cache = tree_cache
         self.uncached = 0
         self.quarantined: set[int] = set()  # pages out of service
         self.evicted_pages = 0
@@ -41,24 +41,24 @@ class Pool:
     @property
     def page_size(self) -> int:
         """Tokens per page."""
-        return self.allocator.page_size
+        return self.token_to_kv_pool_allocator.page_size
 
     @property
     def capacity(self) -> int:
         """Pages that one request alone could use: all but those out of service."""
-        return self.allocator.num_pages - len(self.quarantined)
+        return self.token_to_kv_pool_allocator.num_pages - len(self.quarantined)
 
     @property
     def usable_pages(self) -> int:
         """Free pages and those that eviction can free: what admission may count on."""
-        return self.allocator.available_pages + self.cache.evictable_pages
+        return self.token_to_kv_pool_allocator.available_pages + self.tree_cache.evictable_pages
 
     def books(self) -> Books:
         """The terms as each holder counts them."""
         return Books(
-            available=self.allocator.available_pages,
-            evictable=self.cache.evictable_pages,
-            protected=self.cache.protected_pages,
+            available=self.token_to_kv_pool_allocator.available_pages,
+            evictable=self.tree_cache.evictable_pages,
+            protected=self.tree_cache.protected_pages,
             session_held=0,
             uncached=self.uncached,
             total=self.capacity,
@@ -66,14 +66,14 @@ class Pool:
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
         """Evict the shortfall only, so that ``num_pages`` are free; whether they are."""
-        short = num_pages - self.allocator.available_pages
+        short = num_pages - self.token_to_kv_pool_allocator.available_pages
         if short > 0:
-            self.evicted_pages += self.cache.evict(short)
-        return self.allocator.available_pages >= num_pages
+            self.evicted_pages += self.tree_cache.evict(short)
+        return self.token_to_kv_pool_allocator.available_pages >= num_pages
 
     def grow(self, req: Request, num_pages: int) -> None:
         """Give ``req`` that many more pages of its own. They must be free."""
-        req.pages += self.allocator.take(num_pages, req)
+        req.pages += self.token_to_kv_pool_allocator.take(num_pages, req)
         self.uncached += num_pages
 
     def cover(self, req: Request, num_tokens: int) -> int:
@@ -84,7 +84,7 @@ class Pool:
         lacking = pages_for(num_tokens, self.page_size) - len(req.pages)
         if lacking > 0:
             self.evict_from_tree_cache(lacking)
-            self.grow(req, min(lacking, self.allocator.available_pages))
+            self.grow(req, min(lacking, self.token_to_kv_pool_allocator.available_pages))
         return len(req.pages) * self.page_size
 
     def publish(self, req: Request, num_tokens: int) -> None:
@@ -92,7 +92,7 @@ class Pool:
         num_pages = num_tokens // self.page_size
         if num_pages > req.num_shared:
             before = req.num_private
-            self.cache.publish(req, num_pages)
+            self.tree_cache.publish(req, num_pages)
             self.uncached -= before - req.num_private
 
     def release_kv_cache(self, req: Request, *, is_insert: bool) -> None:
@@ -103,8 +103,8 @@ class Pool:
         if is_insert:
             self.publish(req, min(req.collected, len(req.known)))
         private = req.pages[req.num_shared :]
-        self.cache.release(req)
-        self.allocator.give(private, req)
+        self.tree_cache.release(req)
+        self.token_to_kv_pool_allocator.give(private, req)
         self.uncached -= len(private)
         req.pages = []
         req.num_shared = 0

@@ -30,7 +30,7 @@ class MatchResult:
     num_in_node: int = 0
 
 
-class PrefixCache(Protocol):
+class BasePrefixCache(Protocol):
     """Computed pages that may be used again."""
 
     def match_prefix(self, req: Request) -> MatchResult:

@@ -48,7 +48,7 @@ class Node:
 
 
 class RadixCache:
-    """``PrefixCache`` over a tree per namespace; evicts unlocked leaves, least recently used and tail pages first."""
+    """One tree per namespace; evicts unlocked leaves, least recently used first, of a leaf its last pages first."""
 
     def __init__(self, allocator: PageAllocator) -> None:
         self._allocator = allocator
@@ -63,7 +63,7 @@ class RadixCache:
         self.protected_pages = 0
 
     def match_prefix(self, req: Request) -> MatchResult:
-        """See ``PrefixCache``. Token-exact: no hash stands for tokens."""
+        """See ``BasePrefixCache``. Token-exact: no hash stands for tokens."""
         limit = (len(req.known) - 1) // self._page_size  # one token at least must be computed, or nothing is sampled
         match = MatchResult()
         node = self._roots.get(req.namespace)
@@ -80,7 +80,7 @@ class RadixCache:
         return match
 
     def attach(self, req: Request, match: MatchResult) -> None:
-        """See ``PrefixCache``."""
+        """See ``BasePrefixCache``."""
         node = match.node
         if node is None:
             node = self._root(req.namespace)
@@ -93,7 +93,7 @@ class RadixCache:
         req.num_shared = len(match.pages)
 
     def publish(self, req: Request, num_pages: int) -> None:
-        """See ``PrefixCache``. Starts where the request's shared part ends, so its cost is that of the new pages."""
+        """See ``BasePrefixCache``. Starts where the request's shared part ends: its cost is that of the new pages."""
         node = req.node
         assert isinstance(node, Node)
         while req.num_shared < num_pages:
@@ -109,7 +109,7 @@ class RadixCache:
         req.node = node
 
     def release(self, req: Request) -> None:
-        """See ``PrefixCache``."""
+        """See ``BasePrefixCache``."""
         node = req.node
         assert isinstance(node, Node)
         req.node = None
@@ -125,7 +125,7 @@ class RadixCache:
         self._offer(node)
 
     def evict(self, num_pages: int) -> int:
-        """See ``PrefixCache``."""
+        """See ``BasePrefixCache``."""
         freed = 0
         while freed < num_pages and self._leaves:
             tick, _, leaf = heapq.heappop(self._leaves)
@@ -135,7 +135,7 @@ class RadixCache:
         return freed
 
     def lock_only(self, req: Request) -> int:
-        """See ``PrefixCache``."""
+        """See ``BasePrefixCache``."""
         count = 0
         node = req.node
         assert isinstance(node, Node)

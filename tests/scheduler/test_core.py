@@ -266,7 +266,7 @@ def test_a_cache_that_promises_too_much_costs_one_request_a_retry_and_not_the_pr
     world.step()
     world.step()
     assert world.allocator.available_pages == 0
-    cache = world.pool.cache
+    cache = world.pool.tree_cache
 
     class Liar:
         """Hands everything on, but claims pages that it cannot free."""
@@ -281,7 +281,7 @@ def test_a_cache_that_promises_too_much_costs_one_request_a_retry_and_not_the_pr
         def match_prefix(self, req: Request) -> MatchResult:
             return cache.match_prefix(req)
 
-    world.pool.cache = Liar()  # type: ignore[assignment]
+    world.pool.tree_cache = Liar()  # type: ignore[assignment]
     world.generate("b", text("y" * 40), greedy(2, ignore_eos=True))
     world.receive()
     plan = world.scheduler.next_step(1.0)
@@ -289,7 +289,7 @@ def test_a_cache_that_promises_too_much_costs_one_request_a_retry_and_not_the_pr
     world.runner.submit(plan)
     world.scheduler.settle(world.runner.collect())
     assert world.scheduler.state.requests["b"].history.retraction_count == 1
-    world.pool.cache = cache
+    world.pool.tree_cache = cache
     outcomes = world.run()
     assert outcomes["b"].tokens == alone(text("y" * 40), greedy(2, ignore_eos=True)).tokens
 

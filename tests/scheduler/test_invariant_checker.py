@@ -31,7 +31,7 @@ def test_a_leaked_page_breaks_the_law(busy: World) -> None:
 
 def test_a_page_with_two_holders_is_found_though_the_sum_balances(busy: World) -> None:
     (req,) = busy.scheduler.state.running
-    node = next(busy.pool.cache.walk())  # type: ignore[attr-defined]
+    node = next(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
     req.pages[-1] = node.pages[0]
     busy.checker._check_pool_invariant()
     with pytest.raises(
@@ -68,7 +68,7 @@ def test_a_running_request_that_has_ended_is_found(busy: World) -> None:
 
 
 def test_a_forgotten_lock_is_found(busy: World) -> None:
-    next(busy.pool.cache.walk()).locks += 1  # type: ignore[attr-defined]
+    next(busy.pool.tree_cache.walk()).locks += 1  # type: ignore[attr-defined]
     with pytest.raises(InvariantViolation):
         busy.checker.on_idle()
 
@@ -82,8 +82,8 @@ def test_a_lock_too_many_on_a_locked_node_is_found(busy: World) -> None:
 
 
 def test_a_wrong_counter_of_the_tree_is_found(busy: World) -> None:
-    busy.pool.cache.evictable_pages += 1  # type: ignore[misc]
-    busy.pool.cache.protected_pages -= 1  # type: ignore[misc]
+    busy.pool.tree_cache.evictable_pages += 1  # type: ignore[misc]
+    busy.pool.tree_cache.protected_pages -= 1  # type: ignore[misc]
     busy.checker.self_check_during_busy()
     with pytest.raises(InvariantViolation, match="a recount finds"):
         busy.checker.on_idle()

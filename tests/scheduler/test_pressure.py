@@ -70,9 +70,9 @@ def test_the_check_evicts_the_shortfall_and_no_more() -> None:
     pages = pool(4)
     pages.release_kv_cache(run(pages, request("old", prompt=13, arrival=9)), is_insert=True)
     running = full(pages, [4])
-    assert pages.allocator.available_pages == 0
+    assert pages.token_to_kv_pool_allocator.available_pages == 0
     assert pressure(pages).check_decode_mem(running)
-    assert (pages.allocator.available_pages, pages.cache.evictable_pages) == (1, 2)
+    assert (pages.token_to_kv_pool_allocator.available_pages, pages.tree_cache.evictable_pages) == (1, 2)
     assert pages.evicted_pages == 1
 
 
@@ -83,7 +83,7 @@ def test_pages_and_tokens_are_not_mixed_up() -> None:
     control = pressure(pages)
     assert not control.check_decode_mem(running)
     retract(pages, running)
-    assert pages.allocator.available_pages >= len(running)
+    assert pages.token_to_kv_pool_allocator.available_pages >= len(running)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -105,7 +105,7 @@ def test_after_a_retraction_the_next_step_fits_and_one_victim_fewer_would_not_do
     order = sorted(before, key=lambda req: (req.num_outputs, -req.prompt_len, -req.arrival))
     assert victims(event) == order[: len(event.victims)]
     without_last = [*running, event.victims[-1].req]
-    free = pages.allocator.available_pages - event.victims[-1].freed_pages
+    free = pages.token_to_kv_pool_allocator.available_pages - event.victims[-1].freed_pages
     ends = sum(length % page_size == 0 for length in (len(req.known) - 1 for req in without_last))
     assert free < ends + len(without_last)
 
@@ -121,7 +121,7 @@ def test_victims_keep_their_tokens_and_lose_their_memory() -> None:
     assert (second.phase, second.pages, second.computed, second.row) == (Phase.WAITING, [], 0, None)
     assert (second.is_retracted, second.history.retraction_count, second.history.high_water) == (True, 1, 8)
     assert (event.victims[0].freed_pages, event.victims[0].lost_tokens) == (2, 8)
-    assert (event.available_before, event.available_after) == (0, 8)
+    assert (event.old_available_tokens, event.available_tokens) == (0, 8)
 
 
 def test_the_last_request_is_given_up_when_it_alone_does_not_fit() -> None:
@@ -185,8 +185,8 @@ def test_a_finish_publishes_full_pages_and_an_abort_publishes_nothing() -> None:
         pages = pool(4)
         control = pressure(pages)
         control.release_req(run(pages, request(prompt=10)), why)
-        assert pages.cache.evictable_pages == cached
-        assert pages.allocator.available_pages == 4 - cached
+        assert pages.tree_cache.evictable_pages == cached
+        assert pages.token_to_kv_pool_allocator.available_pages == 4 - cached
         assert control._state.free_rows == [0]
 
 
@@ -195,7 +195,7 @@ def test_pages_in_the_tree_stay_there_when_their_request_is_retracted() -> None:
     req = run(pages, request(prompt=10))
     pages.publish(req, 8)
     pressure(pages).release_req(req, Why.RETRACT)
-    assert (pages.cache.evictable_pages, pages.cache.protected_pages) == (2, 0)
+    assert (pages.tree_cache.evictable_pages, pages.tree_cache.protected_pages) == (2, 0)
 
 
 def test_only_a_retraction_counts_as_one() -> None:

@@ -143,17 +143,17 @@ def test_a_detokenizer_that_takes_nothing_ends_the_scheduler(daemon: Daemon, mon
 def test_a_blocked_scheduler_waits_a_moment_and_is_not_idle(daemon: Daemon) -> None:
     state = daemon.scheduler.state
     state.limits = replace(state.limits, memory_check="off")  # it would take the pages for lost
-    held = state.pool.allocator.take(8, SOMEBODY)
+    held = state.pool.token_to_kv_pool_allocator.take(8, SOMEBODY)
     daemon.sender.send(generate("a", 6))
     daemon.turn_until(lambda: bool(daemon.scheduler.state.requests))
     daemon.loop.turn()
     assert (daemon.scheduler.idle, daemon.items) == (False, [])
-    daemon.scheduler.state.pool.allocator.give(held, SOMEBODY)
+    daemon.scheduler.state.pool.token_to_kv_pool_allocator.give(held, SOMEBODY)
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
 
 
 def test_the_prefix_cache_can_be_switched_off() -> None:
     info = SimRunner(SimShape(num_pages=8, page_size=4, num_rows=4)).info
     scheduler = build_scheduler(SchedulerConfig(disable_radix_cache=True), info)
-    assert isinstance(scheduler.state.pool.cache, NoCache)
+    assert isinstance(scheduler.state.pool.tree_cache, NoCache)
     assert scheduler.state.limits.chunked_prefill_size == 256

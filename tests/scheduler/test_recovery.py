@@ -123,11 +123,11 @@ def test_a_page_freed_under_a_running_request_is_noticed_in_the_next_plan(busy: 
 
 
 def test_a_tree_node_in_doubt_is_cut_off_with_what_hangs_on_it(busy: World) -> None:
-    node = next(busy.pool.cache.walk())  # type: ignore[attr-defined]
+    node = next(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
     busy.allocator.ledger.assign(node.pages[:1], request("somebody"))
     for _ in range(70):
         busy.step()
-    assert node not in list(busy.pool.cache.walk())  # type: ignore[attr-defined]
+    assert node not in list(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
     finish(busy)
 
 

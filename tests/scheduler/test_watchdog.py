@@ -404,7 +404,7 @@ def test_heartbeats_say_running_blocked_and_idle() -> None:
     assert beat()[:2] == ("running", "")
     bench.until_idle()
     assert beat() == ("idle", "", 0.0)
-    bench.world.pool.cache.evict(16)
+    bench.world.pool.tree_cache.evict(16)
     held = bench.world.allocator.take(16, _somebody := _Somebody())
     bench.generate("b")
     bench.turn()

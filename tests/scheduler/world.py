@@ -11,7 +11,7 @@ from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.invariant_checker import InvariantChecker
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.pool import Pool
-from ebbtide.scheduler.memory.prefix_cache import NoCache, PrefixCache
+from ebbtide.scheduler.memory.prefix_cache import BasePrefixCache, NoCache
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.state import Limits
 
@@ -64,7 +64,7 @@ class World:
         self.runner = SimRunner(sim)
         self._freed: list[int] = []
         self.allocator = PageAllocator(shape.num_pages, shape.page_size, on_free=self._freed.extend)
-        cache: PrefixCache = RadixCache(self.allocator) if shape.cache else NoCache()
+        cache: BasePrefixCache = RadixCache(self.allocator) if shape.cache else NoCache()
         self.pool = Pool(self.allocator, cache)
         limits = Limits(
             num_rows=shape.num_rows,

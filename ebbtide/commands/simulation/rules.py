@@ -63,7 +63,7 @@ class WatermarkAdmission:
         known = pages_for(len(req.known), self._pool.page_size)
         if known > self._pool.capacity:
             return Judgement(Verdict.HOPELESS, MatchResult())
-        match = self._pool.cache.match_prefix(req)
+        match = self._pool.tree_cache.match_prefix(req)
         kept_free = 0.0 if self._alone else self._watermark_pages
         fits = known - match.num_locked + kept_free <= self._pool.usable_pages + extra_pages
         return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)
@@ -101,7 +101,7 @@ class RemainderAdmission:
         known = pages_for(len(req.known), size)
         if known > self._pool.capacity:
             return Judgement(Verdict.HOPELESS, MatchResult())
-        match = self._pool.cache.match_prefix(req)
+        match = self._pool.tree_cache.match_prefix(req)
         usable = self._pool.usable_pages + extra_pages
         if self._alone:
             fits = known - match.num_locked <= usable
