@@ -39,7 +39,7 @@ class Wires:
 
     inbox: Receiver[ToScheduler]
     detokenizer: Sender[ToDetokenizer]
-    front: Sender[ToFront]
+    send_to_tokenizer: Sender[ToFront]
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Reporter:
             self._stats(now, idle=idle)
         if now - self.last_heartbeat_s >= HEARTBEAT_EVERY_S:
             self.last_heartbeat_s = now
-            self.wires.front.send(self.pulse.heartbeat(self.scheduler, self.wires.inbox.handled, now))
+            self.wires.send_to_tokenizer.send(self.pulse.heartbeat(self.scheduler, self.wires.inbox.handled, now))
 
     def became_idle(self, now: float) -> None:
         """The last request has ended: gauges must not keep their old values, nor totals lack what it added."""
@@ -75,7 +75,7 @@ class Reporter:
         self.last_stats_s, self.last_tokens, self.idle_said = now, tokens, idle
         stats = self.scheduler.snapshot()
         stats.gauges["gen_throughput"] = self.throughput
-        self.wires.front.send(stats)
+        self.wires.send_to_tokenizer.send(stats)
 
 
 class Loop:
@@ -106,7 +106,7 @@ class Loop:
         if scheduler.num_in_flight and (plan is None or scheduler.num_in_flight >= self._runner.info.max_in_flight):
             scheduler.settle(self._runner.collect())
             scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
-        self._pulse.turned(scheduler, self._tell(), time.monotonic())
+        self._pulse.turned(scheduler, self.send_output(), time.monotonic())
         scheduler.self_check_during_busy()
         if scheduler.idle and not self._checked:
             self.on_idle()
@@ -124,15 +124,15 @@ class Loop:
             return 0.0
         return IDLE_WAIT_S if self._scheduler.idle else BLOCKED_WAIT_S
 
-    def _tell(self) -> Output:
+    def send_output(self) -> Output:
         """The detokenizer first: an abort waits in the front for the closing item that this batch carries."""
         output = self._scheduler.take_output()
         if output.items and not self._wires.detokenizer.send(TokenBatch(output.items)):
             raise EbbtideError("the detokenizer has not taken a message for a long time: its queue is full")
         for abort in output.aborts:
-            self._wires.front.send(abort)
+            self._wires.send_to_tokenizer.send(abort)
         for event in output.events:
-            self._wires.front.send(event)
+            self._wires.send_to_tokenizer.send(event)
         return output
 
 

@@ -67,7 +67,14 @@ class Daemon:
 
     def close(self) -> None:
         """Free the sockets."""
-        for end in (self.tokens, self.front, self.wires.inbox, self.wires.detokenizer, self.wires.front, self.sender):
+        for end in (
+            self.tokens,
+            self.front,
+            self.wires.inbox,
+            self.wires.detokenizer,
+            self.wires.send_to_tokenizer,
+            self.sender,
+        ):
             end.close()
         self.context.term()
 
