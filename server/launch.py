@@ -174,6 +174,8 @@ class _Daemon:
                 if not self._children.ended.done():
                     return 0
                 code = self._mourn(front)
+                if stop.done() or not self._restarts.left:
+                    return code
                 if not await self._restart(front):
                     return 0 if self._signals.first.is_set() else code
         finally:
@@ -195,7 +197,7 @@ class _Daemon:
 
     async def _restart(self, front: Front) -> bool:
         """Whether a new engine serves. Not when none may be started any more, nor when the daemon is to stop."""
-        while self._restarts.left and not self._signals.first.is_set():
+        while self._restarts.left:
             pause_s = self._restarts.begin()
             log.warning("the engine is started again in %.1f s (%d times left)", pause_s, self._restarts.left)
             self._children.close()

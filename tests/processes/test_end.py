@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -121,3 +122,28 @@ def test_kill_of_the_front_in_the_middle_of_answers_leaves_no_process(start_daem
         daemon.signal(signal.SIGKILL)
         assert daemon.wait() == -signal.SIGKILL
     assert all(path.startswith(str(daemon.tmp)) for path in daemon.leftovers())
+
+
+def test_kill_of_the_front_while_it_loads_leaves_no_process(start_daemon: Any) -> None:
+    daemon = start_daemon(ready=False)
+    front = psutil.Process(daemon.process.pid)
+    children: list[psutil.Process] = []
+    deadline = time.monotonic() + 30
+    while len(children) < 2 and time.monotonic() < deadline:
+        children = front.children()
+    daemon.signal(signal.SIGKILL)
+    assert daemon.wait() == -signal.SIGKILL
+    assert psutil.wait_procs(children, 10)[1] == []
+
+
+def test_long_prompts_without_a_token_change_neither_liveness_nor_readiness(start_daemon: Any) -> None:
+    daemon = start_daemon("--sim-step-ms", "50", "--heartbeat-timeout", "2", "--watchdog-timeout", "2")
+    body = {"model": "sim", "prompt": list(range(250)) * 80, "max_tokens": 1, "ignore_eos": True}
+    started = time.monotonic()
+    with ThreadPoolExecutor(2) as clients:
+        replies = [clients.submit(httpx.post, f"{daemon.url}/v1/completions", json=body, timeout=60) for _ in range(2)]
+        while not all(reply.done() for reply in replies):
+            for probe in ("health", "ready"):
+                assert httpx.get(f"{daemon.url}/{probe}", timeout=60).status_code == 200
+    assert [reply.result().status_code for reply in replies] == [200, 200]
+    assert time.monotonic() - started > 3  # longer than either patience

@@ -107,6 +107,30 @@ def test_a_signal_while_the_engine_is_started_again_ends_the_daemon_well(start_d
     ends_with_nothing_left(daemon, 0)
 
 
+def test_a_death_while_answers_end_after_a_signal_is_a_failure_and_starts_nothing(start_daemon: Any) -> None:
+    daemon = start_daemon(*SLOW, "--restart-on-failure", "1")
+    with streams(daemon.url, 2) as opened:
+        daemon.signal(signal.SIGTERM)
+        until(lambda: not_ready_because(daemon.url) == "draining")
+        os.kill(daemon.pids["scheduler"], signal.SIGKILL)
+        for events in opened:
+            assert error_at_the_end(events)["code"] == "engine_dead"
+    ends_with_nothing_left(daemon, 1)
+    assert "started again" not in daemon.log
+
+
+def test_an_engine_that_cannot_start_again_uses_up_its_times_and_ends_the_daemon(
+    start_daemon: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.json"
+    script.write_text("{}")
+    daemon = start_daemon("--sim-script", str(script), "--restart-on-failure", "2")
+    script.unlink()
+    os.kill(daemon.pids["scheduler"], signal.SIGKILL)
+    ends_with_nothing_left(daemon, 1)
+    assert daemon.log.count("the engine is started again in") == 2
+
+
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_stopped_child_turns_readiness_off_and_counts_as_dead_after_the_watchdogs_time(
     start_daemon: Any, victim: str
