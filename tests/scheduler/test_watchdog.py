@@ -197,7 +197,7 @@ def test_retract_thrash_is_noticed_while_forwards_go_on() -> None:
         for req in list(state.running):
             if req.collected >= 16:
                 pressure.release_req(req, Why.RETRACT)
-                state.requeue(req)
+                state.waiting.put_front(req, 0)
         state.filter_batch()
 
     for _ in range(3):
@@ -541,3 +541,24 @@ def test_who_wants_a_new_picture_gets_it_with_the_next_turn_also_of_an_idle_loop
     bench.turn()
     assert bench.loop.fresh.is_set()
     assert bench.loop.picture.books[0][1].available == 13
+
+
+def test_the_end_of_a_request_that_does_not_fit_is_progress_and_in_the_dump_as_an_event() -> None:
+    bench = Bench(Shape(num_pages=4, page_size=4, num_rows=4))
+    bench.generate("a", prompt="x" * 12, max_tokens=100)
+    bench.until_idle()
+    counted = bench.loop.pulse.progress
+    assert counted >= 4
+    bench.watchdog.dump("asked for")
+    assert "last 1 pressure events" in bench.dumps[0]
+    assert "gave up a" in bench.dumps[0]
+
+
+def test_a_queue_that_outgrew_the_pool_says_so() -> None:
+    bench = Bench()
+    bench.generate("a")
+    bench.world.receive()
+    bench.scheduler.state.requests["a"].known.extend(range(100))
+    bench.loop.fresh.clear()
+    bench.loop.turned(bench.scheduler, Output(), bench.now)
+    assert bench.loop.picture.reasons == ("a: needs 26 pages and the whole pool has 16",)
