@@ -14,8 +14,8 @@ import httpx
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
-from ebbtide.model_files import ModelFiles, smollm2_path
-from ebbtide.tokenizer import load_tokenizer
+from ebbtide.model_files import smollm2_path
+from ebbtide.tokenizer import FastTokenizer
 
 from ..model_runner.reference import load_reference
 
@@ -105,7 +105,7 @@ def reference_answers(shared_folder: Path) -> list[Answer]:
 def _generate() -> list[tuple[int, list[list[int]]]]:
     path = smollm2_path()
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    pieces = load_tokenizer(ModelFiles("smollm2", str(path.parent), path.name)).vocabulary.pieces
+    pieces = FastTokenizer(tokenizer).vocabulary.pieces
     assert len(set(pieces)) == len(pieces)
     prompts = [tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in CHATS]
     outputs: dict[int, list[int]] = {}

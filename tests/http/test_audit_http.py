@@ -82,9 +82,9 @@ def test_clients_that_leave_while_retracted_cost_nothing(tier: tuple[str, ...], 
             ended = api.totals()["num_ended_while_retracted_total"]
             with contextlib.ExitStack() as connections:
                 for number in range(10):
-                    body = {"prompt": f"{number} tide " * 8, "max_tokens": 900, **GREEDY, "stream": number % 2 == 0}
+                    body = {"prompt": f"{number} tide " * 12, "max_tokens": 900, **GREEDY, "stream": number % 2 == 0}
                     connections.enter_context(send(api.url, body))
-                within(20, lambda: api.totals()["num_retracted_reqs"] >= 5)
+                within(60, lambda: api.totals()["num_retracted_reqs"] >= 3)
                 check_scrape(api.totals())
             check_idle(api)
             assert api.totals()["num_ended_while_retracted_total"] > ended
