@@ -39,7 +39,7 @@ SOMEBODY = request("somebody")
 class Daemon:
     """A scheduler process's loop, and the far ends of its channels."""
 
-    def __init__(self, folder: Path, shape: SimShape) -> None:
+    def __init__(self, folder: Path, shape: SimShape, *, alarm_s: float = 30.0) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         inbox, tokens, front = (f"ipc://{folder}/{name}" for name in ("scheduler", "detokenizer", "front"))
         self.tokens: Receiver[ToDetokenizer] = Receiver(self.context, tokens, ToDetokenizer)
@@ -49,7 +49,7 @@ class Daemon:
         self.sender: Sender[ToScheduler] = Sender(self.context, inbox)
         self.runner = SimRunner(shape)
         self.scheduler = build_scheduler(SchedulerConfig(), self.runner.info)
-        self.loop = Loop(self.scheduler, self.runner, self.wires, LoopPulse(30.0))
+        self.loop = Loop(self.scheduler, self.runner, self.wires, LoopPulse(alarm_s))
         self.items: list[TokenItem] = []
         self.heard: list[ToFront] = []
 
@@ -164,3 +164,19 @@ def test_the_prefix_cache_can_be_switched_off() -> None:
     scheduler = build_scheduler(SchedulerConfig(disable_radix_cache=True), info)
     assert isinstance(scheduler.state.pool.tree_cache, NoCache)
     assert scheduler.state.limits.chunked_prefill_size == 256
+
+
+def test_requests_that_nobody_admits_are_told_of_in_the_heartbeats(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = Daemon(tmp_path, SimShape(num_pages=8, page_size=4, num_rows=4), alarm_s=0.2)
+    state = daemon.scheduler.state
+    state.limits = replace(state.limits, memory_check="off")
+    state.pool.token_to_kv_pool_allocator.take(8, SOMEBODY)
+    daemon.sender.send(generate("a", 6))
+    daemon.turn_until(lambda: any(isinstance(message, Heartbeat) and message.reason for message in daemon.heard))
+    beat = [message for message in daemon.heard if isinstance(message, Heartbeat)][-1]
+    assert (beat.state, beat.reason) == ("blocked", "a: needs 2 pages and 0 are usable")
+    assert beat.stalled_s >= 0.2
+    assert sum("nothing was admitted" in record.message for record in caplog.records) >= 1
+    daemon.close()
