@@ -47,9 +47,13 @@ class Ledger:
                 )
             holders[page] = new
 
+    def holders(self, pages: Sequence[int]) -> list[Holder | None]:
+        """Who holds each of them."""
+        return list(map(self._holders.__getitem__, pages))
+
     def agrees(self, pages: Sequence[int], holder: Holder | None) -> bool:
         """Whether ``holder`` holds all of them. Costs some 30 ns a page."""
-        return list(map(self._holders.__getitem__, pages)).count(holder) == len(pages)
+        return self.holders(pages).count(holder) == len(pages)
 
     def assign(self, pages: Iterable[int], holder: Holder | None) -> None:
         """Say who holds pages, whoever did before: for a recovery that has found out."""

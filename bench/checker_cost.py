@@ -1,0 +1,100 @@
+"""Cost of the always-on memory check at 256 running rows and 65,536 pages, half of them cached.
+
+    python bench/checker_cost.py [--rows 256] [--pages 65536] [--steps 2000] [--json]
+
+Microseconds per step: the audit of the plan, then the conservation law with one page in 64 against the ledger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+
+from ebbtide.messages import GenerateReq, SamplingParams
+from ebbtide.model_runner.sim import SimRunner, SimShape
+from ebbtide.scheduler.core import Scheduler
+from ebbtide.scheduler.invariant_checker import InvariantChecker
+from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.pool import Pool
+from ebbtide.scheduler.memory.radix_cache import RadixCache
+from ebbtide.scheduler.state import Limits
+
+PAGE_SIZE = 16
+PROMPT_LEN = 512
+
+
+def build(rows: int, pages: int) -> tuple[Scheduler, SimRunner]:
+    """A scheduler that does not check by itself, over a pool of that many pages."""
+    runner = SimRunner(SimShape(num_pages=pages, page_size=PAGE_SIZE, num_rows=rows, max_in_flight=1))
+    allocator = PageAllocator(pages, PAGE_SIZE)
+    limits = Limits(num_rows=rows, context_length=32_768, chunked_prefill_size=8192, memory_check="off")
+    return Scheduler(Pool(allocator, RadixCache(allocator)), runner.info, limits), runner
+
+
+def step(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, now: float) -> tuple[float, float] | None:
+    """One step; seconds of the audit and of the busy check."""
+    plan = scheduler.next_step(now)
+    if plan is None:
+        return None
+    by_row = {req.row: req for req in scheduler.state.running}
+    requests = [by_row[item.row] for item in plan.items]
+    started = time.perf_counter()
+    checker.audit_plan(plan.items, requests)
+    audited = time.perf_counter()
+    runner.submit(plan)
+    scheduler.settle(runner.collect())
+    scheduler.take_output()
+    settled = time.perf_counter()
+    checker.self_check_during_busy()
+    return audited - started, time.perf_counter() - settled
+
+
+def fill(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, pages: int) -> None:
+    """Let requests come and go until half of the pool is cached."""
+    rng = random.Random(0)
+    serial = 0
+    while scheduler.state.pool.tree_cache.evictable_pages < pages // 2:
+        prompts = [[rng.randrange(250) for _ in range(PROMPT_LEN)] for _ in range(64)]
+        sampling = SamplingParams(max_tokens=1, temperature=0.0)
+        scheduler.receive([GenerateReq((f"f{serial + i}",), prompt, sampling) for i, prompt in enumerate(prompts)], 0.0)
+        serial += len(prompts)
+        while not scheduler.idle:
+            step(scheduler, runner, checker, 0.0)
+
+
+def measure(rows: int, pages: int, steps: int) -> dict[str, float]:
+    """Microseconds per step, and the share of a step of 20 ms."""
+    scheduler, runner = build(rows, pages)
+    checker = InvariantChecker(scheduler.state)
+    fill(scheduler, runner, checker, pages)
+    rng = random.Random(1)
+    sampling = SamplingParams(max_tokens=30_000, temperature=0.0, ignore_eos=True)
+    prompts = [[rng.randrange(250) for _ in range(128)] for _ in range(rows)]
+    scheduler.receive([GenerateReq((f"r{i}",), prompt, sampling) for i, prompt in enumerate(prompts)], 0.0)
+    samples: list[float] = []
+    for number in range(steps + 20):
+        cost = step(scheduler, runner, checker, float(number))
+        if cost is not None and number >= 20:
+            samples.append(sum(cost) * 1e6)
+    assert len(scheduler.state.running) == rows
+    p50 = statistics.median(samples)
+    return {"p50_us": p50, "p99_us": statistics.quantiles(samples, n=100)[98], "share_of_20_ms_percent": p50 / 200}
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--pages", type=int, default=65_536)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    result = measure(args.rows, args.pages, args.steps)
+    print(json.dumps(result) if args.json else "\n".join(f"{name:24} {value:8.2f}" for name, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()
