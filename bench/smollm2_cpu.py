@@ -1,0 +1,149 @@
+"""SmolLM2 on the CPU: the daemon against ``transformers`` generate, interleaved, in one run.
+
+    python bench/smollm2_cpu.py [--rounds 3] [--dtype bfloat16] [--json FILE]
+
+Each round measures in turn: one stream of transformers, one stream through the daemon, 32 streams through the daemon
+(``ebbtide bench``). What counts are the ratios; a shared machine makes the absolute numbers its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ebbtide.model_files import smollm2_path
+
+PROMPT_LEN, OUTPUT_LEN = 64, 128
+GENERATE = """
+import sys, time, torch
+from pathlib import Path
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+path, dtype, prompt_len, output_len = Path(sys.argv[1]), getattr(torch, sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model, torch_dtype=dtype)["tensors"]
+model.load_state_dict(tensors, strict=False)
+model.generation_config = GenerationConfig(pad_token_id=0)
+model.eval()
+print("ready", flush=True)
+for line in sys.stdin:
+    ids = torch.randint(100, 40000, (1, prompt_len))
+    started = time.perf_counter()
+    with torch.inference_mode():
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=output_len, do_sample=False)
+    print(output_len / (time.perf_counter() - started), flush=True)
+"""
+
+
+class Transformers:
+    """A process that generates once for each line it gets."""
+
+    def __init__(self, dtype: str) -> None:
+        arguments = [str(smollm2_path()), dtype, str(PROMPT_LEN), str(OUTPUT_LEN)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", GENERATE, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._read()
+
+    def tokens_per_s(self) -> float:
+        """Output tokens per second of one generation, its prefill included."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        return float(self._read())
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+class Daemon:
+    """``ebbtide serve`` on a free port."""
+
+    def __init__(self, dtype: str) -> None:
+        command = [sys.executable, "-m", "ebbtide.server.cli", "serve", "smollm2", "--port", "0", "--dtype", dtype]
+        self._log = tempfile.NamedTemporaryFile("r", suffix=".log")  # noqa: SIM115 (closed with the daemon)
+        output = open(self._log.name, "w")  # noqa: SIM115 (the child's own from here on)
+        self._process = subprocess.Popen([*command, "--max-total-tokens", "32768"], stdout=output, stderr=output)
+        output.close()
+        self.url = self._wait_for_url()
+
+    def bench(self, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
+        """One run of ``ebbtide bench``; its figures."""
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder) / "result.json"
+            arguments = ["--concurrency", concurrency, "--num-requests", num_requests, "--seed", seed, "--warmup", 1]
+            lengths = ["--prompt-len", PROMPT_LEN, "--output-len", OUTPUT_LEN, "--json", result]
+            command = [sys.executable, "-m", "ebbtide.server.cli", "bench", "--base-url", f"{self.url}/v1"]
+            subprocess.run([*command, *map(str, arguments + lengths)], check=True, stdout=subprocess.DEVNULL)
+            totals: dict[str, float] = json.loads(result.read_text())["result"]["totals"]
+            return totals
+
+    def close(self) -> None:
+        """End it well."""
+        self._process.terminate()
+        self._process.wait()
+
+    def _wait_for_url(self) -> str:
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline:
+            for line in Path(self._log.name).read_text().splitlines():
+                if "serves smollm2 on " in line:
+                    return line.split(" on ")[1].strip()
+            time.sleep(0.2)
+        raise TimeoutError(Path(self._log.name).read_text())
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    daemon, reference = Daemon(args.dtype), Transformers(args.dtype)
+    rounds = []
+    for number in range(args.rounds):
+        generate = reference.tokens_per_s()
+        single = daemon.bench(1, 3, seed=1000 * number + 1)
+        batch = daemon.bench(32, 64, seed=1000 * number + 2)
+        rounds.append({"generate": generate, "single": single, "batch": batch, "load": os.getloadavg()[0]})
+        print(number, f"generate {generate:.1f}", json.dumps(single), json.dumps(batch), file=sys.stderr)
+    daemon.close()
+    reference.close()
+    if args.json:
+        args.json.write_text(json.dumps(rounds, indent=1))
+    for name, ratio in ratios(rounds).items():
+        print(f"{name:40} {ratio:6.2f}")
+
+
+def ratios(rounds: list[dict[str, object]]) -> dict[str, float]:
+    """Medians over the rounds; each ratio is taken within its round."""
+    speed = "output_tokens_per_s"
+    single = [entry["single"][speed] for entry in rounds]  # type: ignore[index]
+    batch = [entry["batch"][speed] for entry in rounds]  # type: ignore[index]
+    generate = [float(entry["generate"]) for entry in rounds]  # type: ignore[arg-type]
+    return {
+        "transformers, tokens/s": statistics.median(generate),
+        "daemon, 1 stream, tokens/s": statistics.median(single),
+        "daemon, 32 streams, tokens/s": statistics.median(batch),
+        "1 stream / transformers": statistics.median(a / b for a, b in zip(single, generate, strict=True)),
+        "32 streams / 1 stream": statistics.median(a / b for a, b in zip(batch, single, strict=True)),
+    }
+
+
+if __name__ == "__main__":
+    main()
