@@ -73,6 +73,12 @@ class SchedulerConfig:
         "quarantine",
         "when the memory books do not balance: end the process, take the pages out of service, or do not look",
     )
+    kv_events: str | None = option(
+        None, "where routers hear which blocks the prefix cache holds: tcp://127.0.0.1:5557", metavar="ADDRESS"
+    )
+    kv_events_replay: str | None = option(
+        None, "where they ask for events that they missed: tcp://127.0.0.1:5558", metavar="ADDRESS"
+    )
     test_retract_interval: int = option(
         0, "for tests: retract a running request every K steps; 0 never", metavar="K", within="[0, inf)"
     )

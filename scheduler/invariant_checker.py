@@ -13,7 +13,8 @@ from ebbtide.errors import InvariantViolation
 from ebbtide.plan import PlanItem
 
 from .memory.ledger import Holder, tag
-from .memory.radix_cache import Node, RadixCache
+from .memory.node import Node
+from .memory.radix_cache import RadixCache
 from .request import Request
 from .state import State
 

@@ -18,7 +18,9 @@ from ebbtide.model_runner import build_runner
 from ebbtide.plan import Runner
 
 from .core import Scheduler
+from .kv_events import KvEvents, open_kv_events
 from .memory.allocator import PageAllocator
+from .memory.node import CacheObserver
 from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache, NoCache
 from .memory.radix_cache import RadixCache
@@ -81,11 +83,14 @@ class Reporter:
 class Loop:
     """receive → next step → run → settle → tell; and when idle: check everything, report, sleep."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, wires: Wires, pulse: LoopPulse) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, wires: Wires, pulse: LoopPulse, kv_events: KvEvents | None = None
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._wires = wires
         self._pulse = pulse
+        self._kv_events = kv_events
         self._reporter = Reporter(scheduler, wires, pulse)
         self._checked = True
         self._wait_s = 0.0
@@ -108,21 +113,28 @@ class Loop:
             scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
         self._pulse.turned(scheduler, self.send_output(), time.monotonic())
         scheduler.self_check_during_busy()
+        self.publish_kv_events()
         if scheduler.idle and not self._checked:
             self.on_idle()
         self._reporter.report(time.monotonic())
         self._wait_s = self._idle_time(stepped=plan is not None)
 
     def on_idle(self) -> None:
-        """Housekeeping when the last request has ended: the full check, the ratio, fresh gauges; then it sleeps."""
+        """Housekeeping when the last request has ended: full check, ratio, fresh gauges, KV events; then it sleeps."""
         self._checked = True
         self._scheduler.on_idle()
         self._reporter.became_idle(time.monotonic())
+        self.publish_kv_events()
 
     def _idle_time(self, *, stepped: bool) -> float:
         if stepped or self._scheduler.num_in_flight:
             return 0.0
         return IDLE_WAIT_S if self._scheduler.idle else BLOCKED_WAIT_S
+
+    def publish_kv_events(self) -> None:
+        """Tell routers outside, when there are any, what has come into the cache and what has left it."""
+        if self._kv_events is not None:
+            self._kv_events.turned(time.time())
 
     def send_output(self) -> Output:
         """The detokenizer first: an abort waits in the front for the closing item that this batch carries."""
@@ -136,10 +148,10 @@ class Loop:
         return output
 
 
-def build_scheduler(config: SchedulerConfig, info: RunnerInfo) -> Scheduler:
-    """The scheduler over the pool that the runner measured."""
+def build_scheduler(config: SchedulerConfig, info: RunnerInfo, observer: CacheObserver | None = None) -> Scheduler:
+    """The scheduler over the pool that the runner measured. observer: who hears what the prefix cache holds."""
     allocator = PageAllocator(info.num_pages, info.page_size)
-    cache: BasePrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator)
+    cache: BasePrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator, observer)
     limits = Limits(
         num_rows=info.num_rows,
         context_length=info.context_length,
@@ -164,12 +176,14 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
         watchdog.loop.loading(text)
         handshake.progress(text)
 
-    runner = build_runner(section.files, section.runner, progress)
     context: zmq.Context[Any] = zmq.Context()
+    kv_events = open_kv_events(context, section.scheduler, section.runner.page_size)
+    runner = build_runner(section.files, section.runner, progress)
     addresses = section.addresses
     inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
     wires = Wires(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
-    loop = Loop(build_scheduler(section.scheduler, runner.info), runner, wires, watchdog.loop)
+    scheduler = build_scheduler(section.scheduler, runner.info, None if kv_events is None else kv_events.recorder)
+    loop = Loop(scheduler, runner, wires, watchdog.loop, kv_events)
     watchdog.loop.serving()
     handshake.ready(runner.info)
     while True:

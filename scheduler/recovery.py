@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from ebbtide.plan import StepPlan
 
 from .memory.ledger import Holder
-from .memory.radix_cache import Node, RadixCache
+from .memory.node import Node
+from .memory.radix_cache import RadixCache
 from .request import Phase, Request
 from .state import State
 

@@ -11,47 +11,22 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .allocator import PageAllocator
+from .node import CacheObserver, Node
 from .prefix_cache import MatchResult
 
 if TYPE_CHECKING:
     from ..request import Request
 
 
-@dataclass(slots=True, eq=False)
-class Node:
-    """A run of pages. tokens: len(pages) * page_size ids. locks: running requests whose prefix goes through here.
-
-    tick: when it was last used, in the tree's own count. A root has no pages and a namespace; it is never evicted.
-    """
-
-    tokens: list[int]
-    pages: list[int]
-    parent: Node | None
-    namespace: str
-    children: dict[tuple[int, ...], Node] = field(default_factory=dict)
-    locks: int = 0
-    tick: int = 0
-
-    @property
-    def tag(self) -> str:
-        """Its name in messages."""
-        return f"a tree node of {len(self.pages)} pages"
-
-    @property
-    def is_root(self) -> bool:
-        """Roots are made and dropped by namespace, never by eviction order."""
-        return self.parent is None
-
-
 class RadixCache:
     """One tree per namespace; evicts unlocked leaves, least recently used first, of a leaf its last pages first."""
 
-    def __init__(self, allocator: PageAllocator) -> None:
+    def __init__(self, allocator: PageAllocator, observer: CacheObserver | None = None) -> None:
         self._allocator = allocator
+        self._observer = observer
         self._page_size = allocator.page_size
         self._roots: dict[str, Node] = {}
         self._tick = 0
@@ -173,7 +148,10 @@ class RadixCache:
             if node.parent is not None and any(page in doubt for page in node.pages):
                 siblings = node.parent.children
                 node.parent.children = {key: child for key, child in siblings.items() if child is not node}
-        return {id(node) for node in [*self.walk(), *self._roots.values()]}
+        left = list(self.walk())
+        if self._observer is not None:
+            self._observer.rebuilt(left)
+        return {id(node) for node in [*left, *self._roots.values()]}
 
     def relock(self, ends: Sequence[Node]) -> None:
         """Count locks, pages and eviction order anew: each of ``ends`` is where one running request's prefix ends."""
@@ -241,6 +219,8 @@ class RadixCache:
         self.evictable_pages += len(leaf.pages)
         self._lock(leaf)
         req.num_shared = num_pages
+        if self._observer is not None:
+            self._observer.stored(leaf)
         return leaf
 
     def _switch_to(self, node: Node, req: Request) -> None:
@@ -281,8 +261,11 @@ class RadixCache:
         """Free the last pages of a leaf, or all of it; returns how many."""
         count = min(num_pages, len(leaf.pages))
         keep = len(leaf.pages) - count
-        self._allocator.give(leaf.pages[keep:], leaf)
+        gone = leaf.pages[keep:]
+        self._allocator.give(gone, leaf)
         self.evictable_pages -= count
+        if self._observer is not None:
+            self._observer.removed(gone)
         parent = leaf.parent
         assert parent is not None
         if keep:

@@ -7,6 +7,7 @@ was published before it was computed.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ebbtide.messages import AbortReq, GenerateReq, SamplingParams
@@ -123,9 +124,9 @@ def demand(world: World) -> int:
     )
 
 
-def play(load: list[Arrival], shape: Shape) -> World:
+def play(load: list[Arrival], shape: Shape, build: Callable[[Shape], World] = World) -> World:
     """Run a load to its end. A follow-up is sent once what it follows has ended."""
-    world = World(shape)
+    world = build(shape)
     waiting = sorted(load, key=lambda arrival: arrival.at)
     prompts: dict[str, list[int]] = {}
     aborts: list[tuple[int, str]] = []

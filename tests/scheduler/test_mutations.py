@@ -17,8 +17,9 @@ from ebbtide.plan import PlanItem
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.endings import Endings
 from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.pool import Pool
-from ebbtide.scheduler.memory.radix_cache import Node, RadixCache
+from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.planning import Planner
 from ebbtide.scheduler.pressure import Pressure, Why
 from ebbtide.scheduler.relief import Relief

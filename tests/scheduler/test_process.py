@@ -26,6 +26,7 @@ from ebbtide.messages import (
     ToScheduler,
 )
 from ebbtide.model_runner.sim import SimRunner, SimShape
+from ebbtide.scheduler.kv_events import KvEvents
 from ebbtide.scheduler.memory.prefix_cache import NoCache
 from ebbtide.scheduler.process import Loop, Wires, build_scheduler
 from ebbtide.scheduler.watchdog import LoopPulse
@@ -39,7 +40,7 @@ SOMEBODY = request("somebody")
 class Daemon:
     """A scheduler process's loop, and the far ends of its channels."""
 
-    def __init__(self, folder: Path, shape: SimShape, *, alarm_s: float = 30.0) -> None:
+    def __init__(self, folder: Path, shape: SimShape, *, alarm_s: float = 30.0, events: KvEvents | None = None) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         inbox, tokens, front = (f"ipc://{folder}/{name}" for name in ("scheduler", "detokenizer", "front"))
         self.tokens: Receiver[ToDetokenizer] = Receiver(self.context, tokens, ToDetokenizer)
@@ -48,8 +49,10 @@ class Daemon:
         self.wires = Wires(receiver, Sender(self.context, tokens), Sender(self.context, front))
         self.sender: Sender[ToScheduler] = Sender(self.context, inbox)
         self.runner = SimRunner(shape)
-        self.scheduler = build_scheduler(SchedulerConfig(), self.runner.info)
-        self.loop = Loop(self.scheduler, self.runner, self.wires, LoopPulse(alarm_s))
+        self.scheduler = build_scheduler(
+            SchedulerConfig(), self.runner.info, None if events is None else events.recorder
+        )
+        self.loop = Loop(self.scheduler, self.runner, self.wires, LoopPulse(alarm_s), events)
         self.items: list[TokenItem] = []
         self.heard: list[ToFront] = []
 
@@ -90,9 +93,9 @@ def _counts_tokens(message: ToFront) -> bool:
     return isinstance(message, Stats) and "generation_tokens_total" in message.totals
 
 
-def generate(rid: str, max_tokens: int) -> GenerateReq:
+def generate(rid: str, max_tokens: int, prompt: str = "hello") -> GenerateReq:
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-    return GenerateReq(rids=(rid,), prompt=list(b"hello"), sampling=sampling)
+    return GenerateReq(rids=(rid,), prompt=list(prompt.encode()), sampling=sampling)
 
 
 def test_tokens_go_to_the_detokenizer_step_by_step(daemon: Daemon) -> None:

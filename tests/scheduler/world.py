@@ -10,6 +10,7 @@ from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.invariant_checker import InvariantChecker
 from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.node import CacheObserver
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import BasePrefixCache, NoCache
 from ebbtide.scheduler.memory.radix_cache import RadixCache
@@ -56,7 +57,7 @@ class Shape:
 class World:
     """Drives a scheduler step by step on a clock that counts steps."""
 
-    def __init__(self, shape: Shape | None = None) -> None:
+    def __init__(self, shape: Shape | None = None, observer: CacheObserver | None = None) -> None:
         self.shape = shape = shape or Shape()
         sim = SimShape(
             shape.num_pages, shape.page_size, shape.num_rows, shape.context_length, shape.overlap, shape.host_pages
@@ -64,7 +65,7 @@ class World:
         self.runner = SimRunner(sim)
         self._freed: list[int] = []
         self.allocator = PageAllocator(shape.num_pages, shape.page_size, on_free=self._freed.extend)
-        cache: BasePrefixCache = RadixCache(self.allocator) if shape.cache else NoCache()
+        cache: BasePrefixCache = RadixCache(self.allocator, observer) if shape.cache else NoCache()
         self.pool = Pool(self.allocator, cache)
         limits = Limits(
             num_rows=shape.num_rows,
