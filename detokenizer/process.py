@@ -84,7 +84,7 @@ class Detokenizer:
         try:
             text = self._text(stream, item)
         except Exception:
-            log.exception("request %s cannot be turned into text and is given up", item.rid)
+            log.exception("request %s cannot be turned into text and is given up", item.rid, extra={"rid": item.rid})
             message = "The answer could not be turned into text."
             self._failed.append(AbortReq(item.rid, "detokenizer", 500, "internal_error", message))
             self._forget(item)
@@ -123,7 +123,8 @@ class Detokenizer:
 
     def _skip(self, item: TokenItem) -> None:
         if item.rid not in self._ended:
-            log.debug("request %s has no entry; %d tokens were dropped", item.rid, len(item.tokens))
+            dropped = len(item.tokens)
+            log.debug("request %s has no entry; %d tokens were dropped", item.rid, dropped, extra={"rid": item.rid})
         elif item.finish is not None:
             self._ended.remove(item.rid)
 

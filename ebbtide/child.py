@@ -236,7 +236,7 @@ def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], 
     section = _read_section(section_type)
     setproctitle(f"ebbtide::{title}")
     faulthandler.enable()
-    setup_logging(title, section.log.log_level)
+    setup_logging(title, section.log.log_level, section.log.log_format)
     try:
         main(section, handshake)
     except StartupError as error:

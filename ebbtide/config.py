@@ -146,6 +146,7 @@ class LogConfig:
     """Logging, the same in every process."""
 
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe level that is printed")
+    log_format: Literal["text", "json"] = option("text", "one line of text, or one JSON object, for each event")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,14 @@
-"""Log records of every process: one line each, control characters escaped, never a prompt."""
+"""Log records of every process: one line each, as text or JSON, control characters escaped, never a prompt.
+
+A record about one request says which with ``extra={"rid": …}``; JSON lines have it as a field of its own.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -20,20 +25,56 @@ class OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         text = super().formatMessage(record)
-        return _visible(text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "…")
+        return _visible(_cut(text))
 
     def formatException(self, ei: Any) -> str:
         return "\n".join(f"    {_visible(line[:MAX_MESSAGE])}" for line in super().formatException(ei).splitlines())
+
+
+class JsonLine(logging.Formatter):
+    """A formatter that writes one JSON object a line, in ASCII: time (UTC), process, level, message, rid, traceback.
+
+    rid and traceback only where there is one. Messages and tracebacks are cut after ``MAX_MESSAGE`` characters.
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC)
+        line = {
+            "time": when.isoformat(timespec="milliseconds"),
+            "process": self._process,
+            "level": record.levelname.lower(),
+            "message": _cut(record.getMessage()),
+        }
+        rid = record.__dict__.get("rid")
+        if rid is not None:
+            line["rid"] = str(rid)
+        if record.exc_info:
+            line["traceback"] = _cut(self.formatException(record.exc_info), keep_end=True)
+        return json.dumps(line)
+
+
+def _cut(text: str, *, keep_end: bool = False) -> str:
+    if len(text) <= MAX_MESSAGE:
+        return text
+    return "…" + text[-MAX_MESSAGE:] if keep_end else text[:MAX_MESSAGE] + "…"
 
 
 def _visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def setup_logging(process: str, level: str) -> None:
-    """Send everything from ``level`` up to stderr; ``process`` is the word in each line that says who speaks."""
+def setup_logging(process: str, level: str, log_format: str = "text") -> None:
+    """Send everything from ``level`` up to stderr; ``process`` is the word in each line that says who speaks.
+
+    log_format: "text" or "json".
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine(f"%(asctime)s {process:<11} %(levelname)-7s %(message)s"))
+    text = OneLine(f"%(asctime)s {process:<11} %(levelname)-7s %(message)s")
+    handler.setFormatter(JsonLine(process) if log_format == "json" else text)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(LEVELS[level])

@@ -128,7 +128,7 @@ def _bound(context: zmq.Context[Any], kind: int, address: str, flag: str) -> zmq
         socket.bind(address)
     except zmq.ZMQError as error:
         socket.close()
-        raise StartupError(f"{flag} {address} cannot be listened on: {zmq.strerror(error.errno)}.") from error
+        raise StartupError(f"{flag} {address} cannot be listened on: {zmq.strerror(error.errno or 0)}.") from error
     return socket
 
 

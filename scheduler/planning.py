@@ -167,7 +167,7 @@ class Planner:
             state.num_retracted -= 1
         item = self._prefill_item(req, budget)
         if item is None:
-            log.error("%s was admitted without room for one token", req)
+            log.error("request %s was admitted without room for one token", req.rid, extra={"rid": req.rid})
             self._pressure.release_req(req, Why.RETRACT)
             state.running.remove(req)
             return None

@@ -55,7 +55,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     request_id = request.scope.get(REQUEST_ID, "")
-    log.error("request %s failed", request_id, exc_info=error)
+    log.error("request %s failed", request_id, exc_info=error, extra={"rid": request_id})
     reply = error_reply(Rejected("The server failed to answer this request.", status=500, kind="server_error"))
     reply.headers["x-request-id"] = request_id  # this answer is made outside the layer that adds it
     return reply

@@ -53,7 +53,7 @@ def launch(config: ServeConfig) -> int:
 
     Main thread only. Raises StartupError with one sentence when it cannot start; nothing is left behind then.
     """
-    setup_logging("front", config.log.log_level)
+    setup_logging("front", config.log.log_level, config.log.log_format)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signals = StopSignals()
     signals.install()
@@ -88,7 +88,7 @@ class _Daemon:
         self._listener = listener
         self._signals = signals
         self._restarts = Restarts(config.watchdog.restart_on_failure)
-        self._progress = ProgressLine()
+        self._progress = ProgressLine(logs=config.log.log_format == "json")
         self._gate = Gate()
         self.http = _HttpServer(
             uvicorn.Config(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
+import time
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import Rejected
+
+log = logging.getLogger(__name__)
 
 REQUEST_ID = "ebbtide.request_id"  # the key in the ASGI scope
 GOOD_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
@@ -28,12 +32,19 @@ class RequestIds:
         request_id = wanted if GOOD_ID.fullmatch(wanted) else secrets.token_hex(16)
         scope[REQUEST_ID] = request_id
 
+        status = 0
+
         async def send_with_id(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
+        started = time.monotonic()
         await self._app(scope, receive, send_with_id)
+        what = (request_id, scope["method"], scope["path"], status, time.monotonic() - started)
+        log.debug("request %s: %s %s was answered with %d within %.3f s", *what, extra={"rid": request_id})
 
 
 class BodyLimit:

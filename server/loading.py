@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TextIO
 
@@ -11,6 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ebbtide.errors import Rejected
 
 from .error_replies import error_reply
+
+log = logging.getLogger(__name__)
 
 
 class Gate:
@@ -40,11 +43,12 @@ def _loading_reply(path: str) -> JSONResponse:
 
 
 class ProgressLine:
-    """What is being loaded: one line that is rewritten on a terminal, plain lines elsewhere."""
+    """What is being loaded: one line that is rewritten on a terminal, else plain lines, or log records with ``logs``."""
 
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, stream: TextIO = sys.stderr, *, logs: bool = False) -> None:
         self._stream = stream
-        self._terminal = stream.isatty()
+        self._logs = logs
+        self._terminal = stream.isatty() and not logs
         self._last = ""
 
     def show(self, text: str) -> None:
@@ -52,6 +56,9 @@ class ProgressLine:
         if text == self._last:
             return
         self._last = text
+        if self._logs:
+            log.info("%s", text)
+            return
         line = "".join(c for c in text if c.isprintable())
         self._stream.write(f"\r\x1b[2K{line} …" if self._terminal else f"{line}\n")
         self._stream.flush()

@@ -46,7 +46,7 @@ class CompletionRoute:
         fields.check_stream(body)
         order = await self._order(body)
         shape = _CompletionShape(request.scope[REQUEST_ID], self.state.model_name, body, order)
-        answer = self.state.manager.submit(order, received_s=received_s)
+        answer = self.state.submit(order, request.scope[REQUEST_ID], received_s)
         if body.stream:
             return EventStream(answer, shape, self.state.config.keep_alive_s)
         return WholeReply(answer, shape.whole)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ebbtide.config import ServerConfig
 from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
+from ebbtide.tokenizer_mgr.answer import Answer, Order
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
@@ -41,6 +42,16 @@ class AppState:
             if len(self.noted_fields) < MAX_NOTED:
                 self.noted_fields.add(name)
                 log.info("the field %r has no effect here and is ignored", name)
+
+    def submit(self, order: Order, request_id: str, received_s: float) -> Answer:
+        """See ``TokenizerManager.submit``. The debug log says under which ids the engine knows the request."""
+        answer = self.manager.submit(order, received_s=received_s)
+        if log.isEnabledFor(logging.DEBUG):
+            sizes = sum(len(prompt) for prompt in order.prompts)
+            text = "request %s is %s: %d prompts of %d tokens in all, %d choices of each"
+            ids = ", ".join(answer.rids[:4]) + (" …" if len(answer.rids) > 4 else "")
+            log.debug(text, request_id, ids, len(order.prompts), sizes, order.n, extra={"rid": request_id})
+        return answer
 
     def check_model(self, name: str | None) -> None:
         """Raises Rejected unless ``name`` is the model served here, or left out."""

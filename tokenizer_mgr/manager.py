@@ -137,7 +137,7 @@ class TokenizerManager:
     def _take_abort(self, abort: AbortReq) -> None:
         choice = self._choices.get(abort.rid)
         if choice is None:
-            log.debug("an abort came for request %s, which has ended", abort.rid)
+            log.debug("an abort came for request %s, which has ended", abort.rid, extra={"rid": abort.rid})
         elif abort.num_output_tokens == 0 or choice.closed:
             self._give_up(choice, abort)
         else:

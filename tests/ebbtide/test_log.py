@@ -1,6 +1,8 @@
+import json
 import logging
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -63,3 +65,43 @@ def test_lines_say_who_speaks_and_begin_at_the_level(capsys: pytest.CaptureFixtu
         ["front", "DEBUG", "once"],
     ]
     assert sys.stderr is not None
+
+
+def json_lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_a_json_line_has_time_process_level_and_message(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("scheduler", "info", "json")
+    logging.getLogger("ebbtide.x").warning("%d pages", 3)
+    (line,) = json_lines(capsys)
+    when = datetime.fromisoformat(line.pop("time"))
+    assert when.utcoffset() == timedelta(0)
+    assert line == {"process": "scheduler", "level": "warning", "message": "3 pages"}
+
+
+def test_a_json_line_about_one_request_has_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("front", "info", "json")
+    logging.getLogger("ebbtide.x").info("request %s failed", "a-0", extra={"rid": "a-0"})
+    assert json_lines(capsys)[0]["rid"] == "a-0"
+
+
+@pytest.mark.parametrize("evil", ['a"}\n{"level": "forged"}', "a\x1b[2J", "a\u202eb", "a\u2028b", "a\x85b", "a\ud800"])
+def test_nothing_in_a_record_can_leave_its_json_line(evil: str, capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("front", "info", "json")
+    logging.getLogger("ebbtide.x").info("request %s", evil, extra={"rid": evil})
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    assert text.removesuffix("\n").isprintable()
+    assert text.isascii()
+    assert json.loads(text)["message"] == f"request {evil}"
+
+
+def test_a_traceback_is_a_field_of_its_json_line_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("front", "info", "json")
+    try:
+        raise ValueError("x" * 100_000)
+    except ValueError:
+        logging.getLogger("ebbtide.x").exception("it broke %s", "y" * 100_000)
+    (line,) = json_lines(capsys)
+    assert len(line["traceback"]) == len(line["message"]) == MAX_MESSAGE + 1

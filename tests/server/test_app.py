@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from ebbtide.errors import Rejected
@@ -84,6 +86,19 @@ async def test_a_bug_is_an_envelope_with_the_request_id(world, caplog) -> None:
     assert "broken" not in reply.text
     assert reply.headers["x-request-id"] == "mine"
     assert "mine" in caplog.text
+
+
+async def test_the_debug_log_follows_a_request_and_has_nothing_of_its_prompt(world, caplog) -> None:
+    caplog.set_level(logging.DEBUG, logger="ebbtide")
+    await world.client.post(
+        "/v1/completions?api_key=hidden", json={"prompt": "secret"}, headers={"x-request-id": "mine"}
+    )
+    mine = [record.getMessage() for record in caplog.records if record.__dict__.get("rid") == "mine"]
+    (rid,) = world.engine.requests[0].rids
+    assert mine[0] == f"request mine is {rid}: 1 prompts of 6 tokens in all, 1 choices of each"
+    assert mine[1].startswith("request mine: POST /v1/completions was answered with 200 within ")
+    assert "secret" not in caplog.text
+    assert "hidden" not in caplog.text
 
 
 async def test_models_are_listed_and_found_by_an_id_with_slashes(world) -> None:

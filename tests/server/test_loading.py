@@ -1,4 +1,5 @@
 import io
+import logging
 
 import httpx
 import pytest
@@ -58,3 +59,14 @@ def test_progress_is_one_line_on_a_terminal_and_then_gone() -> None:
     line.show("Weights")
     line.clear()
     assert out.getvalue() == "\r\x1b[2KLoading …\r\x1b[2KWeights …\r\x1b[2K"
+
+
+def test_progress_is_in_the_log_when_every_line_must_be_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="ebbtide")
+    out = io.StringIO()
+    line = ProgressLine(out, logs=True)
+    for text in ("weights", "weights", "cache"):
+        line.show(text)
+    line.clear()
+    assert [record.getMessage() for record in caplog.records] == ["weights", "cache"]
+    assert out.getvalue() == ""
