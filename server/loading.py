@@ -43,7 +43,7 @@ def _loading_reply(path: str) -> JSONResponse:
 
 
 class ProgressLine:
-    """What is being loaded: one line that is rewritten on a terminal, else plain lines, or log records with ``logs``."""
+    """What is being loaded: a line that is rewritten on a terminal, else plain lines, or log records with ``logs``."""
 
     def __init__(self, stream: TextIO = sys.stderr, *, logs: bool = False) -> None:
         self._stream = stream
