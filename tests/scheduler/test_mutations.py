@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace as with_fields
 from functools import cache
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -368,6 +369,13 @@ SEEDED = [
     page_taken_uncounted,
     queue_head_skipped,
 ]
+
+
+def test_the_page_about_the_bugs_has_a_row_for_each() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "mutations.md").read_text()
+    table = page.split("<!-- table -->")[1].split("<!-- /table -->")[0]
+    rows = [line.split("|")[1].strip() for line in table.strip().splitlines()[2:]]
+    assert rows == [bug.__name__.replace("_", " ") for bug in SEEDED]
 
 
 def test_the_loads_pass_without_a_seeded_bug() -> None:
