@@ -20,6 +20,7 @@ from .state import State
 
 MAX_REQUESTS = 50  # of the batch and of the queue each
 MAX_BYTES = 64 << 10
+MOVES = 12  # of pages, the last ones
 HEADS = 5  # waiting requests whose reason is said
 
 
@@ -53,6 +54,7 @@ class Picture:
     waiting: tuple[RequestLine, ...] = ()
     reasons: tuple[str, ...] = ()
     books: tuple[tuple[str, Books], ...] = ()
+    moves: tuple[str, ...] = ()
     free_rows: int = 0
     ratio: float = 0.0
 
@@ -72,6 +74,7 @@ def picture(scheduler: Scheduler, plan: StepPlan | None) -> Picture:
         waiting=tuple(_line(req) for req in islice(state.waiting, MAX_REQUESTS)),
         reasons=waiting_reasons(state),
         books=_books(state),
+        moves=tuple(state.pool.token_to_kv_pool_allocator.ledger.recent(MOVES)),
         free_rows=len(state.free_rows),
         ratio=state.ratio.value,
     )
@@ -88,6 +91,8 @@ def render(title: str, pulse: Pulse, picture: Picture, events: Sequence[Pressure
         f"==== {title} ====",
         f"phase {pulse.phase}, {pulse.activity.value}, forward_ct {pulse.forward_ct}, progress {pulse.progress}",
         *_books_lines(picture),
+        f"last {len(picture.moves)} moves of pages (oldest first):",
+        *(f"  {move}" for move in picture.moves),
         f"rows free {picture.free_rows}, new_token_ratio {picture.ratio:.3f}",
         *_plan_lines(picture),
         *_request_lines("batch", picture.running, picture.num_running),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from ebbtide.errors import InvariantViolation
 
 REMEMBERED = 2048  # events that a message about a page can look back on
+SHOWN_PAGES = 8  # of one move
 
 
 class Holder(Protocol):
@@ -69,6 +71,15 @@ class Ledger:
         wanted = set(pages)
         moves = [f"{old} -> {new}" for old, new, moved in self._events if wanted.intersection(moved)]
         return ", ".join(moves[-limit:]) or "none remembered"
+
+    def recent(self, count: int) -> list[str]:
+        """The last ``count`` moves of any pages, oldest first, in words."""
+        return [_in_words(*event) for event in islice(reversed(self._events), count)][::-1]
+
+
+def _in_words(old: str, new: str, pages: Sequence[int]) -> str:
+    more = f" and {len(pages) - SHOWN_PAGES} more" if len(pages) > SHOWN_PAGES else ""
+    return f"{old} -> {new}: pages {', '.join(map(str, pages[:SHOWN_PAGES])) or 'none'}{more}"
 
 
 def tag(holder: Holder | None) -> str:

@@ -448,6 +448,8 @@ def test_the_dump_has_everything_and_no_prompt() -> None:
         "phase serving, running, forward_ct 1, progress 1",
         "books of pool full (pages): available",
         "balanced",
+        "moves of pages (oldest first):",
+        "the free list -> request 0: pages ",
         "rows free 0, new_token_ratio",
         "step 0 (row:start+tokens)",
         "batch of 4, the first 4:",

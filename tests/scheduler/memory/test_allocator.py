@@ -58,3 +58,16 @@ def test_freed_pages_are_shown_to_the_observer() -> None:
     allocator.give(allocator.take(2, A), A)
     assert freed == [0, 1]
     assert sorted(allocator.free_pages()) == [0, 1, 2, 3]
+
+
+def test_the_last_moves_can_be_told_whatever_they_moved() -> None:
+    allocator = PageAllocator(32, 16)
+    allocator.take(20, B)
+    pages = allocator.take(2, A)
+    allocator.give(pages, A)
+    assert allocator.ledger.recent(2) == [
+        "the free list -> request a: pages 20, 21",
+        "request a -> the free list: pages 20, 21",
+    ]
+    assert allocator.ledger.recent(9)[0] == "the free list -> request b: pages 0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
+    assert PageAllocator(1, 16).ledger.recent(3) == []
