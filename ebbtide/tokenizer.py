@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,9 +63,11 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
     extra = {"gguf_file": files.gguf} if files.gguf else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(files.directory, **extra)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, IndexError, ImportError, struct.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StartupError(f"The tokenizer in {files.directory} cannot be loaded: {reason}") from error
+        where = f"{files.directory}/{files.gguf}" if files.gguf else files.directory
+        broken = " Is the file complete?" if files.gguf else ""
+        raise StartupError(f"The tokenizer in {where} cannot be loaded: {reason}.{broken}") from error
     if not tokenizer.is_fast:
         raise StartupError(f"The tokenizer in {files.directory} has no fast version (tokenizer.json), which is needed.")
     return FastTokenizer(tokenizer, configured_eos(Path(files.directory)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ebbtide.config import RunnerConfig
+from ebbtide.errors import StartupError
 from ebbtide.model_files import ModelFiles
 from ebbtide.plan import Runner
 
@@ -14,6 +15,11 @@ def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[st
 
     ``progress`` is called with a short line at each stage of loading. Raises StartupError with one sentence.
     """
+    if config.max_total_tokens is not None and config.max_total_tokens < config.page_size:
+        raise StartupError(
+            f"--max-total-tokens {config.max_total_tokens} is less than one page of {config.page_size} tokens "
+            "(--page-size)."
+        )
     if files.simulated:
         from .sim import SimRunner
 

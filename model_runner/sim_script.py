@@ -27,7 +27,7 @@ class SimScript:
         try:
             entries = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls({prefix.encode(): _bytes(output) for prefix, output in entries.items()})
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise StartupError(f"--sim-script {path} is no JSON object of prompt prefix to output: {error}") from error
 
     def output_for(self, prompt: Sequence[int]) -> bytes:

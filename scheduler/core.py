@@ -47,6 +47,7 @@ class Scheduler:
         self._flights: Flights = deque()
         self._checker = InvariantChecker(state)
         self._recovery = Recovery(state, self._flights)
+        self._left_waiting = False
         self._arrivals = 0
         self._steps = 0
 
@@ -74,6 +75,7 @@ class Scheduler:
         """The next plan; None when nothing can run now, which is not idleness. Evicts and retracts on the way."""
         try:
             items = self._planner.plan(now, results_due=bool(self._flights))
+            self._left_waiting = bool(self.state.waiting)
             if not items:
                 self._look_into_blockage()
                 return None
@@ -210,13 +212,25 @@ class Scheduler:
         if not first.prompt_len or pages_for(least, first.page_size) > self.state.pool.capacity:
             self._refuse(choices, *self._unfit(first))
             return
-        limit = self.state.limits.max_queued_requests
-        if limit is not None and self.state.num_queued - len(self.state.free_rows) > limit:
-            text = f"The server is busy: {limit} requests are waiting already (--max-queued-requests)."
+        if self._queue_is_full(len(choices)):
+            limit = self.state.limits.max_queued_requests
+            text = f"The server is busy: no more than {limit} requests may wait (--max-queued-requests)."
             self._refuse(choices, 429, "queue_full", text)
             return
         first.followers = choices[1:]
         self.state.add_request_to_queue(first, is_retracted=False)
+
+    def _queue_is_full(self, num_new: int) -> bool:
+        """Whether the ``num_new`` newest requests are too many to wait.
+
+        Free rows count as places only while nobody has been left waiting by a step: then memory is what is short. A
+        server with nothing else to do takes any request, however many choices it has.
+        """
+        limit = self.state.limits.max_queued_requests
+        if limit is None or len(self.state.requests) == num_new:
+            return False
+        places = 0 if self._left_waiting else len(self.state.free_rows)
+        return self.state.num_queued - places > limit
 
     def _request(self, message: GenerateReq, choice: int, rid: str, now: float) -> Request:
         sampling = message.sampling

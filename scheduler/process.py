@@ -108,7 +108,10 @@ class Loop:
             self._pulse.planned(scheduler, plan, started)
             self._runner.submit(plan)
             self._checked = False
-        if scheduler.num_in_flight and (plan is None or scheduler.num_in_flight >= self._runner.info.max_in_flight):
+        settles = scheduler.num_in_flight and (
+            plan is None or scheduler.num_in_flight >= self._runner.info.max_in_flight
+        )
+        if settles:
             scheduler.settle(self._runner.collect())
             scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
         self._pulse.turned(scheduler, self.send_output(), time.monotonic())
@@ -117,7 +120,7 @@ class Loop:
         if scheduler.idle and not self._checked:
             self.on_idle()
         self._reporter.report(time.monotonic())
-        self._wait_s = self._idle_time(stepped=plan is not None)
+        self._wait_s = self._idle_time(stepped=plan is not None or bool(settles))
 
     def on_idle(self) -> None:
         """Housekeeping when the last request has ended: full check, ratio, fresh gauges, KV events; then it sleeps."""

@@ -99,7 +99,7 @@ class Front:
     def child_died(self, name: str) -> None:
         """Process ``name`` is gone: every open request is answered with 500 at once, ``/health`` turns 503."""
         self.liveness.died(name)
-        self._metrics.scheduler_gone()
+        self._metrics.scheduler_gone(self.manager.num_open)
         self.manager.fail_all(
             Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
         )

@@ -44,11 +44,19 @@ class _Snapshots:
             self._last[key] = total
 
     def gone(self) -> None:
-        """The scheduler counts no more; another one would begin at zero."""
+        """The scheduler counts no more; another one would begin at zero. Who was retracted has ended with it."""
+        lost = self.gauges.get("num_retracted_reqs", 0.0)
+        if lost:
+            self.add("num_ended_while_retracted_total{reason=engine_dead}", lost)
         self.gauges.update(dict.fromkeys(self.gauges, 0.0))
         for key, total in self._last.items():
             self._before[key] = self._before.get(key, 0.0) + total
             self._last[key] = 0.0
+
+    def add(self, key: str, amount: float) -> None:
+        """Count what no scheduler can count any more."""
+        self._before[key] = self._before.get(key, 0.0) + amount
+        self._last.setdefault(key, 0.0)
 
     def total(self, key: str) -> float:
         """One total over all scheduler lives."""
@@ -108,9 +116,14 @@ class FrontMetrics:
             for sample in samples:
                 histogram.observe(sample)
 
-    def scheduler_gone(self) -> None:
-        """Its gauges read 0 until the next snapshot: a load or a pool that nobody carries is none. Totals stay."""
+    def scheduler_gone(self, num_open: int = 0) -> None:
+        """Its gauges read 0 until the next snapshot: a load or a pool that nobody carries is none. Totals stay.
+
+        num_open: requests that end with it.
+        """
         self._snapshots.gone()
+        if num_open:
+            self._snapshots.add("num_aborted_requests_total{reason=engine_dead}", num_open)
 
     def first_token(self, seconds: float) -> None:
         """Time to the first generated token of an HTTP request."""

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from ebbtide.errors import Rejected
 
 MAX_DEPTH = 128
+MAX_COMMAS = 500_000  # more elements than any context has tokens, and parsed in under a second
 THREAD_BYTES = 64 * 1024  # a larger body is parsed off the event loop
 B = TypeVar("B")
 
@@ -25,6 +26,8 @@ async def read_object(request: Request) -> dict[str, Any]:
     if kind != "application/json" and not kind.endswith("+json"):
         raise Rejected(f"The content type must be application/json, not {kind[:100]!r}.", status=415)
     body = await request.body()
+    if body.count(b",") > MAX_COMMAS:  # building millions of objects holds the interpreter, in whatever thread
+        raise Rejected(f"The body has more than {MAX_COMMAS} elements.", status=413, code="request_too_large")
     value = await asyncio.to_thread(parse, body) if len(body) > THREAD_BYTES else parse(body)
     if not isinstance(value, dict):
         raise Rejected("The request body must be a JSON object.")

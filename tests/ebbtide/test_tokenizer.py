@@ -238,3 +238,11 @@ def test_the_packaged_model_agrees_with_its_own_tokenizer() -> None:
     messages = [{"role": "user", "content": "Why is the sky blue?"}]
     ours = tokenizer.encode_chat(ChatPrompt(messages))
     assert ours == reference.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+
+
+@pytest.mark.parametrize("size", [0, 10, 100_000])
+def test_a_gguf_that_is_cut_off_is_one_sentence(tmp_path: Path, size: int) -> None:
+    with smollm2_path().open("rb") as whole:
+        (tmp_path / "cut.gguf").write_bytes(whole.read(size))
+    with pytest.raises(StartupError, match=r"The tokenizer in .*cut.gguf cannot be loaded: .* Is the file complete\?$"):
+        load_tokenizer(ModelFiles("cut", str(tmp_path), "cut.gguf"))

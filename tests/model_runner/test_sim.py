@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import SamplingParams
+from ebbtide.model_files import ModelFiles
+from ebbtide.model_runner import build_runner
 from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.model_runner.sim_script import SimScript
 from ebbtide.plan import PageCopies, PlanItem, RowInit, StepPlan, StepResult
@@ -272,6 +274,11 @@ def test_the_flag_sizes_the_host_tier() -> None:
     info = SimRunner.from_config(config).info
     assert info.num_host_pages == 512, "8,192 tokens of 64 KiB"
     assert 0 < info.restore_token_s < info.recompute_token_s
+
+
+def test_a_pool_smaller_than_a_page_is_one_sentence() -> None:
+    with pytest.raises(StartupError, match="--max-total-tokens 8 is less than one page of 16 tokens"):
+        build_runner(ModelFiles("sim"), RunnerConfig(max_total_tokens=8), print)
 
 
 def mask_of(*allowed: int, size: int = 260) -> bytes:

@@ -162,6 +162,25 @@ def test_a_blocked_scheduler_waits_a_moment_and_is_not_idle(daemon: Daemon) -> N
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
 
 
+def test_the_loop_never_sleeps_while_a_request_can_go_on(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retraction for a test in every step: each time results come first, and nothing is planned meanwhile."""
+    state = daemon.scheduler.state
+    state.limits = replace(state.limits, test_retract_interval=1, max_retractions=-1)
+    waits: list[float] = []
+    drain = daemon.wires.inbox.drain
+
+    def noted(wait_s: float = 0.0) -> list[ToScheduler]:
+        if state.requests:
+            waits.append(wait_s)
+        return drain(wait_s)
+
+    monkeypatch.setattr(daemon.wires.inbox, "drain", noted)
+    daemon.sender.send(generate("a", 20))
+    daemon.turn_until(lambda: any(item.finish for item in daemon.items))
+    assert len(waits) > 20
+    assert set(waits) == {0.0}
+
+
 def test_the_prefix_cache_can_be_switched_off() -> None:
     info = SimRunner(SimShape(num_pages=8, page_size=4, num_rows=4)).info
     scheduler = build_scheduler(SchedulerConfig(disable_radix_cache=True), info)

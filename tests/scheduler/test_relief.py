@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ebbtide.messages import AbortReq
+from ebbtide.messages import AbortReq, GenerateReq
 
 from .world import Shape, World, greedy, text
 
@@ -151,6 +151,28 @@ def test_free_rows_count_before_the_queue_does() -> None:
         world.generate(f"r{index}", text("x"), greedy(3, ignore_eos=True))
     outcomes = world.run()
     assert [rid for rid, outcome in outcomes.items() if outcome.aborts] == ["r5"]
+
+
+def test_when_memory_is_short_free_rows_are_no_places_to_wait() -> None:
+    """Twelve long requests in a pool for three: two wait, the others come again later, with 200 rows free."""
+    world = World(Shape(num_pages=64, num_rows=200, max_queued=2))
+    for index in range(3):
+        world.generate(f"r{index}", text(f"{index} hello"), greedy(90, ignore_eos=True))
+    for _ in range(5):
+        world.step()
+    for index in range(3, 12):
+        world.generate(f"r{index}", text(f"{index} hello"), greedy(90, ignore_eos=True))
+        world.step()
+    refused = [rid for rid, outcome in world.outcomes.items() if outcome.aborts]
+    assert len(world.scheduler.state.waiting) <= 2
+    assert len(refused) >= 6
+    world.run()
+
+
+def test_an_idle_server_takes_a_request_with_more_choices_than_may_wait() -> None:
+    world = World(Shape(num_rows=1, max_queued=1))
+    world.send(GenerateReq(rids=("a", "b", "c"), prompt=text("x"), sampling=greedy(3, ignore_eos=True)))
+    assert [outcome.finish for outcome in world.run().values()] == ["length"] * 3
 
 
 def test_a_retracted_request_never_meets_the_queue_limit() -> None:

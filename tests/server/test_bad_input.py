@@ -157,6 +157,13 @@ async def test_deep_nesting_is_refused_quickly(world, depth: int, pair: str) -> 
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.parametrize("prompt", ["[1" + ",1" * 500_001 + "]", "[[1]" + ",[1]" * 500_001 + "]"])
+async def test_more_elements_than_any_prompt_has_are_refused_unparsed(world, prompt: str) -> None:
+    reply = await world.client.post(CHAT, content=f'{{{HI},"x":{prompt}}}', headers=JSON)
+    assert reply.status_code == 413
+    assert reply.json()["error"]["code"] == "request_too_large"
+
+
 async def test_nesting_within_the_limit_is_taken(world) -> None:
     value = "[" * 120 + "]" * 120
     reply = await world.client.post(CHAT, content=f'{{{HI},"x":{value}}}', headers=JSON)

@@ -66,6 +66,21 @@ def test_the_load_reads_zero_without_a_scheduler_and_totals_stay(metrics: FrontM
     assert (samples["num_running_reqs"], samples["num_queue_reqs"], samples["prompt_tokens_total"]) == (0, 0, 7)
 
 
+def test_retractions_balance_over_a_schedulers_death_and_its_requests_are_counted(metrics: FrontMetrics) -> None:
+    """retracted = resumed + ended while retracted + waiting, though nobody is left to count."""
+    totals = {"num_retracted_requests_total": 9, "num_resumed_requests_total": 1}
+    totals["num_ended_while_retracted_total{reason=client}"] = 1
+    metrics.take(Stats(gauges={"num_retracted_reqs": 7}, totals=totals, observations={}))
+    metrics.scheduler_gone(16)
+    metrics.take(Stats(gauges={"num_retracted_reqs": 0}, totals={"num_retracted_requests_total": 0}, observations={}))
+    samples = read(metrics)
+    assert samples["num_ended_while_retracted_total{reason=engine_dead}"] == 7
+    ended = sum(value for name, value in samples.items() if name.startswith("num_ended_while_retracted_total"))
+    resumed = samples["num_resumed_requests_total"]
+    assert samples["num_retracted_requests_total"] == resumed + ended + samples["num_retracted_reqs"]
+    assert samples["num_aborted_requests_total{reason=engine_dead}"] == 16
+
+
 def test_the_pool_of_a_scheduler_that_is_gone_reads_zero_too(metrics: FrontMetrics) -> None:
     metrics.take(Stats({"kv_available_tokens{pool=host}": 64, "new_token_ratio": 0.7}, {}, {}))
     metrics.scheduler_gone()
