@@ -47,7 +47,7 @@ endif
 
 test: lint
 	@$(BIN)/ebbtide pull smollm2
-	$(PYTEST) -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
 
 soak: $(DEV)
 	@$(BIN)/ebbtide pull smollm2
