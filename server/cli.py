@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -15,6 +16,7 @@ from ebbtide.model_files import DEFAULT_MODEL, smollm2_path
 from .flags import add_flags, section_from
 
 INTERRUPTED = 130
+BROKEN_PIPE = 141
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,12 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser(words[:1]).parse_args(words)
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
     except StartupError as error:
         print("ebbtide:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever a library put into it
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output (`| head`) has seen enough; the interpreter must not flush into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,3 +1,4 @@
+import os
 import shlex
 import subprocess
 import sys
@@ -79,3 +80,13 @@ def test_bench_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["bench", "--help"])
     assert end.value.code == 0
     assert "--base-url" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_early_is_no_traceback() -> None:
+    """Like `ebbtide dump | head -1`, with a pipe that nobody reads from any more."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "ebbtide.server.cli", "pull", "smollm2"]
+    result = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write_end)
+    assert (result.returncode, "Traceback" in result.stderr) == (cli.BROKEN_PIPE, False), result.stderr
