@@ -10,6 +10,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ebbtide.errors import StartupError
+
 if TYPE_CHECKING:
     from .simulation.cost import CostModel
     from .simulation.measure import Case
@@ -158,6 +160,8 @@ def _machine(args: argparse.Namespace) -> Machine:
     from .simulation.cost import CostModel
     from .simulation.virtual import Machine
 
+    if not (args.step_ms or (args.decode_row_us and args.prefill_token_us)):
+        raise StartupError("A step must take time: give --step-ms, or both --decode-row-us and --prefill-token-us.")
     cost = CostModel(
         args.step_ms / 1e3, args.decode_row_us / 1e6, args.prefill_token_us / 1e6, args.context_token_ns / 1e9
     )

@@ -95,6 +95,12 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
             simulate.run(parse(*SMALL, *words))
 
 
+def test_steps_that_take_no_time_are_refused() -> None:
+    free = ("--step-ms", "0", "--decode-row-us", "0", "--prefill-token-us", "0", "--context-token-ns", "0")
+    with pytest.raises(StartupError, match="A step must take time"):
+        simulate.run(parse(*SMALL, *free))
+
+
 def test_a_pool_without_a_page_is_refused() -> None:
     with pytest.raises(StartupError, match="holds no page of 16"):
         simulate.run(parse(*SMALL, "--pool", "15"))
