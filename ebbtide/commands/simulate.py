@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,17 +134,29 @@ def run(args: argparse.Namespace) -> int:
     from .simulation.measure import demand_tokens, simulate
     from .simulation.output import Report, print_report, write_json
 
-    logging.getLogger("ebbtide.scheduler").setLevel(logging.ERROR)  # a retraction is a warning only where it is real
     machine = _machine(args)
     requests = _requests(args, machine.cost)
-    demand = demand_tokens(requests, machine)
-    outcomes = [simulate(requests, machine, case) for case in _cases(args, demand)]
+    with _quiet_scheduler():
+        demand = demand_tokens(requests, machine)
+        outcomes = [simulate(requests, machine, case) for case in _cases(args, demand)]
     report = Report(_load_name(args), len(requests), requests[-1].arrival_s, demand, machine, outcomes)
     print_report(report)
     if args.json is not None:
         write_json(report, args.json)
     _plot(args, report)
     return 0
+
+
+@contextmanager
+def _quiet_scheduler() -> Iterator[None]:
+    """A retraction is worth a warning only where it is real."""
+    logger = logging.getLogger("ebbtide.scheduler")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _plot(args: argparse.Namespace, report: Report) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,13 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         words = ("--policy", "length", flag, str(tmp_path / "missing" / "file"))
         with pytest.raises(StartupError, match="could not be written"):
             simulate.run(parse(*SMALL, *words))
+
+
+def test_the_scheduler_is_as_loud_afterwards_as_before() -> None:
+    logger = logging.getLogger("ebbtide.scheduler")
+    before = logger.level
+    simulate.run(parse(*SMALL, "--policy", "length"))
+    assert logger.level == before != logging.ERROR
 
 
 def test_steps_that_take_no_time_are_refused() -> None:
