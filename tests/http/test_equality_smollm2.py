@@ -32,8 +32,10 @@ def test_every_answer_is_that_of_transformers_alone_and_together(
     with contextlib.closing(SmolLM2(daemon.url)) as served:
         assert served.one_by_one(CHATS) == smollm2_truth
         cached = served.metric("cached_tokens_total")
-        assert (cached > 0) is cache  # many chats begin with the same system prompt
+        # Many chats begin with the same system prompt, which is shorter than a page of 64.
+        assert (cached > 0) is (cache and page_size < 64)
         assert served.together(CHATS) == smollm2_truth
-        # The second time most of every prompt is in the cache.
-        assert (served.metric("cached_tokens_total") - cached >= len(CHATS) * 16) is cache
+        # The second time most of every prompt is in the cache, in whole pages.
+        least = len(CHATS) * 16 if page_size < 64 else page_size
+        assert (served.metric("cached_tokens_total") - cached >= least) is cache
         assert served.metric("kv_invariant_violations_total") == 0
