@@ -182,8 +182,8 @@ class Scheduler:
             self._violated(violation, everybody=False)
             _, left = self._flights.pop()
             kept = [(item, req) for item, req in zip(plan.items, left, strict=True) if req is not None]
-            if not kept:
-                return None
+            if not kept and plan.copies is None:
+                return None  # with copies it runs without items: the host tier counts on them
             plan = replace(plan, items=[item for item, _ in kept])
             self._flights.append((plan, [req for _, req in kept]))
         return plan

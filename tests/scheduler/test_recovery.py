@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.messages import AbortReq
+from ebbtide.plan import PlanItem
 from ebbtide.scheduler.request import Request
 from ebbtide.vocabulary import SIM_EOS
 
@@ -191,6 +192,28 @@ def test_promises_that_a_smaller_pool_cannot_keep_are_taken_back_uncounted() -> 
     outcomes = world.run()
     assert {rid: outcomes[rid].tokens for rid in "ab"} == {rid: alone(rid) for rid in "ab"}
     assert world.scheduler.state.metrics.totals["num_retracted_requests_total"] == 0
+
+
+def test_a_plan_that_loses_all_its_items_still_copies(monkeypatch: Patch) -> None:
+    """The step that saves a retracted request's K/V has one item, and that item's page is in doubt."""
+    shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=1, memory_check="quarantine")
+    world = World(shape)
+    for rid in "ab":
+        world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
+    checker, hit = world.scheduler._checker, []
+    audit = checker.audit_plan
+
+    def corrupted(items: list[PlanItem], requests: list[Request]) -> None:
+        if world.scheduler.state.output.events and len(requests) == 1 and not hit:
+            hit.append(requests[0].rid)
+            world.allocator.ledger.assign(requests[0].pages[-1:], request("somebody"))
+        audit(items, requests)
+
+    monkeypatch.setattr(checker, "audit_plan", corrupted)
+    outcomes = world.run()
+    assert hit
+    assert world.scheduler.state.metrics.totals["kv_restored_tokens_total"] > 0
+    assert {rid: outcomes[rid].tokens for rid in "ab"} == {rid: alone(rid) for rid in "ab"}
 
 
 def test_off_does_not_look() -> None:
