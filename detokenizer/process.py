@@ -114,6 +114,7 @@ class Detokenizer:
             logprobs=None if item.logprobs is None else self._pieces.logprobs(tokens, item.logprobs),
             cached_tokens=None if item.start is None else item.start.cached_tokens,
             pressure=item.pressure,
+            prompt_tokens=None if item.start is None else item.start.prompt_tokens,
         )
 
     def _forget(self, item: TokenItem) -> None:

@@ -57,11 +57,35 @@ class TextParams(Part, frozen=True):
     min_tokens: int = 0
 
 
+class SessionTurn(Part, frozen=True):
+    """Which session a prompt continues, and where.
+
+    owner: who may see the session, "" for everybody's. turn: the turn's own name in the session, "" for the request's.
+    continuation: the prompt when the session has a turn already, None when ``prompt`` serves always. head: how many of
+    its first tokens close the turn before; those that the stored turn ends with already are dropped.
+    context_limit: whether ``sampling.max_tokens`` is only "the rest of the context", to be cut to what is left.
+    parent, offset, replace, drop_previous_output: plain sessions only. parent: the turn to branch from, "" for the
+    latest. offset: tokens of the parent to keep, -1 for all. replace: the parent's later turns are forgotten.
+    """
+
+    session_id: str
+    owner: str = ""
+    turn: str = ""
+    continuation: list[int] | None = None
+    head: int = 0
+    context_limit: bool = False
+    parent: str = ""
+    offset: int = -1
+    replace: bool = False
+    drop_previous_output: bool = False
+
+
 class GenerateReq(Message, frozen=True):
     """Front → scheduler: one prompt and its choices.
 
     rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
     namespace: part of the prefix-cache key, "" for the shared one; it begins with a type tag that no client chooses.
+    session: the prompt is the next part of a session; one choice only.
     """
 
     rids: tuple[str, ...]
@@ -70,6 +94,7 @@ class GenerateReq(Message, frozen=True):
     text: TextParams = TextParams()
     priority: int = 0
     namespace: str = ""
+    session: SessionTurn | None = None
 
 
 class AbortReq(Message, frozen=True):
@@ -95,7 +120,59 @@ class FinishReq(Message, frozen=True):
     num_output_tokens: int
 
 
-ToScheduler = GenerateReq | AbortReq | FinishReq
+class OpenSessionReq(Message, frozen=True):
+    """Front → scheduler: open a session; answered by a ``Reply`` to ``call``. timeout_s: None is the server's."""
+
+    call: str
+    session_id: str
+    owner: str = ""
+    streaming: bool = False
+    timeout_s: float | None = None
+
+
+class CloseSessionReq(Message, frozen=True):
+    """Front → scheduler: close a session, its running turn finishes detached; answered by a ``Reply``."""
+
+    call: str
+    session_id: str
+    owner: str = ""
+
+
+class ListSessionsReq(Message, frozen=True):
+    """Front → scheduler: describe one session, or all of an owner's with ``session_id`` ""; answered by a ``Reply``."""
+
+    call: str
+    owner: str = ""
+    session_id: str = ""
+
+
+class SessionInfo(Part, frozen=True):
+    """One open session. state: running (a turn runs or waits), warm (its KV is held) or cold.
+
+    num_tokens: of all committed turns. held_tokens: with KV kept for it, in whole pages.
+    """
+
+    session_id: str
+    streaming: bool
+    state: str
+    num_turns: int
+    num_tokens: int
+    held_tokens: int
+    idle_s: float
+    timeout_s: float
+
+
+class Reply(Message, frozen=True):
+    """Scheduler → front: the answer to one call. status is the HTTP status; code and message are set when it failed."""
+
+    call: str
+    status: int = 200
+    code: str | None = None
+    message: str = ""
+    sessions: list[SessionInfo] = []
+
+
+ToScheduler = GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSessionReq | ListSessionsReq
 
 
 # ---------------------------------------------------------------------- tokens on their way out
@@ -113,11 +190,13 @@ class StreamStart(Part, frozen=True):
     """What the detokenizer must know before a request's first token.
 
     prompt_tail: the prompt's last tokens (at most 8), so that a character split across the boundary comes out whole.
+    prompt_tokens: tokens before the first output; a session's earlier turns count.
     """
 
     text: TextParams
     prompt_tail: list[int]
     cached_tokens: int
+    prompt_tokens: int = 0
 
 
 class PressureUsage(Part, frozen=True):
@@ -172,7 +251,7 @@ class TextItem(Part, frozen=True):
     """New text of one request.
 
     tokens: the output token ids covered by this item, also when its text is empty because characters are held back.
-    matched: the stop string or stop token id that ended it. cached_tokens: only on the first item.
+    matched: the stop string or stop token id that ended it. cached_tokens, prompt_tokens: only on the first item.
     num_output_tokens: total so far; on a stop string, the count at which the answer ends.
     """
 
@@ -185,6 +264,7 @@ class TextItem(Part, frozen=True):
     logprobs: list[TextLogprob] | None = None
     cached_tokens: int | None = None
     pressure: PressureUsage | None = None
+    prompt_tokens: int | None = None
 
 
 class TextBatch(Message, frozen=True):
@@ -252,7 +332,7 @@ class PressureEvent(Message, frozen=True):
     aborted: str | None = None
 
 
-ToFront = AbortReq | Stats | Heartbeat | TextBatch | PressureEvent
+ToFront = AbortReq | Stats | Heartbeat | TextBatch | PressureEvent | Reply
 
 
 class RunnerInfo(Part, frozen=True):

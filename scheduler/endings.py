@@ -114,7 +114,7 @@ class Endings:
             return None
         req.started = True
         tail = req.known[max(req.prompt_len - PROMPT_TAIL, 0) : req.prompt_len]
-        return StreamStart(req.text, tail, req.history.cached_tokens)
+        return StreamStart(req.text, tail, req.history.cached_tokens, req.prompt_len)
 
     def _pressure_usage(self, req: Request) -> PressureUsage | None:
         history = req.history

@@ -11,9 +11,10 @@ import time
 from ebbtide.awake import AwakeClock
 from ebbtide.config import Addresses, ServeConfig
 from ebbtide.errors import Rejected
-from ebbtide.messages import Heartbeat, PressureEvent, RunnerInfo, Stats
+from ebbtide.messages import Heartbeat, PressureEvent, Reply, RunnerInfo, Stats
 from ebbtide.model_files import ModelFiles
 from ebbtide.tokenizer import TextTokenizer
+from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
@@ -45,6 +46,7 @@ class Front:
         self._awake = AwakeClock(time.monotonic, max(2 * self._look_s, 0.5))
         self.liveness = Liveness(self._awake, config.watchdog)
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic)
+        self._calls = Calls(self._link)
         self._prompts = PromptReader(tokenizer, info)
         self.app = create_app(
             AppState(
@@ -52,6 +54,7 @@ class Front:
                 model_name=model_name,
                 info=info,
                 manager=self.manager,
+                calls=self._calls,
                 prompts=self._prompts,
                 metrics=self._metrics,
                 liveness=self.liveness,
@@ -94,15 +97,17 @@ class Front:
 
     def abort_all(self, message: str) -> None:
         """End every open request with 503 (an error event on a stream that has begun)."""
-        self.manager.fail_all(Rejected(message, status=503, kind="overloaded_error", code="draining", retry_after_s=5))
+        error = Rejected(message, status=503, kind="overloaded_error", code="draining", retry_after_s=5)
+        self.manager.fail_all(error)
+        self._calls.fail_all(error)
 
     def child_died(self, name: str) -> None:
         """Process ``name`` is gone: every open request is answered with 500 at once, ``/health`` turns 503."""
         self.liveness.died(name)
         self._metrics.scheduler_gone(self.manager.num_open)
-        self.manager.fail_all(
-            Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
-        )
+        error = Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
+        self.manager.fail_all(error)
+        self._calls.fail_all(error)
         self._link.cut()
 
     async def stop(self) -> None:
@@ -127,5 +132,7 @@ class Front:
                     self._pressure.add(message)
                 case Heartbeat():
                     self.liveness.beat(message)
+                case Reply():
+                    self._calls.take(message)
                 case _:
                     self.manager.handle(message)

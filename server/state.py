@@ -10,6 +10,7 @@ from ebbtide.config import ServerConfig
 from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
 from ebbtide.tokenizer_mgr.answer import Answer, Order
+from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
@@ -29,6 +30,7 @@ class AppState:
     model_name: str
     info: RunnerInfo
     manager: TokenizerManager
+    calls: Calls
     prompts: PromptReader
     metrics: FrontMetrics
     liveness: Liveness

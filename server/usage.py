@@ -12,7 +12,7 @@ class UsageCount:
     """Collects the numbers that deltas carry."""
 
     def __init__(self, prompt_lens: list[int], n: int) -> None:
-        self._prompt_tokens = sum(prompt_lens)
+        self._prompt_tokens = {index * n: count for index, count in enumerate(prompt_lens)}
         self._n = n
         self._output_tokens: dict[int, int] = {}
         self._cached_tokens: dict[int, int] = {}
@@ -24,16 +24,19 @@ class UsageCount:
         # Choices 2…n find the prompt that the first one computed; that is no hit on earlier work.
         if delta.cached_tokens is not None and delta.index % self._n == 0:
             self._cached_tokens[delta.index] = delta.cached_tokens
+        if delta.prompt_tokens and delta.index % self._n == 0:
+            self._prompt_tokens[delta.index] = delta.prompt_tokens  # with the turns before, in a session
         if delta.pressure is not None:
             self._pressure[delta.index] = delta.pressure
 
     def report(self) -> dict[str, Any]:
         """OpenAI's usage object; ``ebbtide`` is there when memory pressure struck."""
         output_tokens = sum(self._output_tokens.values())
+        prompt_tokens = sum(self._prompt_tokens.values())
         usage: dict[str, Any] = {
-            "prompt_tokens": self._prompt_tokens,
+            "prompt_tokens": prompt_tokens,
             "completion_tokens": output_tokens,
-            "total_tokens": self._prompt_tokens + output_tokens,
+            "total_tokens": prompt_tokens + output_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(self._cached_tokens.values())},
         }
         if self._pressure:

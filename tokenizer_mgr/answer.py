@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ebbtide.errors import Rejected
-from ebbtide.messages import PressureUsage, SamplingParams, TextItem, TextLogprob, TextParams
+from ebbtide.messages import PressureUsage, SamplingParams, SessionTurn, TextItem, TextLogprob, TextParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Order:
     n: int = 1
     priority: int = 0
     namespace: str = ""
+    session: SessionTurn | None = None
 
     @property
     def num_choices(self) -> int:
@@ -43,6 +44,7 @@ class Delta:
     matched: str | int | None = None
     cached_tokens: int | None = None
     pressure: PressureUsage | None = None
+    prompt_tokens: int | None = None
 
     def add(self, item: TextItem) -> None:
         """Append an item's news."""
@@ -53,6 +55,7 @@ class Delta:
         self.finish = self.finish or (None if item.finish == "abort" else item.finish)
         self.matched = item.matched if self.matched is None else self.matched
         self.cached_tokens = item.cached_tokens if self.cached_tokens is None else self.cached_tokens
+        self.prompt_tokens = item.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
         self.pressure = item.pressure or self.pressure
 
 

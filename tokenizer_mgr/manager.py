@@ -88,6 +88,7 @@ class TokenizerManager:
                 text=order.text,
                 priority=order.priority,
                 namespace=order.namespace,
+                session=order.session,
             )
             if not self._outbox.send(request):
                 self._close(answer)

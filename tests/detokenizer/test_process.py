@@ -28,8 +28,8 @@ from ebbtide.messages import (
 from ebbtide.vocabulary import SIM_EOS, sim_vocabulary
 
 
-def start(*stop: str, cached_tokens: int = 0) -> StreamStart:
-    return StreamStart(TextParams(stop=stop), [], cached_tokens)
+def start(*stop: str, cached_tokens: int = 0, prompt_tokens: int = 0) -> StreamStart:
+    return StreamStart(TextParams(stop=stop), [], cached_tokens, prompt_tokens)
 
 
 def item(rid: str, text: str = "", **rest: object) -> TokenItem:
@@ -61,7 +61,9 @@ def test_the_closing_item_flushes_and_forgets(detokenizer: Detokenizer) -> None:
 
 def test_a_stop_string_ends_the_answer_at_its_token(detokenizer: Detokenizer) -> None:
     logprobs = [TokenLogprob(-1.0), TokenLogprob(-2.0), TokenLogprob(-3.0)]
-    (text,) = convert(detokenizer, item("a", "abc", start=start("b", cached_tokens=5), logprobs=logprobs))
+    (text,) = convert(
+        detokenizer, item("a", "abc", start=start("b", cached_tokens=5, prompt_tokens=9), logprobs=logprobs)
+    )
     assert (text.text, text.tokens, text.num_output_tokens, text.finish, text.matched) == (
         "a",
         [97, 98],
@@ -71,7 +73,7 @@ def test_a_stop_string_ends_the_answer_at_its_token(detokenizer: Detokenizer) ->
     )
     assert text.logprobs is not None
     assert [entry.chosen.logprob for entry in text.logprobs] == [-1.0, -2.0]
-    assert text.cached_tokens == 5
+    assert (text.cached_tokens, text.prompt_tokens) == (5, 9)
 
 
 def test_what_comes_after_a_stop_string_is_dropped_until_the_closing_item(detokenizer: Detokenizer) -> None:
@@ -205,7 +207,7 @@ def test_the_process_turns_batches_into_text_and_beats_when_idle(child: Child, a
         seen: list[ToFront] = []
         while sum(isinstance(message, Heartbeat) for message in seen) < 3:
             seen += front.drain(2.0)
-        assert TextBatch([TextItem("a", "hi", [104, 105], 2, "stop", cached_tokens=0)]) in seen
+        assert TextBatch([TextItem("a", "hi", [104, 105], 2, "stop", cached_tokens=0, prompt_tokens=0)]) in seen
         assert seen[-1] == Heartbeat("detokenizer", 1)
         scheduler.close()
         front.close()

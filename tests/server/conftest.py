@@ -29,6 +29,7 @@ from ebbtide.server.liveness import Liveness
 from ebbtide.server.metrics import FrontMetrics
 from ebbtide.server.state import AppState
 from ebbtide.tokenizer import SimTokenizer
+from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
@@ -142,6 +143,7 @@ def build_state(engine: ScriptedEngine, config: ServerConfig) -> AppState:
         model_name="org/sim",
         info=INFO,
         manager=manager,
+        calls=Calls(engine),
         prompts=PromptReader(SimTokenizer(), INFO),
         metrics=metrics,
         liveness=liveness,

@@ -1,0 +1,53 @@
+"""Questions to the scheduler that have one answer: sessions, control. Knows messages; knows no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import Reply, ToScheduler
+
+from .manager import Outbox
+
+STATUS_KINDS = {404: "not_found_error", 409: "conflict_error", 429: "rate_limit_error", 503: "overloaded_error"}
+
+
+class Calls:
+    """Open calls by id. All methods run on the event loop's thread."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._open: dict[str, asyncio.Future[Reply]] = {}
+
+    async def ask(self, make: Callable[[str], ToScheduler]) -> Reply:
+        """Send ``make(call id)`` and wait for its reply. Raises Rejected when the reply or the engine refuses."""
+        call = secrets.token_hex(8)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._open[call] = future
+        try:
+            if not self._outbox.send(make(call)):
+                raise Rejected(
+                    "The scheduler does not take new work.", status=503, kind="overloaded_error", retry_after_s=5
+                )
+            reply = await future
+        finally:
+            del self._open[call]
+        if reply.status >= 400:
+            kind = STATUS_KINDS.get(reply.status, "invalid_request_error")
+            should_retry = False if reply.status == 409 else None  # the official client repeats a 409 otherwise
+            raise Rejected(reply.message, status=reply.status, kind=kind, code=reply.code, should_retry=should_retry)
+        return reply
+
+    def take(self, reply: Reply) -> None:
+        """A reply came. One to a caller that has left changes nothing."""
+        future = self._open.get(reply.call)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    def fail_all(self, error: Rejected) -> None:
+        """The engine is gone: every open call ends with ``error``."""
+        for future in self._open.values():
+            if not future.done():
+                future.set_exception(error)
