@@ -15,12 +15,9 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from . import fields
 from .fields import CompletionBody
-from .layers import REQUEST_ID
+from .generation import Api, Work, generate, stop_reason
 from .logprobs import CompletionLogprobs
-from .openai_chat import stop_reason
-from .replies import EventStream, WholeReply
 from .state import AppState
-from .strict_json import convert, read_object
 from .usage import UsageCount
 
 DEFAULT_MAX_TOKENS = 16
@@ -33,44 +30,32 @@ class CompletionRoute:
     state: AppState
 
     async def create(self, request: Request) -> Response:
-        """Answer one text completion. Nothing of a batch runs unless all of it can."""
-        received_s = self.state.manager.clock()
-        self.state.liveness.require_ready()
-        raw = await read_object(request)
-        fields.refuse_unsupported(raw, fields.COMPLETION_UNSUPPORTED)
-        body = convert(raw, CompletionBody)
-        self.state.note_ignored(
-            raw, (*CompletionBody.__struct_fields__, *fields.COMPLETION_UNSUPPORTED, *fields.CHECKED_APART)
-        )
-        self.state.check_model(body.model)
-        fields.check_stream(body)
-        order = await self._order(body)
-        shape = _CompletionShape(request.scope[REQUEST_ID], self.state.model_name, body, order)
-        answer = self.state.submit(order, request.scope[REQUEST_ID], received_s)
-        if body.stream:
-            return EventStream(answer, shape, self.state.config.keep_alive_s)
-        return WholeReply(answer, shape.whole)
+        """Answer one text completion."""
+        return await generate(request, self.state, Api(CompletionBody, fields.COMPLETION_UNSUPPORTED, prepare))
 
-    async def _order(self, body: CompletionBody) -> Order:
-        reader = self.state.prompts
-        text = fields.text_params(body)
-        listed = _listed(body.prompt)
-        n = body.n or 1
-        fields.check_num_choices(len(listed), n)
-        fields.sampling_params(body, reader, max_tokens=2**31, logprobs=body.logprobs)
-        prompts = [await _read(reader, prompt) for prompt in listed]
-        sampling = []
-        for prompt in prompts:
-            max_tokens = reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS)
-            sampling.append(fields.sampling_params(body, reader, max_tokens=max_tokens, logprobs=body.logprobs))
-        return Order(
-            prompts=prompts,
-            sampling=sampling,
-            text=text,
-            n=n,
-            priority=fields.granted_priority(body, self.state.config.max_client_priority),
-            namespace=fields.namespace(body),
-        )
+
+async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Work:
+    """What a completion request comes to; nothing of a batch runs unless all of it can. Raises Rejected."""
+    reader = state.prompts
+    text = fields.text_params(body)
+    listed = _listed(body.prompt)
+    n = body.n or 1
+    fields.check_num_choices(len(listed), n)
+    fields.sampling_params(body, reader, max_tokens=2**31, logprobs=body.logprobs)
+    prompts = [await _read(reader, prompt) for prompt in listed]
+    sampling = []
+    for prompt in prompts:
+        max_tokens = reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS)
+        sampling.append(fields.sampling_params(body, reader, max_tokens=max_tokens, logprobs=body.logprobs))
+    order = Order(
+        prompts=prompts,
+        sampling=sampling,
+        text=text,
+        n=n,
+        priority=fields.granted_priority(body, state.config.max_client_priority),
+        namespace=fields.namespace(body),
+    )
+    return Work(order, _CompletionShape(request_id, state.model_name, body, order))
 
 
 class _CompletionShape:
