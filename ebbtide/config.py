@@ -16,9 +16,14 @@ def option(
     return field(default=default, metadata={"help": help_text, "flag": flag, "metavar": metavar, "within": within})
 
 
-def option_list(help_text: str, *, flag: str, metavar: str) -> Any:
-    """A field that is a repeatable CLI flag."""
-    return field(default=(), metadata={"help": help_text, "flag": flag, "metavar": metavar})
+def secret(help_text: str, *, metavar: str) -> Any:
+    """A field that is also a CLI flag and that no repr shows."""
+    return field(default=None, repr=False, metadata={"help": help_text, "flag": None, "metavar": metavar})
+
+
+def option_list(help_text: str, *, flag: str, metavar: str, shown: bool = True) -> Any:
+    """A field that is a repeatable CLI flag. shown: whether its repr may have it."""
+    return field(default=(), repr=shown, metadata={"help": help_text, "flag": flag, "metavar": metavar})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,23 @@ class ServerConfig:
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AccessConfig:
+    """Who may ask."""
+
+    api_key: tuple[str, ...] = option_list(
+        "a key that requests must show; repeatable; better in EBBTIDE_API_KEY or a file: others can read flags",
+        flag="--api-key",
+        metavar="KEY",
+        shown=False,
+    )
+    api_key_file: str | None = option(None, "a file with one such key a line", metavar="FILE")
+    admin_api_key: str | None = secret(
+        "the key that admin routes need; also in EBBTIDE_ADMIN_API_KEY (default: every key will do)", metavar="KEY"
+    )
+    isolate_keys: bool = option(False, "share the prefix cache only between requests with the same key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +181,7 @@ class ServeConfig:
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     log: LogConfig = field(default_factory=LogConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from ebbtide import __version__
 
+from .auth import KeyCheck, require_control
 from .error_replies import install_error_replies
 from .fields import ChatBody, CompletionBody
 from .health import HealthRoutes
@@ -28,12 +30,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One line of the table. body: the type of the request's JSON, for the schema."""
+    """One line of the table. body: the type of the request's JSON, for the schema. is_admin: steers the server."""
 
     method: str
     path: str
     endpoint: Endpoint
     body: type | None = None
+    is_admin: bool = False
 
 
 def routes(state: AppState) -> list[Route]:
@@ -51,7 +54,7 @@ def routes(state: AppState) -> list[Route]:
     ]
 
 
-def create_app(state: AppState) -> FastAPI:
+def create_app(state: AppState) -> ASGIApp:
     """The application on top of ``state``. Needs no running loop and starts nothing."""
     app = FastAPI(title="ebbtide", version=__version__, redirect_slashes=False)
     table = routes(state)
@@ -63,12 +66,20 @@ def create_app(state: AppState) -> FastAPI:
             response_model=None,
             summary=(route.endpoint.__doc__ or "").partition("\n")[0],
             openapi_extra=_body_schema(route.body),
+            dependencies=[Depends(require_control)] if route.is_admin else [],
         )
     install_error_replies(app)
-    app.add_middleware(BodyLimit, max_bytes=state.config.max_body_bytes)
-    app.add_middleware(RequestIds)
     _describe_bodies(app, [route.body for route in table if route.body is not None])
-    return app
+    return _layered(app, state)
+
+
+def _layered(app: ASGIApp, state: AppState) -> ASGIApp:
+    """``app`` within what every request passes, the outermost last. Not ``add_middleware``: that leaves its answers to
+    our own faults outside.
+    """
+    app = BodyLimit(app, state.config.max_body_bytes)
+    app = KeyCheck(app, state.access.keys)
+    return RequestIds(app)
 
 
 def _body_schema(body: type | None) -> dict[str, Any] | None:

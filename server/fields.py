@@ -176,11 +176,6 @@ def sampling_params(
     )
 
 
-def granted_priority(fields: GenerationFields, most: int) -> int:
-    """The request's priority: what it asks for, at most what clients may have."""
-    return min(fields.priority or 0, most)
-
-
 def namespace(fields: GenerationFields) -> str:
     """The part of the prefix cache that the request may use; the tag keeps salts apart from other kinds of names."""
     return f"salt:{fields.cache_salt}" if fields.cache_salt else ""

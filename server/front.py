@@ -18,6 +18,7 @@ from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
+from .access import access_from
 from .app import create_app
 from .engine_link import EngineLink
 from .liveness import Liveness
@@ -60,6 +61,7 @@ class Front:
                 liveness=self.liveness,
                 created=int(time.time()),
                 pressure=self._pressure,
+                access=access_from(config.access),
             )
         )
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)

@@ -60,7 +60,7 @@ async def generate(request: Request, state: AppState, api: Api[B]) -> Response:
     fields.check_stream(body)
     request_id = request.scope[REQUEST_ID]
     work = await api.prepare(state, body, request_id)
-    answer = state.submit(work.order, request_id, received_s)
+    answer = state.submit(work.order, request, received_s)
     if body.stream:
         return EventStream(answer, work.shape, state.config.keep_alive_s)
     return WholeReply(answer, work.shape.whole)

@@ -44,7 +44,7 @@ async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
         sampling=[fields.sampling_params(body, reader, max_tokens=max_tokens, logprobs=logprobs)],
         text=text,
         n=body.n or 1,
-        priority=fields.granted_priority(body, state.config.max_client_priority),
+        priority=body.priority or 0,
         namespace=fields.namespace(body),
     )
     return Work(order, ChatShape(request_id, state.model_name, body, order))

@@ -52,7 +52,7 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
         sampling=sampling,
         text=text,
         n=n,
-        priority=fields.granted_priority(body, state.config.max_client_priority),
+        priority=body.priority or 0,
         namespace=fields.namespace(body),
     )
     return Work(order, _CompletionShape(request_id, state.model_name, body, order))

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from starlette.requests import Request
+
 from ebbtide.config import ServerConfig
 from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
@@ -14,6 +16,9 @@ from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
+from .access import Access
+from .auth import caller_of
+from .layers import REQUEST_ID
 from .liveness import Liveness
 from .metrics import FrontMetrics
 from .pressure import PressureLog
@@ -37,6 +42,7 @@ class AppState:
     created: int
     pressure: PressureLog = field(default_factory=PressureLog)
     noted_fields: set[str] = field(default_factory=set)
+    access: Access = field(default_factory=Access)
 
     def note_ignored(self, names: Iterable[str], known: Iterable[str]) -> None:
         """Say once for each field that it has no effect here."""
@@ -45,13 +51,18 @@ class AppState:
                 self.noted_fields.add(name)
                 log.info("the field %r has no effect here and is ignored", name)
 
-    def submit(self, order: Order, request_id: str, received_s: float) -> Answer:
-        """See ``TokenizerManager.submit``. The debug log says under which ids the engine knows the request."""
+    def submit(self, order: Order, request: Request, received_s: float) -> Answer:
+        """Give the engine what ``request`` asked for, as far as its sender may have it.
+
+        See ``TokenizerManager.submit``. The debug log says under which ids the engine knows the request.
+        """
+        order = self.access.granted(order, caller_of(request), self.config.max_client_priority)
         answer = self.manager.submit(order, received_s=received_s)
         if log.isEnabledFor(logging.DEBUG):
             sizes = sum(len(prompt) for prompt in order.prompts)
             text = "request %s is %s: %d prompts of %d tokens in all, %d choices of each"
             ids = ", ".join(answer.rids[:4]) + (" …" if len(answer.rids) > 4 else "")
+            request_id = request.scope[REQUEST_ID]
             log.debug(text, request_id, ids, len(order.prompts), sizes, order.n, extra={"rid": request_id})
         return answer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.config import LogConfig, RunnerConfig, SchedulerConfig, ServerConfig, WatchdogConfig
+from ebbtide.config import AccessConfig, LogConfig, RunnerConfig, SchedulerConfig, ServerConfig, WatchdogConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -20,7 +20,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 def flags_table() -> str:
     """The table as it should stand in the README."""
     lines = ["| flag | default | |", "|---|---|---|"]
-    for section in (ServerConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
+    for section in (ServerConfig, AccessConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
         lines.append(f"| **{(section.__doc__ or '').splitlines()[0].rstrip('.')}** | | |")
         lines += [_row(field, section.__annotations__[field.name]) for field in fields(section)]
     return "\n".join(lines)
@@ -32,7 +32,7 @@ def _row(field: Field[Any], annotation: str) -> str:
     # A bar would end the cell.
     value = "" if choices is None else " " + " \\| ".join(ast.literal_eval(f"[{choices.group(1)}]"))
     metavar = field.metadata["metavar"]
-    default = "" if field.default is None or field.default is False else f"{field.default}"
+    default = "" if field.default is None or field.default is False or field.default == () else f"{field.default}"
     return f"| `{flag}{value or (f' {metavar}' if metavar else '')}` | {default} | {field.metadata['help']} |"
 
 

@@ -131,7 +131,7 @@ class World:
         return await self.client.post("/v1/completions", json={"prompt": "hi", **fields})
 
 
-def build_state(engine: ScriptedEngine, config: ServerConfig) -> AppState:
+def build_state(engine: ScriptedEngine, config: ServerConfig, **more: object) -> AppState:
     metrics = FrontMetrics("sim")
     manager = TokenizerManager(engine, metrics, time.monotonic)
     engine.manager = manager
@@ -148,6 +148,7 @@ def build_state(engine: ScriptedEngine, config: ServerConfig) -> AppState:
         metrics=metrics,
         liveness=liveness,
         created=1,
+        **more,
     )
 
 

@@ -1,0 +1,32 @@
+"""What the sender of a request may do with the engine. Changes orders on their way to it; knows no routes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ebbtide.config import AccessConfig
+from ebbtide.tokenizer_mgr.answer import Order
+
+from .auth import Caller, Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rules and the keys. Made by ``access_from``."""
+
+    config: AccessConfig = field(default_factory=AccessConfig)
+    keys: Keys = field(default_factory=Keys)
+
+    def granted(self, order: Order, caller: Caller, max_priority: int) -> Order:
+        """``order`` as the sender may have it: its priority at most ``max_priority`` unless the sender is the admin."""
+        priority = order.priority if caller.is_admin else min(order.priority, max_priority)
+        return replace(order, priority=priority, namespace=self.namespace(order.namespace, caller))
+
+    def namespace(self, asked: str, caller: Caller) -> str:
+        """The part of the prefix cache that the sender may use; the tag keeps keys apart from salts and other names."""
+        return f"key:{caller.owner}|{asked}" if self.config.isolate_keys and caller.owner else asked
+
+
+def access_from(config: AccessConfig) -> Access:
+    """The rules with the keys of a configuration that is complete."""
+    return Access(config, Keys(config.api_key, config.admin_api_key))

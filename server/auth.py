@@ -1,0 +1,115 @@
+"""Who asks: API keys, checked before anything else sees a request. Knows headers and hashes of keys, no routes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ebbtide.errors import Rejected
+
+from .error_replies import error_reply
+
+CALLER = "ebbtide.caller"  # the key in the ASGI scope
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})  # probes have no key; everything else needs one
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """owner: a hash of the key, "" without one. is_admin: it has the admin key. may_control: admin routes are its."""
+
+    owner: str = ""
+    is_admin: bool = False
+    may_control: bool = False
+
+
+class Keys:
+    """The keys of this server. Only their hashes are kept, so no dump and no repr can show one."""
+
+    def __init__(self, keys: Iterable[str] = (), admin_key: str | None = None) -> None:
+        self._users = [_digest(key.encode()) for key in keys]
+        self._admin = None if admin_key is None else _digest(admin_key.encode())
+
+    def caller(self, headers: RawHeaders) -> Caller | None:
+        """Who sends ``headers``; None when a key is needed and none of theirs is right."""
+        found: Caller | None = None if self._users else Caller(may_control=self._admin is None)
+        for digest in [_digest(key) for key in _shown(headers)]:
+            # Every key is compared, whatever has matched: the time tells nobody which one, or how much of it.
+            known = sum(hmac.compare_digest(digest, user) for user in self._users) > 0
+            is_admin = self._admin is not None and hmac.compare_digest(digest, self._admin)
+            if is_admin or (known and not (found and found.is_admin)):
+                may_control = is_admin or self._admin is None
+                found = Caller(digest.hex()[:32], is_admin=is_admin, may_control=may_control)
+        return found
+
+
+class KeyCheck:
+    """Puts the caller into the scope. Without a right key there is 401 for every path, known or not, but the probes."""
+
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        caller = self._keys.caller(scope["headers"])
+        is_open = scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS"
+        if caller is None and not is_open:
+            await _no_key()(scope, receive, send)
+            return
+        scope[CALLER] = caller or Caller()
+        await self._app(scope, receive, send)
+
+
+def caller_of(request: Request) -> Caller:
+    """Who sent the request."""
+    caller: Caller = request.scope[CALLER]
+    return caller
+
+
+def owner_of(request: Request) -> str:
+    """A name for the sender's key, the same for each of its requests and no use as a key; "" where no key is asked."""
+    return caller_of(request).owner
+
+
+async def require_control(request: Request) -> None:
+    """Raises Rejected unless the sender may use admin routes."""
+    caller = caller_of(request)
+    if caller.may_control:
+        return
+    if not caller.owner:
+        raise _unauthorized("This route needs the server's admin key.")
+    raise Rejected("This route needs the server's admin key.", status=403, kind="permission_error")
+
+
+def _shown(headers: RawHeaders) -> Iterator[bytes]:
+    for name, value in headers:
+        if name == b"x-api-key":
+            yield value.strip()
+        elif name == b"authorization":
+            scheme, _, key = value.strip().partition(b" ")
+            if scheme.lower() == b"bearer":
+                yield key.strip()
+
+
+def _digest(key: bytes) -> bytes:
+    """Of fixed length, so that comparing tells nothing of a key's length."""
+    return hashlib.sha256(b"ebbtide api key\0" + key).digest()
+
+
+def _unauthorized(message: str) -> Rejected:
+    return Rejected(message, status=401, kind="authentication_error", code="invalid_api_key")
+
+
+def _no_key() -> ASGIApp:
+    return error_reply(
+        _unauthorized("The API key is missing or wrong. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
+    )

@@ -1,0 +1,63 @@
+"""Where the operator's keys come from: flags, environment, a file. And how they stay out of the process list."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ebbtide.config import AccessConfig
+from ebbtide.errors import StartupError
+
+KEYS_VARIABLE = "EBBTIDE_API_KEY"
+ADMIN_KEY_VARIABLE = "EBBTIDE_ADMIN_API_KEY"
+SECRET_FLAGS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password")
+GOOD_KEY = re.compile(r"[!-~]+", re.ASCII)
+HIDDEN = "***"
+
+
+def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> AccessConfig:
+    """``config`` with the keys of the environment and of the key file added to those of the flags.
+
+    The variables are taken out of ``environ``: the processes that are started later do not need them. Raises
+    StartupError for a file that cannot be read and for what cannot be a key.
+    """
+    keys = [*config.api_key, *environ.pop(KEYS_VARIABLE, "").split(), *_from_file(config.api_key_file)]
+    admin_key = environ.pop(ADMIN_KEY_VARIABLE, "") or None
+    if config.admin_api_key is not None:
+        admin_key = config.admin_api_key
+    for key in (*keys, *([] if admin_key is None else [admin_key])):
+        if not GOOD_KEY.fullmatch(key):
+            raise StartupError("An API key must be visible ASCII characters without spaces, and not empty.")
+    if admin_key in keys:
+        raise StartupError("The admin key must not be one of the other API keys.")
+    return replace(config, api_key=tuple(dict.fromkeys(keys)), admin_api_key=admin_key)
+
+
+def masked(words: Sequence[str]) -> str | None:
+    """The command line without its secrets; None when it has none."""
+    hidden: list[str] = []
+    for index, word in enumerate(words):
+        flag = word.partition("=")[0]
+        if index and words[index - 1] in SECRET_FLAGS:
+            hidden.append(HIDDEN)
+        else:
+            hidden.append(f"{flag}={HIDDEN}" if flag in SECRET_FLAGS and "=" in word else word)
+    return None if hidden == list(words) else shlex.join(hidden)
+
+
+def _from_file(path: str | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise StartupError(f"The key file {path!r} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise StartupError(f"The key file {path!r} is not a text.") from error
+    keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not keys:
+        raise StartupError(f"The key file {path!r} has no key in it.")
+    return keys

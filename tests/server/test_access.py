@@ -1,0 +1,40 @@
+"""What a caller may have of the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.config import AccessConfig
+from ebbtide.messages import TextParams
+from ebbtide.server.access import access_from
+from ebbtide.server.auth import Caller
+from ebbtide.tokenizer_mgr.answer import Order
+
+
+def order(priority: int = 0, namespace: str = "") -> Order:
+    return Order(prompts=[], sampling=[], text=TextParams(), priority=priority, namespace=namespace)
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(-100, -100), (5, 5), (6, 5), (100, 5)])
+def test_priority_is_cut_for_all_but_the_admin(asked: int, granted: int) -> None:
+    access = access_from(AccessConfig())
+    assert access.granted(order(asked), Caller(), 5).priority == granted
+    assert access.granted(order(asked), Caller("a", is_admin=True), 5).priority == asked
+
+
+def test_isolated_keys_share_no_part_of_the_cache() -> None:
+    access = access_from(AccessConfig(isolate_keys=True))
+    spaces = [access.namespace(asked, Caller(owner)) for owner in ("", "a", "b") for asked in ("", "salt:x", "key:a|")]
+    assert len(set(spaces)) == len(spaces) - 1, "a client without a key cannot take the place of one that has it"
+
+
+def test_a_salt_cannot_name_another_key_s_part() -> None:
+    access = access_from(AccessConfig(isolate_keys=True))
+    target = access.namespace("salt:x", Caller("a"))
+    salts = (target, "x", "key:a|salt:x", "a|salt:x")
+    assert target not in [access.namespace(f"salt:{salt}", Caller(owner)) for salt in salts for owner in ("", "b")]
+
+
+def test_without_isolation_the_cache_is_shared() -> None:
+    access = access_from(AccessConfig())
+    assert access.namespace("", Caller("a")) == access.namespace("", Caller("b")) == ""

@@ -1,0 +1,139 @@
+"""API keys on every route, as an HTTP client meets them."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from ebbtide.config import AccessConfig, ServerConfig
+from ebbtide.server.access import access_from
+from ebbtide.server.app import Route, create_app, routes
+from ebbtide.server.auth import OPEN_PATHS, Keys
+
+from .conftest import World, build_state
+
+pytestmark = pytest.mark.anyio
+
+USER, OTHER, ADMIN = "user-key-1", "user-key-2", "admin-key"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE")
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def access() -> AccessConfig:
+    return AccessConfig(api_key=(USER, OTHER), admin_api_key=ADMIN)
+
+
+@pytest.fixture
+async def world(engine, config: ServerConfig, access: AccessConfig):
+    state = build_state(engine, config, access=access_from(access))
+    transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield World(engine, state, client)
+    state.prompts.close()
+
+
+def concrete(route: Route) -> str:
+    return route.path.replace("{model_id:path}", "org/sim")
+
+
+async def test_every_route_but_the_probes_needs_a_key(world) -> None:
+    paths = {concrete(route) for route in routes(world.state)} | {"/docs", "/redoc", "/openapi.json", "/nothing", "/"}
+    assert paths > OPEN_PATHS
+    for path in paths - OPEN_PATHS:
+        for method in METHODS:
+            for headers in ({}, bearer("wrong"), {"x-api-key": "wrong"}, {"authorization": f"Basic {USER}"}):
+                reply = await world.client.request(method, path, headers=headers)
+                assert reply.status_code == 401, (method, path, headers)
+                assert reply.headers["www-authenticate"] == "Bearer"
+    for path in OPEN_PATHS:
+        assert (await world.client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["//v1/models", "/V1/models", "/v1/models/", "/health/", "//health", "/%68ealth/../v1/models", "/metrics/x"]
+)
+async def test_other_spellings_of_a_path_open_nothing(world, path: str) -> None:
+    assert (await world.client.get(path)).status_code == 401
+
+
+async def test_the_refusal_is_an_envelope_with_a_request_id(world) -> None:
+    reply = await world.client.get("/v1/models", headers={"x-request-id": "mine"})
+    error = reply.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("authentication_error", "invalid_api_key", None)
+    assert reply.headers["x-request-id"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        bearer(USER),
+        bearer(OTHER),
+        bearer(ADMIN),
+        {"authorization": f"bearer {USER}"},
+        {"authorization": f"BEARER   {USER} "},
+        {"x-api-key": USER},
+        {"x-api-key": USER, "authorization": "Bearer none"},
+    ],
+)
+async def test_a_right_key_opens_in_every_accepted_form(world, headers: dict[str, str]) -> None:
+    assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b" ", b"\xff\xfe", USER[:-1].encode(), USER.encode() + b"x", USER.upper().encode()]
+)
+async def test_no_other_bytes_are_a_key(world, key: bytes) -> None:
+    for headers in ([(b"authorization", b"Bearer " + key)], [(b"x-api-key", key)]):
+        assert (await world.client.get("/v1/models", headers=headers)).status_code == 401
+
+
+async def test_options_needs_no_key(world) -> None:
+    reply = await world.client.options("/v1/chat/completions")
+    assert reply.status_code == 405
+    assert reply.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("access", [AccessConfig()])
+async def test_without_keys_any_key_will_do(world) -> None:
+    for headers in ({}, bearer("none")):
+        assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
+
+
+async def test_the_admin_may_ask_for_more_priority(world) -> None:
+    for key, granted in ((USER, 0), (ADMIN, 70)):
+        await world.client.post("/v1/completions", json={"prompt": "x", "priority": 70}, headers=bearer(key))
+        assert world.engine.requests[-1].priority == granted
+
+
+def test_owners_are_stable_names_that_show_no_key() -> None:
+    keys = Keys([USER, OTHER], ADMIN)
+    owners = []
+    for key in (USER, USER, OTHER, ADMIN):
+        caller = keys.caller([(b"x-api-key", key.encode())])
+        assert caller is not None
+        owners.append(caller.owner)
+    assert owners[0] == owners[1] == Keys([USER]).caller([(b"x-api-key", USER.encode())]).owner
+    assert len(set(owners)) == 3
+    assert not any(key in repr((owners, vars(keys))) for key in (USER, OTHER, ADMIN))
+
+
+def test_who_may_control_the_server() -> None:
+    shown = {name: [(b"x-api-key", name.encode())] for name in (USER, ADMIN)}
+    anybody = Keys().caller([])
+    assert anybody is not None
+    assert anybody.may_control
+    only_user = Keys([USER])
+    assert only_user.caller([]) is None
+    assert only_user.caller(shown[USER]).may_control
+    both = Keys([USER], ADMIN)
+    assert not both.caller(shown[USER]).may_control
+    assert both.caller(shown[ADMIN]).may_control
+    assert both.caller([*shown[ADMIN], *shown[USER]]).may_control, "one of its keys is the admin's"
+    only_admin = Keys([], ADMIN)
+    assert not only_admin.caller([]).may_control
+    assert not only_admin.caller(shown[USER]).may_control
+    assert only_admin.caller(shown[ADMIN]).may_control
