@@ -63,6 +63,7 @@ class SessionTurn(Part, frozen=True):
     owner: who may see the session, "" for everybody's. turn: the turn's own name in the session, "" for the request's.
     continuation: the prompt when the session has a turn already, None when ``prompt`` serves always. head: how many of
     its first tokens close the turn before; those that the stored turn ends with already are dropped.
+    refusal: why the messages cannot be a first turn (``prompt`` is empty) or a later one (``continuation`` is empty).
     context_limit: whether ``sampling.max_tokens`` is only "the rest of the context", to be cut to what is left.
     parent, offset, replace, drop_previous_output: plain sessions only. parent: the turn to branch from, "" for the
     latest. offset: tokens of the parent to keep, -1 for all. replace: the parent's later turns are forgotten.
@@ -78,6 +79,7 @@ class SessionTurn(Part, frozen=True):
     offset: int = -1
     replace: bool = False
     drop_previous_output: bool = False
+    refusal: str = ""
 
 
 class GenerateReq(Message, frozen=True):

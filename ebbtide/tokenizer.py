@@ -7,7 +7,7 @@ import re
 import secrets
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from .token_bytes import strips_first_space, token_bytes
 from .vocabulary import SIM_SPECIAL, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
 
 Chat = list[dict[str, Any]]
+Skip = Callable[[str], int]  # told a rendered chat: how many characters at its front are not wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,11 @@ class TextTokenizer(Protocol):
     def render_chat(self, chat: ChatPrompt) -> str:
         """The conversation as the model's template writes it. Raises Rejected when the template refuses it."""
 
-    def encode_chat(self, chat: ChatPrompt) -> list[int]:
-        """Token ids of the rendered conversation; control tokens come from the template only, never from a message."""
+    def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
+        """Token ids of the rendered conversation; control tokens come from the template only, never from a message.
+
+        ``skip`` is told the text, in which control tokens of messages are replaced, and may raise Rejected.
+        """
 
 
 def load_tokenizer(files: ModelFiles) -> TextTokenizer:
@@ -135,18 +139,12 @@ class FastTokenizer:
             raise Rejected(f"The chat template refuses these messages: {error}"[:500], param="messages") from error
         return text
 
-    def encode_chat(self, chat: ChatPrompt) -> list[int]:
+    def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
         """Token ids of a conversation. Text in a message that looks like a control token is encoded as plain text."""
         shield = _Shield(self._special_text)
-        guarded = ChatPrompt(
-            messages=[shield.message(message) for message in chat.messages],
-            add_generation_prompt=chat.add_generation_prompt,
-            continue_final_message=chat.continue_final_message,
-            template_kwargs=chat.template_kwargs,
-            tools=chat.tools,
-        )
+        rendered = self.render_chat(replace(chat, messages=[shield.message(message) for message in chat.messages]))
         ids: list[int] = []
-        for text, plain in shield.parts(self.render_chat(guarded)):
+        for text, plain in shield.parts(rendered[skip(rendered) :]):
             backend = self._plain_backend if plain else self._backend
             ids += backend.encode(text, add_special_tokens=False).ids
         return ids
@@ -221,11 +219,14 @@ class SimTokenizer:
         """The conversation in readable form."""
         return "".join(text for text, _ in self._turns(chat))
 
-    def encode_chat(self, chat: ChatPrompt) -> list[int]:
-        """The conversation with real control tokens around the messages."""
+    def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
+        """The conversation with real control tokens around the messages; none of them is skipped in part."""
+        left = skip(self.render_chat(chat))
         ids: list[int] = []
         for text, control in self._turns(chat):
-            ids += [SIM_SPECIAL[text]] if control else text.encode()
+            wanted = text[left:]
+            left -= len(text) - len(wanted)
+            ids += [SIM_SPECIAL[wanted]] if control and wanted else wanted.encode()
         return ids
 
     def _turns(self, chat: ChatPrompt) -> list[tuple[str, bool]]:

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from ebbtide.errors import Rejected
 from ebbtide.messages import Reply, ToScheduler
 
-from .manager import Outbox
-
-STATUS_KINDS = {404: "not_found_error", 409: "conflict_error", 429: "rate_limit_error", 503: "overloaded_error"}
+from .manager import NEVER_RETRIED, Outbox, error_kind
 
 
 class Calls:
@@ -35,8 +33,8 @@ class Calls:
         finally:
             del self._open[call]
         if reply.status >= 400:
-            kind = STATUS_KINDS.get(reply.status, "invalid_request_error")
-            should_retry = False if reply.status == 409 else None  # the official client repeats a 409 otherwise
+            should_retry = False if reply.status in NEVER_RETRIED else None
+            kind = error_kind(reply.status)
             raise Rejected(reply.message, status=reply.status, kind=kind, code=reply.code, should_retry=should_retry)
         return reply
 

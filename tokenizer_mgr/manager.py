@@ -18,6 +18,17 @@ from .answer import Answer, Order
 
 log = logging.getLogger(__name__)
 
+STATUS_KINDS = {  # OpenAI's error types
+    404: "not_found_error",
+    409: "conflict_error",
+    410: "not_found_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+NEVER_RETRIED = (409, 500, 504)  # the official clients repeat these unless they are told not to
+UNTRIED = (429, 503)
+
 
 class Outbox(Protocol):
     """The way to the scheduler."""
@@ -174,17 +185,20 @@ class TokenizerManager:
             log.error("the scheduler does not take messages; %s was dropped", type(message).__name__)
 
 
+def error_kind(status: int) -> str:
+    """The ``type`` of OpenAI's error object for an HTTP status."""
+    return STATUS_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
 def _as_error(abort: AbortReq) -> Rejected:
-    """The scheduler's verdict as the client's answer. A 500 would recur: the official clients are told not to retry."""
+    """The scheduler's verdict as the client's answer. What would recur, the official clients are told not to retry."""
     status = abort.status or 500
-    soon_s = 1.0 if status in (429, 503) else None
-    kinds = {429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
-    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    soon_s = 1.0 if status in UNTRIED else None
     return Rejected(
         abort.message or f"The request was aborted: {abort.reason}.",
         status=status,
-        kind=kind,
+        kind=error_kind(status),
         code=abort.code or abort.reason,
         retry_after_s=soon_s if abort.retry_after_s is None else abort.retry_after_s,
-        should_retry=False if status in (500, 504) else None,
+        should_retry=False if status in NEVER_RETRIED else None,
     )

@@ -12,6 +12,8 @@ from ebbtide.messages import RunnerInfo
 from ebbtide.plan import fits
 from ebbtide.tokenizer import ChatPrompt, TextTokenizer
 
+from .turns import Turn, encode_turn
+
 NUM_THREADS = 2
 
 
@@ -41,10 +43,19 @@ class PromptReader:
         self._check_size(sum(map(_num_bytes, chat.messages)), "messages")
         return await self._in_thread(lambda: self._tokenizer.encode_chat(chat), "messages")
 
-    async def text(self, text: str) -> list[int]:
-        """Token ids of a raw prompt. Raises Rejected."""
+    async def chat_turn(self, chat: ChatPrompt) -> Turn:
+        """New messages of a conversation, as its first turn and as a later one. Raises Rejected when neither can be."""
+        self._check_size(sum(map(_num_bytes, chat.messages)), "messages")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, chat)
+
+    async def text(self, text: str, *, continues: bool = False) -> list[int]:
+        """Token ids of a raw prompt, or of what follows earlier text. Raises Rejected."""
         self._check_size(_num_bytes(text), "prompt")
-        return await self._in_thread(lambda: self._tokenizer.encode(text, add_special_tokens=True), "prompt")
+        return await self._in_thread(lambda: self._tokenizer.encode(text, add_special_tokens=not continues), "prompt")
+
+    def without_bos(self, ids: list[int]) -> list[int]:
+        """Ids that follow earlier ones: without the beginning-of-text mark that this tokenizer writes itself."""
+        return ids[1:] if ids[:1] == _beginning(self._tokenizer) else ids
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
         """A client's own token ids, each of them in the vocabulary. Raises Rejected."""
@@ -96,6 +107,12 @@ class PromptReader:
                 f" {self._info.context_length} tokens can hold.",
                 param,
             )
+
+
+def _beginning(tokenizer: TextTokenizer) -> list[int]:
+    """The id that the tokenizer puts in front of every text, or [] (which begins no prompt that is not empty)."""
+    with_marks, without = (tokenizer.encode("a", add_special_tokens=marks) for marks in (True, False))
+    return with_marks[:1] if with_marks[1 : 1 + len(without)] == without else []
 
 
 def _num_bytes(value: Any) -> int:

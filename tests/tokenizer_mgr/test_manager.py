@@ -176,6 +176,27 @@ async def test_an_exhausted_pool_is_no_reason_to_retry(desk: Desk) -> None:
     assert (refusal.retry_after_s, refusal.should_retry) == (None, False)
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "should_retry"),
+    [
+        (404, "session_not_found", "not_found_error", None),
+        (409, "session_busy", "conflict_error", False),
+        (410, "session_closed", "not_found_error", None),
+        (429, "too_many_sessions", "rate_limit_error", None),
+        (400, "context_length_exceeded", "invalid_request_error", None),
+    ],
+)
+async def test_a_refused_turn_has_the_kind_of_its_status(
+    desk: Desk, status: int, code: str, kind: str, should_retry: bool | None
+) -> None:
+    with desk.submit() as answer:
+        desk.abort(answer.rids[0], 0, status=status, code=code, message="no")
+        with pytest.raises(Rejected) as error:
+            await answer.whole()
+    refusal = error.value
+    assert (refusal.status, refusal.code, refusal.kind, refusal.should_retry) == (status, code, kind, should_retry)
+
+
 async def test_a_closing_item_waits_for_its_abort(desk: Desk) -> None:
     with desk.submit() as answer:
         [rid] = answer.rids

@@ -13,7 +13,7 @@ from ebbtide.messages import RunnerInfo
 from ebbtide.plan import fits
 from ebbtide.tokenizer import ChatPrompt, SimTokenizer
 from ebbtide.tokenizer_mgr.prompts import PromptReader
-from ebbtide.vocabulary import SIM_EOS
+from ebbtide.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 
 pytestmark = pytest.mark.anyio
 INFO = RunnerInfo(
@@ -104,3 +104,41 @@ async def test_the_loop_goes_on_while_a_text_is_tokenised() -> None:
     tokenizer.release.set()
     assert await waiting == [97, 98]
     reader.close()
+
+
+async def test_a_turn_comes_as_a_first_and_as_a_later_one(reader: PromptReader) -> None:
+    turn = await reader.chat_turn(ChatPrompt([{"role": "user", "content": "x"}]))
+    assert turn.prompt == [SIM_USER, ord("x"), SIM_EOS, SIM_ASSISTANT]
+    assert turn.continuation == [SIM_EOS, *turn.prompt]
+    assert (turn.head, turn.refusal, turn.longest) == (1, "", 5)
+
+
+async def test_a_turn_that_can_only_be_the_first_says_why(reader: PromptReader) -> None:
+    messages = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
+    turn = await reader.chat_turn(ChatPrompt(messages))
+    assert turn.prompt
+    assert not turn.continuation
+    assert "only the messages that are new" in turn.refusal
+
+
+async def test_messages_that_are_too_long_for_any_context_are_not_rendered(reader: PromptReader) -> None:
+    with pytest.raises(Rejected) as error:
+        await reader.chat_turn(ChatPrompt([{"role": "user", "content": "x" * 10_000}]))
+    assert error.value.code == "context_length_exceeded"
+
+
+class WithMarks(SimTokenizer):
+    """Writes 1 in front of every text and 2 behind."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids = super().encode(text, add_special_tokens=add_special_tokens)
+        return [1, *ids, 2] if add_special_tokens else ids
+
+
+async def test_what_follows_has_no_mark_for_the_beginning(reader: PromptReader) -> None:
+    marking = PromptReader(WithMarks(), INFO)
+    assert await marking.text("ab", continues=True) == [ord("a"), ord("b")]
+    assert marking.without_bos([1, 5, 1]) == [5, 1]
+    assert marking.without_bos([5]) == [5]
+    assert reader.without_bos([1, 5]) == [1, 5], "this tokenizer writes none, so 1 is the client's own"
+    marking.close()

@@ -1,0 +1,41 @@
+"""New chat messages as token ids, for a front that does not know whether the session has a turn already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ebbtide.chat_turns import encode_first_turn, encode_next_turn
+from ebbtide.errors import Rejected
+from ebbtide.tokenizer import ChatPrompt, TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The messages as a session's first turn and as a later one; see ``SessionTurn`` for the fields."""
+
+    prompt: list[int]
+    continuation: list[int]
+    head: int = 0
+    refusal: str = ""
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the messages have at most."""
+        return max(len(self.prompt), len(self.continuation))
+
+
+def encode_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> Turn:
+    """Both forms of the messages; one may be missing. Raises Rejected when the template has neither."""
+    try:
+        first = encode_first_turn(tokenizer, chat)
+    except Rejected as refusal:
+        try:
+            following = encode_next_turn(tokenizer, chat)
+        except Rejected:
+            raise refusal from None  # what is wrong with the messages themselves says more
+        return Turn([], following.ids, following.head, refusal.message)
+    try:
+        following = encode_next_turn(tokenizer, chat)
+    except Rejected as refusal:
+        return Turn(first, [], 0, refusal.message)
+    return Turn(first, following.ids, following.head)
