@@ -19,6 +19,7 @@ from .endings import Endings
 from .invariant_checker import InvariantChecker
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
+from .metrics import pool_gauges
 from .planning import Planner
 from .pressure import Pressure
 from .recovery import Flights, Recovery
@@ -38,7 +39,7 @@ class Scheduler:
         rules = rules or rules_for(limits.retract_policy)
         state = State(pool, limits, rules.ratio(limits.schedule_conservativeness), to_front=rules.to_front)
         if info.num_host_pages:
-            state.host_tier = HostTier(info, state.metrics.count)
+            state.add_host_tier(HostTier(info, state.metrics.count))
         self.state = state
         self._info = info
         pressure = Pressure(state, rules.pick, rules.headroom)
@@ -143,17 +144,9 @@ class Scheduler:
             "new_token_ratio": state.ratio.value,
             "token_usage": used / max(books.total, 1),
             "max_total_num_tokens": books.total * size,
-            "kv_available_tokens{pool=full}": books.available * size,
-            "kv_evictable_tokens{pool=full}": books.evictable * size,
-            "kv_protected_tokens{pool=full}": books.protected * size,
-            "kv_session_held_tokens{pool=full}": books.session_held * size,
-            "kv_uncached_tokens{pool=full}": books.uncached * size,
-            "kv_quarantined_tokens{pool=full}": len(state.pool.quarantined) * size,
         }
-        if state.host_tier is not None:
-            host = state.host_tier.books()
-            gauges["kv_available_tokens{pool=host}"] = host.available * size
-            gauges["kv_uncached_tokens{pool=host}"] = host.uncached * size
+        for pool in state.pools:
+            gauges |= pool_gauges(pool)
         state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * size
         return state.metrics.snapshot(gauges)
 

@@ -13,7 +13,7 @@ from ebbtide.messages import PressureEvent
 from ebbtide.plan import StepPlan, pages_for
 
 from .core import Scheduler
-from .memory.pool import Books
+from .memory.books import Books
 from .progress import Pulse
 from .request import Request
 from .state import State
@@ -73,8 +73,8 @@ def picture(scheduler: Scheduler, plan: StepPlan | None) -> Picture:
         running=tuple(_line(req) for req in state.running[:MAX_REQUESTS]),
         waiting=tuple(_line(req) for req in islice(state.waiting, MAX_REQUESTS)),
         reasons=waiting_reasons(state),
-        books=_books(state),
-        moves=tuple(state.pool.token_to_kv_pool_allocator.ledger.recent(MOVES)),
+        books=tuple((pool.name, pool.books()) for pool in state.pools),
+        moves=tuple(state.pool.ledger.recent(MOVES)),
         free_rows=len(state.free_rows),
         ratio=state.ratio.value,
     )
@@ -134,13 +134,6 @@ def _line(req: Request) -> RequestLine:
     )
 
 
-def _books(state: State) -> tuple[tuple[str, Books], ...]:
-    books = [(state.pool.name, state.pool.books())]
-    if state.host_tier is not None:
-        books.append(("host", state.host_tier.books()))
-    return tuple(books)
-
-
 def _why_waiting(state: State, req: Request) -> str:
     """From numbers only: judging anew would change what the next step's judgement sees."""
     needs, usable = pages_for(len(req.known), state.pool.page_size), state.pool.usable_pages
@@ -160,8 +153,8 @@ def _why_waiting(state: State, req: Request) -> str:
 def _books_lines(picture: Picture) -> list[str]:
     lines = []
     for name, books in picture.books:
-        accounted = books.available + books.evictable + books.protected + books.session_held + books.uncached
-        verdict = "balanced" if accounted == books.total else f"NOT BALANCED: {accounted} accounted for"
+        balanced = books.accounted == books.total
+        verdict = "balanced" if balanced else f"NOT BALANCED: {books.accounted} accounted for"
         lines.append(
             f"books of pool {name} (pages): available {books.available} + evictable {books.evictable} + protected "
             f"{books.protected} + session_held {books.session_held} + uncached {books.uncached} == total "

@@ -7,7 +7,22 @@ from collections.abc import Mapping
 
 from ebbtide.messages import Stats
 
+from .memory.books import BookedPool
 from .request import Request
+
+
+def pool_gauges(pool: BookedPool) -> dict[str, float]:
+    """The terms of one pool's books, in tokens."""
+    books = pool.books()
+    pages = {
+        "available": books.available,
+        "evictable": books.evictable,
+        "protected": books.protected,
+        "session_held": books.session_held,
+        "uncached": books.uncached,
+        "quarantined": books.quarantined,
+    }
+    return {f"kv_{term}_tokens{{pool={pool.name}}}": count * pool.page_size for term, count in pages.items()}
 
 
 class SchedulerMetrics:

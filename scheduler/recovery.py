@@ -6,14 +6,12 @@ recomputed. What the books say afterwards is derived anew from the structures th
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Collection
 
 from ebbtide.plan import StepPlan
 
-from .memory.ledger import Holder
 from .memory.node import Node
-from .memory.radix_cache import RadixCache
 from .request import Phase, Request
 from .state import State
 
@@ -42,7 +40,7 @@ class Recovery:
         """
         doubt = self._pages_in_doubt(everybody=everybody)
         self._state.pool.quarantined |= doubt
-        alive = self._cut_tree(doubt)
+        alive = self._state.pool.tree_cache.cut(doubt)
         for req in list(self._state.requests.values()):
             if self._must_leave(req, doubt, alive, everybody=everybody):
                 self._send_back(req)
@@ -51,47 +49,14 @@ class Recovery:
         self._keep_promises()
         return doubt
 
-    def _claims(self, *, everybody: bool) -> dict[int, list[Holder | None]]:
-        """Page → those whose own structure lists it."""
-        pool = self._state.pool
-        claims: dict[int, list[Holder | None]] = defaultdict(list)
-        for page in pool.token_to_kv_pool_allocator.free_pages():
-            claims[page].append(None)
-        for node in self._nodes():
-            for page in node.pages:
-                claims[page].append(node)
-        if not everybody:
-            for req in self._state.running:
-                for page in req.pages[req.num_shared :]:
-                    claims[page].append(req)
-        return claims
-
     def _pages_in_doubt(self, *, everybody: bool) -> set[int]:
-        """Pages with several claims, none, or one that the ledger denies; they are not in service already.
+        """Pages with several claims, none, or one that the ledger denies; one out of service must have none.
 
         A page without a claim that was a running request's (with ``everybody``), or hung in a part of the tree that
         came off, is in nobody's hands once that request has left, and is simply free afterwards.
         """
-        pool = self._state.pool
-        claims = self._claims(everybody=everybody)
-        doubt = set()
-        for page in set(range(pool.token_to_kv_pool_allocator.num_pages)) - pool.quarantined:
-            holders = claims[page]
-            said = pool.token_to_kv_pool_allocator.ledger.holder(page)
-            if not holders and (everybody or isinstance(said, Node)):
-                continue
-            if len(holders) != 1 or said is not holders[0]:
-                doubt.add(page)
-        return doubt
-
-    def _nodes(self) -> list[Node]:
-        cache = self._state.pool.tree_cache
-        return list(cache.walk()) if isinstance(cache, RadixCache) else []
-
-    def _cut_tree(self, doubt: Collection[int]) -> set[int]:
-        """Cut nodes with a page in doubt off, each with its subtree; returns the identities of those that are left."""
-        cache = self._state.pool.tree_cache
-        return cache.cut(doubt) if isinstance(cache, RadixCache) else {id(None)}
+        doubts = self._state.pool.doubts([] if everybody else self._state.running)
+        return {doubt.page for doubt in doubts if doubt.listed_by or not (everybody or isinstance(doubt.said, Node))}
 
     def _must_leave(self, req: Request, doubt: Collection[int], alive: Collection[int], *, everybody: bool) -> bool:
         if req.phase is Phase.WAITING:
@@ -122,22 +87,15 @@ class Recovery:
         allocator.ledger.assign(range(allocator.num_pages), None)
         allocator.ledger.assign(pool.quarantined, self._out)
         held = set(pool.quarantined)
-        for holder, pages in self._holders():
+        for holder, pages in pool.holders(state.running):
             allocator.ledger.assign(pages, holder)
             held.update(pages)
         allocator.reset([page for page in range(allocator.num_pages) if page not in held])
-        pool.uncached = sum(req.num_private for req in state.running)
-        if isinstance(pool.tree_cache, RadixCache):
-            pool.tree_cache.relock([req.node for req in state.running if isinstance(req.node, Node)])
+        pool.uncached = pool.recount(state.running)
+        pool.tree_cache.relock([req.node for req in state.running])
         rows = {req.row for req in state.running}
         state.free_rows[:] = [row for row in range(state.limits.num_rows - 1, -1, -1) if row not in rows]
         state.num_retracted = sum(req.is_retracted for req in state.requests.values())
-
-    def _holders(self) -> Iterable[tuple[Holder, list[int]]]:
-        for node in self._nodes():
-            yield node, node.pages
-        for req in self._state.running:
-            yield req, req.pages[req.num_shared :]
 
     def _keep_promises(self) -> None:
         """The pool has shrunk: protected requests whose needs no longer add up leave, the youngest first."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ebbtide.messages import AbortReq, PressureEvent, TokenItem
 
+from .memory.books import BookedPool
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
 from .metrics import SchedulerMetrics
@@ -41,7 +42,10 @@ class Output:
 
 @dataclass(slots=True)
 class State:
-    """The scheduler's state. ``running`` is in order of admission; ``requests`` holds every request not yet ended."""
+    """The scheduler's state. ``running`` is in order of admission; ``requests`` holds every request not yet ended.
+
+    pools: every pool there is, ``pool`` first; whoever adds one is checked, dumped and measured with the others.
+    """
 
     pool: Pool
     limits: Limits
@@ -53,12 +57,19 @@ class State:
     waiting: WaitingQueue = field(default_factory=WaitingQueue)
     requests: dict[str, Request] = field(default_factory=dict)
     output: Output = field(default_factory=Output)
+    pools: list[BookedPool] = field(default_factory=list)
     host_tier: HostTier | None = None  # where retracted requests keep their K/V
     to_front: bool = True
     num_retracted: int = 0  # retracted and not yet running again
 
     def __post_init__(self) -> None:
         self.free_rows = list(range(self.limits.num_rows - 1, -1, -1))
+        self.pools.append(self.pool)
+
+    def add_host_tier(self, tier: HostTier) -> None:
+        """Retracted requests may keep their K/V there."""
+        self.host_tier = tier
+        self.pools.append(tier)
 
     def queue_class(self, req: Request) -> int:
         """The class of the waiting queue that ``req`` belongs to."""

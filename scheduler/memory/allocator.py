@@ -45,7 +45,7 @@ class PageAllocator:
         taken = self._free[-count:]
         taken.reverse()
         del self._free[-count:]
-        self.ledger.move(taken, None, holder)
+        self.ledger.move(tuple(taken), None, holder)  # the list becomes the holder's and changes
         return taken
 
     def give(self, pages: Sequence[int], holder: Holder) -> None:

@@ -5,22 +5,23 @@ A pool of its own in the books. Knows page numbers and estimates; the bytes are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ebbtide.messages import RunnerInfo
 from ebbtide.plan import PageCopies, pages_for
 
-from ..request import Request
+from ..request import Phase, Request
 from .allocator import PageAllocator
-from .pool import Books
+from .books import Books, Doubt, Sweep, denied, find_doubts
+from .ledger import Holder, Ledger
 
 
 @dataclass(slots=True, eq=False)
 class HostCopy:
     """K/V of one waiting request: its pages from index ``first`` on, valid for the first ``num_tokens`` tokens."""
 
-    rid: str
+    req: Request
     pages: list[int]
     first: int
     num_tokens: int
@@ -28,7 +29,7 @@ class HostCopy:
     @property
     def tag(self) -> str:
         """Its name in messages."""
-        return f"the host copy of request {self.rid}"
+        return f"the host copy of {self.req.tag}"
 
 
 class HostTier:
@@ -45,29 +46,64 @@ class HostTier:
         self._restored: list[HostCopy] = []
         self._to_host: list[int] = []
         self._to_device: list[int] = []
+        self._held = 0  # pages of all copies, counted as it changes
+        self._sweep = Sweep(self.allocator)
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page."""
+        return self.allocator.page_size
+
+    @property
+    def ledger(self) -> Ledger:
+        """Who holds which host page."""
+        return self.allocator.ledger
 
     def books(self) -> Books:
         """Free pages, and those that hold a copy or are still read by the next plan."""
-        held = sum(len(copy.pages) for copy in [*self._copies.values(), *self._restored])
-        return Books(self.allocator.available_pages, 0, 0, 0, held, self.allocator.num_pages)
+        return Books(self.allocator.available_pages, 0, 0, 0, self._held, self.allocator.num_pages)
 
     def copies(self) -> list[HostCopy]:
-        """All holders of host pages, for audits."""
+        """All there are: of requests that wait, and those that the next plan reads."""
         return [*self._copies.values(), *self._restored]
+
+    def holders(self, running: Iterable[Request]) -> Iterator[tuple[Holder, Sequence[int]]]:
+        """Copies of requests that wait, and copies that the next plan reads. One that outlived its request is none."""
+        for copy in self._copies.values():
+            if copy.req.phase is Phase.WAITING:
+                yield copy, copy.pages
+        for copy in self._restored:
+            yield copy, copy.pages
+
+    def recount(self, running: Sequence[Request]) -> int:
+        """See ``BookedPool``."""
+        return sum(len(copy.pages) for copy in self.copies())
+
+    def doubts(self, running: Iterable[Request]) -> list[Doubt]:
+        """See ``BookedPool``."""
+        return find_doubts(self.allocator, self.holders(running))
+
+    def sweep(self, running: Sequence[Request]) -> list[Doubt]:
+        """See ``BookedPool``."""
+        doubts = self._sweep.free_list()
+        for copy in self._sweep.turn(self.copies()):
+            doubts += denied(self.ledger, copy.pages, copy)
+        return doubts
 
     def offload_kv_cache(self, req: Request, first: int) -> bool:
         """Copy the computed pages of a running request from index ``first`` on; whether there was room and it pays.
 
         The copy happens in the next plan before anything is written, so the device pages may be given back at once.
         """
-        if any(copy.rid == req.rid for copy in self._restored):
+        if any(copy.req is req for copy in self._restored):
             return False  # its pages get their K/V only in the plan that is being made
         num_tokens = min(req.computed, len(req.known) - 1)
         last = pages_for(num_tokens, req.page_size)
         if not 0 < last - first <= self.allocator.available_pages or not self._pays(num_tokens, last - first):
             return False
-        copy = HostCopy(req.rid, [], first, num_tokens)
+        copy = HostCopy(req, [], first, num_tokens)
         copy.pages = self.allocator.take(last - first, copy)
+        self._held += last - first
         self._copies[req.rid] = copy
         for device, host in zip(req.pages[first:last], copy.pages, strict=True):
             self._to_host += (device, host)
@@ -91,7 +127,7 @@ class HostTier:
         """The copy is of no use: its request ended, or starts from a shorter prefix."""
         copy = self._copies.pop(req.rid, None)
         if copy is not None:
-            self.allocator.give(copy.pages, copy)
+            self._give(copy)
 
     def take_copies(self) -> PageCopies | None:
         """What the plan that is being made must move; host pages that were read by it are free for the next one."""
@@ -100,9 +136,13 @@ class HostTier:
         copies = PageCopies(self._to_host, self._to_device)
         self._to_host, self._to_device = [], []
         for copy in self._restored:
-            self.allocator.give(copy.pages, copy)
+            self._give(copy)
         self._restored = []
         return copies
+
+    def _give(self, copy: HostCopy) -> None:
+        self.allocator.give(copy.pages, copy)
+        self._held -= len(copy.pages)
 
     def _pays(self, num_tokens: int, num_pages: int) -> bool:
         """Estimate: copying whole pages to the host and back against one prefill of all the tokens."""

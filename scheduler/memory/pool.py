@@ -5,25 +5,15 @@ Every kind of KV (full attention now) is one pool; demand, allocation and the bo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 from ebbtide.plan import pages_for
 
 from ..request import Request
 from .allocator import PageAllocator
+from .books import SWEEP_SHARE, Books, Doubt, Sweep, denied, find_doubts
+from .ledger import Holder, Ledger
 from .prefix_cache import BasePrefixCache
-
-
-@dataclass(frozen=True, slots=True)
-class Books:
-    """The terms of the conservation law, in pages: the first five add up to ``total``."""
-
-    available: int
-    evictable: int
-    protected: int
-    session_held: int
-    uncached: int
-    total: int
 
 
 class Pool:
@@ -37,11 +27,17 @@ class Pool:
         self.uncached = 0
         self.quarantined: set[int] = set()  # pages out of service
         self.evicted_pages = 0
+        self._sweep = Sweep(allocator)
 
     @property
     def page_size(self) -> int:
         """Tokens per page."""
         return self.token_to_kv_pool_allocator.page_size
+
+    @property
+    def ledger(self) -> Ledger:
+        """Who holds which page."""
+        return self.token_to_kv_pool_allocator.ledger
 
     @property
     def capacity(self) -> int:
@@ -62,7 +58,31 @@ class Pool:
             session_held=0,
             uncached=self.uncached,
             total=self.capacity,
+            quarantined=len(self.quarantined),
         )
+
+    def holders(self, running: Iterable[Request]) -> Iterator[tuple[Holder, Sequence[int]]]:
+        """Everyone but the free list who lists pages of this pool in a structure of its own, with those pages."""
+        yield from self.tree_cache.holders()
+        for req in running:
+            yield req, req.pages[req.num_shared :]
+
+    def recount(self, running: Sequence[Request]) -> int:
+        """See ``BookedPool``."""
+        return sum([len(req.pages) - req.num_shared for req in running])
+
+    def doubts(self, running: Iterable[Request]) -> list[Doubt]:
+        """See ``BookedPool``."""
+        return find_doubts(self.token_to_kv_pool_allocator, self.holders(running), self.quarantined)
+
+    def sweep(self, running: Sequence[Request]) -> list[Doubt]:
+        """See ``BookedPool``."""
+        doubts = self._sweep.free_list()
+        for req in self._sweep.turn(running):
+            doubts += denied(self.ledger, req.pages[req.num_shared :], req)
+        for holder, pages in self.tree_cache.next_holders(SWEEP_SHARE):
+            doubts += denied(self.ledger, pages, holder)
+        return doubts
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
         """Evict the shortfall only, so that ``num_pages`` are free; whether they are."""

@@ -5,8 +5,11 @@ A wrapper (sessions) implements the same protocol and hands on what is not its b
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from .ledger import Holder
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -30,7 +33,30 @@ class MatchResult:
     num_in_node: int = 0
 
 
-class BasePrefixCache(Protocol):
+class CacheBooks(Protocol):
+    """A cache as its audits and repairs see it. ``ends``: where the prefix of each running request ends."""
+
+    def holders(self) -> Iterable[tuple[Holder, Sequence[int]]]:
+        """Everyone in here who holds pages, with those pages. Costs the whole cache."""
+
+    def next_holders(self, share: float) -> Iterable[tuple[Holder, Sequence[int]]]:
+        """The next ``share`` of all holders, in turn; all have been seen after 1 / share calls."""
+
+    def faults(self, ends: Iterable[CacheNode | None]) -> list[str]:
+        """What its counts, locks and structure have wrong, in words. Costs the whole cache."""
+
+    def cut(self, doubt: Collection[int]) -> set[int]:
+        """Let go of every holder of a page in ``doubt`` and of all that needs it.
+
+        Returns the identities of the ends that are left. Locks and counters are left to ``relock``, pages to the
+        recovery that calls both.
+        """
+
+    def relock(self, ends: Iterable[CacheNode | None]) -> None:
+        """Count locks, pages and eviction order anew."""
+
+
+class BasePrefixCache(CacheBooks, Protocol):
     """Computed pages that may be used again."""
 
     def match_prefix(self, req: Request) -> MatchResult:
@@ -96,3 +122,22 @@ class NoCache:
     def lock_only(self, req: Request) -> int:
         """Nothing is shared."""
         return 0
+
+    def holders(self) -> list[tuple[Holder, Sequence[int]]]:
+        """Nobody."""
+        return []
+
+    def next_holders(self, share: float) -> list[tuple[Holder, Sequence[int]]]:
+        """Nobody."""
+        return []
+
+    def faults(self, ends: Iterable[CacheNode | None]) -> list[str]:
+        """There is nothing that could be wrong."""
+        return []
+
+    def cut(self, doubt: Collection[int]) -> set[int]:
+        """Requests share nothing, which stays so."""
+        return {id(None)}
+
+    def relock(self, ends: Iterable[CacheNode | None]) -> None:
+        """There is nothing to lock."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .allocator import PageAllocator
+from .ledger import Holder
 from .node import CacheObserver, Node
-from .prefix_cache import MatchResult
+from .prefix_cache import CacheNode, MatchResult
+from .tree_audit import tree_faults
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -127,23 +129,27 @@ class RadixCache:
             yield node
             stack.extend(node.children.values())
 
-    def next_nodes(self, share: float) -> list[Node]:
-        """The next ``share`` of all nodes, in turn; all have been seen after 1 / share calls."""
+    def holders(self) -> Iterator[tuple[Holder, Sequence[int]]]:
+        """See ``CacheBooks``: the nodes."""
+        return ((node, node.pages) for node in self.walk())
+
+    def next_holders(self, share: float) -> list[tuple[Holder, Sequence[int]]]:
+        """See ``CacheBooks``."""
         count = math.ceil(len(self._nodes) * share)
-        seen: list[Node] = []
+        seen: list[tuple[Holder, Sequence[int]]] = []
         for _ in range(count):
             node = self._nodes.popleft()
             if node.pages:  # else it was evicted since the last time round
                 self._nodes.append(node)
-                seen.append(node)
+                seen.append((node, node.pages))
         return seen
 
-    def cut(self, doubt: Collection[int]) -> set[int]:
-        """Take nodes with a page in ``doubt`` out of the tree, each with its subtree.
+    def faults(self, ends: Iterable[CacheNode | None]) -> list[str]:
+        """See ``CacheBooks``."""
+        return tree_faults(list(self.walk()), self.evictable_pages, self.protected_pages, ends)
 
-        Returns the ids of all nodes that are left, roots too. Locks and counters are left to ``relock``, pages to the
-        recovery that calls both.
-        """
+    def cut(self, doubt: Collection[int]) -> set[int]:
+        """See ``CacheBooks``: nodes with a page in ``doubt`` leave, each with its subtree; roots stay."""
         for node in list(self.walk()):
             if node.parent is not None and any(page in doubt for page in node.pages):
                 siblings = node.parent.children
@@ -153,8 +159,8 @@ class RadixCache:
             self._observer.rebuilt(left)
         return {id(node) for node in [*left, *self._roots.values()]}
 
-    def relock(self, ends: Sequence[Node]) -> None:
-        """Count locks, pages and eviction order anew: each of ``ends`` is where one running request's prefix ends."""
+    def relock(self, ends: Iterable[CacheNode | None]) -> None:
+        """See ``CacheBooks``."""
         nodes = list(self.walk())
         for node in [*nodes, *self._roots.values()]:
             node.locks = 0
@@ -162,6 +168,7 @@ class RadixCache:
         self._nodes = deque(nodes)
         self._leaves = []
         for end in ends:
+            assert isinstance(end, Node)
             self._lock_path(end)
         for node in nodes:
             self._offer(node)
