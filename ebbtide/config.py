@@ -64,6 +64,19 @@ class AccessConfig:
         "the key that admin routes need; also in EBBTIDE_ADMIN_API_KEY (default: every key will do)", metavar="KEY"
     )
     isolate_keys: bool = option(False, "share the prefix cache only between requests with the same key")
+    allowed_origins: tuple[str, ...] = option_list(
+        "a web page's origin whose scripts may ask, or * for all; repeatable",
+        flag="--allowed-origins",
+        metavar="ORIGIN",
+    )
+    disable_docs: bool = option(False, "serve neither /docs nor /openapi.json")
+    root_path: str = option("", "the path under which a proxy shows this server", metavar="PATH")
+    ssl_certfile: str | None = option(None, "serve HTTPS with this certificate (chain), PEM", metavar="FILE")
+    ssl_keyfile: str | None = option(None, "its private key (default: in --ssl-certfile)", metavar="FILE")
+    ssl_keyfile_password: str | None = secret("what the private key is encrypted with", metavar="TEXT")
+    ssl_ca_certs: str | None = option(
+        None, "clients must show a certificate that one of these authorities has signed, PEM", metavar="FILE"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from ebbtide import __version__
 
 from .auth import KeyCheck, require_control
+from .browsers import UnderPath, for_browsers
 from .error_replies import install_error_replies
 from .fields import ChatBody, CompletionBody
 from .health import HealthRoutes
@@ -56,7 +57,13 @@ def routes(state: AppState) -> list[Route]:
 
 def create_app(state: AppState) -> ASGIApp:
     """The application on top of ``state``. Needs no running loop and starts nothing."""
-    app = FastAPI(title="ebbtide", version=__version__, redirect_slashes=False)
+    access = state.access.config
+    app = FastAPI(
+        title="ebbtide",
+        version=__version__,
+        redirect_slashes=False,
+        openapi_url=None if access.disable_docs else "/openapi.json",  # without it there is no /docs either
+    )
     table = routes(state)
     for route in table:
         app.add_api_route(
@@ -78,8 +85,11 @@ def _layered(app: ASGIApp, state: AppState) -> ASGIApp:
     our own faults outside.
     """
     app = BodyLimit(app, state.config.max_body_bytes)
-    app = KeyCheck(app, state.access.keys)
-    return RequestIds(app)
+    access = state.access
+    app = KeyCheck(app, access.keys, access.config.root_path)
+    # Outside the check: a preflight request has no key, and a page must be able to read that its key is wrong.
+    app = for_browsers(app, access.config.allowed_origins)
+    return RequestIds(UnderPath(app, access.config.root_path))
 
 
 def _body_schema(body: type | None) -> dict[str, Any] | None:

@@ -52,16 +52,17 @@ class Keys:
 class KeyCheck:
     """Puts the caller into the scope. Without a right key there is 401 for every path, known or not, but the probes."""
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, root_path: str = "") -> None:
         self._app = app
         self._keys = keys
+        self._open = OPEN_PATHS | {root_path + path for path in OPEN_PATHS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         caller = self._keys.caller(scope["headers"])
-        is_open = scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS"
+        is_open = scope["path"] in self._open or scope["method"] == "OPTIONS"
         if caller is None and not is_open:
             await _no_key()(scope, receive, send)
             return

@@ -26,7 +26,7 @@ class Engine:
 
     def __init__(self, config: ServeConfig, files: ModelFiles, directory: Path) -> None:
         self._config = config
-        self._files = files
+        self.files = files
         self._directory = directory
         self._life = -1
         self.children: list[Child] = []
@@ -56,7 +56,7 @@ class Engine:
         config = self._config
         self.children[0].send(
             SchedulerSection(
-                self._files,
+                self.files,
                 config.scheduler,
                 config.runner,
                 config.log,

@@ -12,30 +12,30 @@ import shlex
 import signal
 import socket
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import uvicorn
 
 from ebbtide.child import WATCHDOG_EXIT_CODE
 from ebbtide.config import ServeConfig
 from ebbtide.errors import StartupError
 from ebbtide.log import setup_logging
 from ebbtide.messages import RunnerInfo
-from ebbtide.model_files import ModelFiles, resolve_model
+from ebbtide.model_files import resolve_model
 from ebbtide.stacks import write_dump
 from ebbtide.tokenizer import TextTokenizer, load_tokenizer
 
+from .browsers import check_addresses
 from .children import Children
 from .engine import Engine
 from .front_dump import front_dump
+from .http_server import http_server
 from .listening import listen, url_of
 from .liveness import SECOND_WITNESS
 from .loading import Gate, ProgressLine
 from .restarts import Restarts
 from .socket_directory import socket_directory
 from .stop_signals import StopSignals
+from .tls import Tls, tls_from
 
 if TYPE_CHECKING:
     from .front import Front
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-KEEP_ALIVE_S = 75  # longer than the pools of the usual clients keep a connection
-REPLY_S = 5  # for answers that are decided to leave
 DRAIN_LOOK_S = 0.05  # how often draining looks whether the last request has ended
 
 
@@ -57,51 +55,35 @@ def launch(config: ServeConfig) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signals = StopSignals()
     signals.install()
+    check_addresses(config.access)
+    tls = tls_from(config.access)
     files = resolve_model(config.model)
     with (
         listen(config.server.host, config.server.port) as listener,
         socket_directory() as directory,
         Engine(config, files, directory) as engine,
     ):
-        daemon = _Daemon(config, files, engine, listener, signals)
+        daemon = _Daemon(config, engine, listener, signals, tls)
         with asyncio.Runner(loop_factory=daemon.http.config.get_loop_factory()) as runner:
             return runner.run(daemon.run())
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn, which leaves the signals to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class _Daemon:
     """The front process on its event loop, from the first child's start to the last answer."""
 
     def __init__(
-        self, config: ServeConfig, files: ModelFiles, engine: Engine, listener: socket.socket, signals: StopSignals
+        self, config: ServeConfig, engine: Engine, listener: socket.socket, signals: StopSignals, tls: Tls | None
     ) -> None:
         self._config = config
-        self._files = files
+        self._files = engine.files
         self._engine = engine
         self._listener = listener
         self._signals = signals
         self._restarts = Restarts(config.watchdog.restart_on_failure)
         self._progress = ProgressLine(logs=config.log.log_format == "json")
         self._gate = Gate()
-        self.http = _HttpServer(
-            uvicorn.Config(
-                self._gate,
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=REPLY_S,
-            )
-        )
+        self._tls = tls
+        self.http = http_server(self._gate, tls)
 
     async def run(self) -> int:
         """The exit code. Raises StartupError when a child cannot start."""
@@ -260,7 +242,7 @@ class _Daemon:
             runner.device,
             runner.attention or "no",
         )
-        url = url_of(self._listener)
+        url = url_of(self._listener, secure=self._tls is not None)
         name = self._config.server.served_model_name or self._files.name
         body = {"model": name, "messages": [{"role": "user", "content": "What is a tide?"}], "stream": True}
         print(f"ebbtide serves {name} on {url}", flush=True)

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ebbtide.errors import Rejected
 
 from .error_replies import error_reply
+from .layers import RequestIds
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class Gate:
         if self._app is not None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await _loading_reply(scope["path"])(scope, receive, send)
+            await RequestIds(_loading_reply(scope["path"]))(scope, receive, send)
 
 
 def _loading_reply(path: str) -> JSONResponse:

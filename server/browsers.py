@@ -1,0 +1,54 @@
+"""Which web pages may use the API from a browser (CORS), and under which path a proxy shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ebbtide.config import AccessConfig
+from ebbtide.errors import StartupError
+
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#]+")
+ROOT_PATH = re.compile(r"(/[^/\s?#]+)*")
+SHOWN_HEADERS = ("x-request-id", "retry-after", "x-should-retry", "openai-processing-ms")
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+PREFLIGHT_S = 600
+
+
+class UnderPath:
+    """Answers below ``root_path`` too, for a proxy that leaves its own path in front, and links to what is there."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._root_path:
+            scope["root_path"] = self._root_path
+        await self._app(scope, receive, send)
+
+
+def for_browsers(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
+    """``app``, whose answers, errors included, pages of ``origins`` may read. No origin: ``app`` as it is."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=METHODS,
+        allow_headers=("*",),
+        expose_headers=SHOWN_HEADERS,
+        max_age=PREFLIGHT_S,
+    )
+
+
+def check_addresses(config: AccessConfig) -> None:
+    """Raises StartupError for an origin that no browser sends, and for a path that no proxy has."""
+    for origin in config.allowed_origins:
+        if not ORIGIN.fullmatch(origin):
+            raise StartupError(f"--allowed-origins must be * or such as https://host:port, not {origin!r}.")
+    if not ROOT_PATH.fullmatch(config.root_path):
+        raise StartupError(f"--root-path must be such as /llm, with no slash at its end, not {config.root_path!r}.")
