@@ -114,6 +114,13 @@ class SchedulerConfig:
     kv_events_replay: str | None = option(
         None, "where they ask for events that they missed: tcp://127.0.0.1:5558", metavar="ADDRESS"
     )
+    enable_streaming_session: bool = option(False, "let sessions keep the KV of their turns between requests")
+    max_sessions: int = option(
+        1000, "most sessions that are open at once; more get 429", metavar="N", within="[1, inf)"
+    )
+    session_timeout: float = option(
+        600.0, "seconds without a turn after which a session is closed", metavar="S", within="(0, inf)"
+    )
     test_retract_interval: int = option(
         0, "for tests: retract a running request every K steps; 0 never", metavar="K", within="[0, inf)"
     )

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from ebbtide.errors import InvariantViolation
-from ebbtide.messages import AbortReq, FinishReq, GenerateReq, RunnerInfo, Stats, TokenLogprob, ToScheduler
-from ebbtide.plan import PlanItem, StepPlan, StepResult, choice_seed, pages_for
+from ebbtide.messages import RunnerInfo, Stats, TokenLogprob, ToScheduler
+from ebbtide.plan import PlanItem, StepPlan, StepResult
 
 from .endings import Endings
+from .intake import Intake
 from .invariant_checker import InvariantChecker
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
@@ -23,13 +24,11 @@ from .metrics import pool_gauges
 from .planning import Planner
 from .pressure import Pressure
 from .recovery import Flights, Recovery
-from .request import History, Phase, Request
+from .request import Phase, Request
 from .rules import Rules, rules_for
 from .state import Limits, Output, State
 
 log = logging.getLogger(__name__)
-
-RETRY_AFTER_S = 1.0  # what a client is told to wait when the queue is full
 
 
 class Scheduler:
@@ -48,8 +47,7 @@ class Scheduler:
         self._flights: Flights = deque()
         self._checker = InvariantChecker(state)
         self._recovery = Recovery(state, self._flights)
-        self._left_waiting = False
-        self._arrivals = 0
+        self._intake = Intake(state, info, self._endings)
         self._steps = 0
 
     @property
@@ -58,25 +56,31 @@ class Scheduler:
         return not self.state.requests and not self._flights
 
     @property
+    def num_sessions(self) -> int:
+        """Open sessions."""
+        return self._intake.sessions.num_open
+
+    @property
     def num_in_flight(self) -> int:
         """Plans handed out and not settled."""
         return len(self._flights)
 
     def receive(self, messages: Iterable[ToScheduler], now: float) -> None:
-        """Take in what the front says. Unknown ids are ignored: the end of a request may cross its abort."""
+        """Take in what the front says; also when it says nothing, because time passes."""
+        self._intake.sessions.tick(now)
         for message in messages:
             try:
-                self._take(message, now)
+                self._intake.take(message, now)
             except InvariantViolation as violation:
                 self._violated(violation, everybody=True)
-                self._take(message, now)
+                self._intake.take(message, now)
         self.state.filter_batch()
 
     def next_step(self, now: float) -> StepPlan | None:
         """The next plan; None when nothing can run now, which is not idleness. Evicts and retracts on the way."""
         try:
             items = self._planner.plan(now, results_due=bool(self._flights))
-            self._left_waiting = bool(self.state.waiting)
+            self._intake.left_waiting = bool(self.state.waiting)
             if not items:
                 self._look_into_blockage()
                 return None
@@ -136,7 +140,7 @@ class Scheduler:
         state = self.state
         books = state.pool.books()
         size = state.pool.page_size
-        used = books.total - books.available - books.evictable
+        used = books.total - state.pool.usable_pages
         gauges = {
             "num_running_reqs": len(state.running),
             "num_queue_reqs": state.num_queued,
@@ -144,21 +148,13 @@ class Scheduler:
             "new_token_ratio": state.ratio.value,
             "token_usage": used / max(books.total, 1),
             "max_total_num_tokens": books.total * size,
+            "num_streaming_sessions": self._intake.sessions.num_streaming,
+            "streaming_session_held_tokens": books.session_held * size,
         }
         for pool in state.pools:
             gauges |= pool_gauges(pool)
         state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * size
         return state.metrics.snapshot(gauges)
-
-    def _take(self, message: ToScheduler, now: float) -> None:
-        requests = self.state.requests
-        match message:
-            case GenerateReq():
-                self._generate(message, now)
-            case AbortReq(rid=rid) if rid in requests:
-                self._endings.abort(requests[rid], message, tell_front=False)
-            case FinishReq(rid=rid, num_output_tokens=count) if rid in requests:
-                self._endings.stop_at(requests[rid], count)
 
     def _look_into_blockage(self) -> None:
         """Work waits, nothing runs and nothing can: if the books are wrong somewhere, that is why."""
@@ -196,74 +192,6 @@ class Scheduler:
         self.state.metrics.count("kv_invariant_violations_total")
         pages = self._recovery.recover(everybody=everybody)
         log.error("The memory books do not balance: %s. Pages out of service: %s", violation, sorted(pages) or "none")
-
-    def _generate(self, message: GenerateReq, now: float) -> None:
-        """Queue the first choice; the others wait until its prompt is computed, so that it is computed once."""
-        choices = [self._request(message, index, rid, now) for index, rid in enumerate(message.rids)]
-        first = choices[0]
-        least = first.prompt_len + min(message.sampling.max_tokens, 2) - 1
-        if not first.prompt_len or pages_for(least, first.page_size) > self.state.pool.capacity:
-            self._refuse(choices, *self._unfit(first))
-            return
-        if self._queue_is_full(len(choices)):
-            limit = self.state.limits.max_queued_requests
-            text = f"The server is busy: no more than {limit} requests may wait (--max-queued-requests)."
-            self._refuse(choices, 429, "queue_full", text)
-            return
-        first.followers = choices[1:]
-        self.state.add_request_to_queue(first, is_retracted=False)
-
-    def _queue_is_full(self, num_new: int) -> bool:
-        """Whether the ``num_new`` newest requests are too many to wait.
-
-        Free rows count as places only while nobody has been left waiting by a step: then memory is what is short. A
-        server with nothing else to do takes any request, however many choices it has.
-        """
-        limit = self.state.limits.max_queued_requests
-        if limit is None or len(self.state.requests) == num_new:
-            return False
-        places = 0 if self._left_waiting else len(self.state.free_rows)
-        return self.state.num_queued - places > limit
-
-    def _request(self, message: GenerateReq, choice: int, rid: str, now: float) -> Request:
-        sampling = message.sampling
-        stop_ids = set(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
-            stop_ids |= set(self._info.eos_token_ids)
-        if choice:
-            sampling = replace(sampling, seed=choice_seed(sampling.seed, choice))
-        req = Request(
-            rid=rid,
-            arrival=self._arrivals,
-            prompt_len=len(message.prompt),
-            known=list(message.prompt),
-            sampling=sampling,
-            text=message.text,
-            page_size=self.state.pool.page_size,
-            priority=message.priority,
-            namespace=message.namespace,
-            stop_ids=frozenset(stop_ids),
-            protected=self.state.limits.max_retractions == 0,
-            history=History(arrival_s=now, queued_since_s=now),
-        )
-        self._arrivals += 1
-        self.state.requests[rid] = req
-        return req
-
-    def _unfit(self, req: Request) -> tuple[int, str, str]:
-        """Why it can never run. The front checks before it sends; nothing that cannot run may block the queue."""
-        if not req.prompt_len:
-            return 400, "invalid_value", "The prompt is empty."
-        capacity = self.state.pool.capacity * self.state.pool.page_size
-        text = f"The prompt has {req.prompt_len} tokens and the KV pool holds {capacity}."
-        return 400, "context_length_exceeded", text
-
-    def _refuse(self, choices: list[Request], status: int, code: str, text: str) -> None:
-        """Answer for a request that never got in."""
-        retry_after_s = RETRY_AFTER_S if status == 429 else None
-        for req in choices:
-            abort = AbortReq(req.rid, code, status, code, text, retry_after_s=retry_after_s)
-            self._endings.abort(req, abort, tell_front=True)
 
     def _computed(self, req: Request, item: PlanItem) -> None:
         """The item's K/V exists now. Nothing to do for a request whose memory was taken back meanwhile."""

@@ -107,6 +107,8 @@ class Endings:
         del state.requests[req.rid]
         state.metrics.ended(req, reason, aborted=why is Why.ABORT)
         req.move_to(Phase.FINISHED)
+        for listener in state.end_listeners:
+            listener.ended(req, finished=why is Why.FINISH)
         self.free_followers(req)
 
     def _start(self, req: Request) -> StreamStart | None:

@@ -14,6 +14,7 @@ from ebbtide.plan import PlanItem
 from .memory.books import BookedPool, denied, in_words
 from .memory.ledger import tag
 from .memory.node import Node
+from .memory.session_aware_cache import SessionSlot
 from .request import Request
 from .state import State
 
@@ -83,7 +84,7 @@ class InvariantChecker:
 
     def _is_locked(self, page: int, req: Request) -> None:
         holder = self._state.pool.ledger.holder(page)
-        if not (isinstance(holder, Node) and holder.locks):
+        if not (isinstance(holder, Node | SessionSlot) and holder.locks):
             raise InvariantViolation(
                 f"{req.tag} is about to read page {page}, which is held by {tag(holder)}, unlocked; "
                 f"its last moves: {self._state.pool.ledger.history([page])}"
@@ -109,7 +110,7 @@ class InvariantChecker:
     def _check_tree_cache(self) -> None:
         """Counters against a recount; every lock belongs to a running request."""
         pool = self._state.pool
-        faults = pool.tree_cache.faults([req.node for req in self._state.running])
+        faults = pool.tree_cache.faults(self._state.running)
         if faults:
             raise InvariantViolation("; ".join(faults))
 

@@ -24,6 +24,8 @@ from .memory.node import CacheObserver
 from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache, NoCache
 from .memory.radix_cache import RadixCache
+from .memory.session_aware_cache import SessionAwareCache
+from .session_controller import SessionLimits
 from .state import Limits, Output
 from .watchdog import LoopPulse, create_scheduler_watchdog
 
@@ -55,12 +57,14 @@ class Reporter:
     last_heartbeat_s: float = 0.0
     last_tokens: int = 0
     idle_said: bool = False
+    said_sessions: int = 0
     throughput: float = 0.0
 
     def report(self, now: float) -> None:
         """Send what is due."""
         idle = self.scheduler.idle
-        if now - self.last_stats_s >= STATS_EVERY_S and not (idle and self.idle_said):
+        news = not (idle and self.idle_said) or self.scheduler.num_sessions != self.said_sessions
+        if news and now - self.last_stats_s >= STATS_EVERY_S:
             self._stats(now, idle=idle)
         if now - self.last_heartbeat_s >= HEARTBEAT_EVERY_S:
             self.last_heartbeat_s = now
@@ -75,6 +79,7 @@ class Reporter:
         elapsed = max(now - self.last_stats_s, 1e-9)
         self.throughput = 0.0 if idle else (tokens - self.last_tokens) / elapsed
         self.last_stats_s, self.last_tokens, self.idle_said = now, tokens, idle
+        self.said_sessions = self.scheduler.num_sessions
         stats = self.scheduler.snapshot()
         stats.gauges["gen_throughput"] = self.throughput
         self.wires.send_to_tokenizer.send(stats)
@@ -148,6 +153,8 @@ class Loop:
             self._wires.send_to_tokenizer.send(abort)
         for event in output.events:
             self._wires.send_to_tokenizer.send(event)
+        for reply in output.replies:
+            self._wires.send_to_tokenizer.send(reply)
         return output
 
 
@@ -155,6 +162,8 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, observer: CacheOb
     """The scheduler over the pool that the runner measured. observer: who hears what the prefix cache holds."""
     allocator = PageAllocator(info.num_pages, info.page_size)
     cache: BasePrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator, observer)
+    if config.enable_streaming_session:
+        cache = SessionAwareCache(cache, allocator)
     limits = Limits(
         num_rows=info.num_rows,
         context_length=info.context_length,
@@ -166,6 +175,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, observer: CacheOb
         max_queued_requests=config.max_queued_requests,
         test_retract_interval=config.test_retract_interval,
         memory_check=config.memory_check,
+        sessions=SessionLimits(config.max_sessions, config.session_timeout),
     )
     return Scheduler(Pool(allocator, cache), info, limits)
 

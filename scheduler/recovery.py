@@ -92,7 +92,7 @@ class Recovery:
             held.update(pages)
         allocator.reset([page for page in range(allocator.num_pages) if page not in held])
         pool.uncached = pool.recount(state.running)
-        pool.tree_cache.relock([req.node for req in state.running])
+        pool.tree_cache.relock(state.running)
         rows = {req.row for req in state.running}
         state.free_rows[:] = [row for row in range(state.limits.num_rows - 1, -1, -1) if row not in rows]
         state.num_retracted = sum(req.is_retracted for req in state.requests.values())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from ebbtide.messages import AbortReq, PressureEvent, TokenItem
+from ebbtide.messages import AbortReq, PressureEvent, Reply, TokenItem
 
 from .memory.books import BookedPool
 from .memory.host_tier import HostTier
@@ -13,6 +14,7 @@ from .metrics import SchedulerMetrics
 from .new_token_ratio import NewTokenRatio, OutputLengths
 from .policy import WaitingQueue, queue_class
 from .request import Phase, Request
+from .session_controller import SessionLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Limits:
     max_queued_requests: int | None = None
     test_retract_interval: int = 0
     memory_check: str = "strict"
+    sessions: SessionLimits = field(default_factory=SessionLimits)
 
 
 @dataclass(slots=True)
@@ -38,6 +41,14 @@ class Output:
     items: list[TokenItem] = field(default_factory=list)
     aborts: list[AbortReq] = field(default_factory=list)
     events: list[PressureEvent] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+
+
+class EndListener(Protocol):
+    """Who must hear of every request's end."""
+
+    def ended(self, req: Request, *, finished: bool) -> None:
+        """``req`` is over and holds no memory any more; finished: it ended well."""
 
 
 @dataclass(slots=True)
@@ -58,6 +69,7 @@ class State:
     requests: dict[str, Request] = field(default_factory=dict)
     output: Output = field(default_factory=Output)
     pools: list[BookedPool] = field(default_factory=list)
+    end_listeners: list[EndListener] = field(default_factory=list)
     host_tier: HostTier | None = None  # where retracted requests keep their K/V
     to_front: bool = True
     num_retracted: int = 0  # retracted and not yet running again

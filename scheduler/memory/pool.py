@@ -47,7 +47,8 @@ class Pool:
     @property
     def usable_pages(self) -> int:
         """Free pages and those that eviction can free: what admission may count on."""
-        return self.token_to_kv_pool_allocator.available_pages + self.tree_cache.evictable_pages
+        cache = self.tree_cache
+        return self.token_to_kv_pool_allocator.available_pages + cache.evictable_pages + cache.soft_pages
 
     def books(self) -> Books:
         """The terms as each holder counts them."""
@@ -55,7 +56,7 @@ class Pool:
             available=self.token_to_kv_pool_allocator.available_pages,
             evictable=self.tree_cache.evictable_pages,
             protected=self.tree_cache.protected_pages,
-            session_held=0,
+            session_held=self.tree_cache.session_held_pages,
             uncached=self.uncached,
             total=self.capacity,
             quarantined=len(self.quarantined),
@@ -115,13 +116,19 @@ class Pool:
             self.tree_cache.publish(req, num_pages)
             self.uncached -= before - req.num_private
 
+    def cache_finished_req(self, req: Request) -> None:
+        """Let the cache keep the full pages that ``req``, which has ended well, has computed."""
+        before = req.num_private
+        self.tree_cache.cache_finished_req(req, min(req.collected, len(req.known)) // self.page_size)
+        self.uncached -= before - req.num_private
+
     def release_kv_cache(self, req: Request, *, is_insert: bool) -> None:
         """Take everything back from ``req``: with ``is_insert`` its full computed pages go to the cache first.
 
         Pages that are in the cache already stay there, unlocked.
         """
         if is_insert:
-            self.publish(req, min(req.collected, len(req.known)))
+            self.cache_finished_req(req)
         private = req.pages[req.num_shared :]
         self.tree_cache.release(req)
         self.token_to_kv_pool_allocator.give(private, req)

@@ -34,7 +34,7 @@ class MatchResult:
 
 
 class CacheBooks(Protocol):
-    """A cache as its audits and repairs see it. ``ends``: where the prefix of each running request ends."""
+    """A cache as its audits and repairs see it."""
 
     def holders(self) -> Iterable[tuple[Holder, Sequence[int]]]:
         """Everyone in here who holds pages, with those pages. Costs the whole cache."""
@@ -42,25 +42,26 @@ class CacheBooks(Protocol):
     def next_holders(self, share: float) -> Iterable[tuple[Holder, Sequence[int]]]:
         """The next ``share`` of all holders, in turn; all have been seen after 1 / share calls."""
 
-    def faults(self, ends: Iterable[CacheNode | None]) -> list[str]:
+    def faults(self, running: Sequence[Request]) -> list[str]:
         """What its counts, locks and structure have wrong, in words. Costs the whole cache."""
 
     def cut(self, doubt: Collection[int]) -> set[int]:
         """Let go of every holder of a page in ``doubt`` and of all that needs it.
 
-        Returns the identities of the ends that are left. Locks and counters are left to ``relock``, pages to the
+        Returns the identities of the nodes that are left. Locks and counters are left to ``relock``, pages to the
         recovery that calls both.
         """
 
-    def relock(self, ends: Iterable[CacheNode | None]) -> None:
+    def relock(self, running: Sequence[Request]) -> None:
         """Count locks, pages and eviction order anew."""
 
 
 class BasePrefixCache(CacheBooks, Protocol):
     """Computed pages that may be used again."""
 
-    def match_prefix(self, req: Request) -> MatchResult:
-        """What ``attach`` would give. Changes nothing: a request turned away by admission asks again.
+    def match_prefix(self, req: Request, limit: int | None = None) -> MatchResult:
+        """What ``attach`` would give, at most ``limit`` pages. Changes nothing: a request turned away by admission asks
+        again.
 
         At least one known token is left to compute.
         """
@@ -78,11 +79,17 @@ class BasePrefixCache(CacheBooks, Protocol):
         ``sent_pages`` is lowered so that the runner learns of it before the copy can be written by anybody else.
         """
 
+    def cache_finished_req(self, req: Request, num_pages: int) -> None:
+        """Keep the first ``num_pages`` pages of a request that has ended well; it is released next."""
+
     def release(self, req: Request) -> None:
         """Unlock what the request shares; those pages stay in the cache."""
 
-    def evict(self, num_pages: int) -> int:
-        """Free up to ``num_pages`` pages, least recently used first; returns how many really became free."""
+    def evict(self, num_pages: int, before: int | None = None) -> int:
+        """Free up to ``num_pages`` pages, least recently used first; returns how many really became free.
+
+        before: only what was last used before that ``tick``.
+        """
 
     def lock_only(self, req: Request) -> int:
         """Shared pages that only this request locks: they become evictable when it leaves."""
@@ -95,14 +102,29 @@ class BasePrefixCache(CacheBooks, Protocol):
     def protected_pages(self) -> int:
         """Locked pages, by the cache's own count."""
 
+    @property
+    def session_held_pages(self) -> int:
+        """Pages kept for sessions, by the cache's own count."""
+
+    @property
+    def soft_pages(self) -> int:
+        """Those of them that ``evict`` can free."""
+
+    @property
+    def tick(self) -> int:
+        """Rises with every release: when something was last used."""
+
 
 class NoCache:
     """``--disable-radix-cache``: every prompt is computed."""
 
     evictable_pages = 0
     protected_pages = 0
+    session_held_pages = 0
+    soft_pages = 0
+    tick = 0
 
-    def match_prefix(self, req: Request) -> MatchResult:
+    def match_prefix(self, req: Request, limit: int | None = None) -> MatchResult:
         """Nothing, always."""
         return MatchResult()
 
@@ -112,10 +134,13 @@ class NoCache:
     def publish(self, req: Request, num_pages: int) -> None:
         """Nothing is kept; the pages stay the request's own."""
 
+    def cache_finished_req(self, req: Request, num_pages: int) -> None:
+        """Nothing is kept."""
+
     def release(self, req: Request) -> None:
         """Nothing was lent."""
 
-    def evict(self, num_pages: int) -> int:
+    def evict(self, num_pages: int, before: int | None = None) -> int:
         """There is nothing to evict."""
         return 0
 
@@ -131,7 +156,7 @@ class NoCache:
         """Nobody."""
         return []
 
-    def faults(self, ends: Iterable[CacheNode | None]) -> list[str]:
+    def faults(self, running: Sequence[Request]) -> list[str]:
         """There is nothing that could be wrong."""
         return []
 
@@ -139,5 +164,5 @@ class NoCache:
         """Requests share nothing, which stays so."""
         return {id(None)}
 
-    def relock(self, ends: Iterable[CacheNode | None]) -> None:
+    def relock(self, running: Sequence[Request]) -> None:
         """There is nothing to lock."""

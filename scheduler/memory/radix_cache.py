@@ -10,13 +10,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .allocator import PageAllocator
 from .ledger import Holder
 from .node import CacheObserver, Node
-from .prefix_cache import CacheNode, MatchResult
+from .prefix_cache import MatchResult
 from .tree_audit import tree_faults
 
 if TYPE_CHECKING:
@@ -31,17 +31,19 @@ class RadixCache:
         self._observer = observer
         self._page_size = allocator.page_size
         self._roots: dict[str, Node] = {}
-        self._tick = 0
+        self.tick = 0
         self._serial = 0
         # Lazy heap of (tick, serial, leaf): an entry counts only while its leaf is still unlocked and unused since.
         self._leaves: list[tuple[int, int, Node]] = []
         self._nodes: deque[Node] = deque()  # all with pages, in the order in which a sweep looks at them
         self.evictable_pages = 0
         self.protected_pages = 0
+        self.session_held_pages = self.soft_pages = 0  # sessions are a wrapper's business
 
-    def match_prefix(self, req: Request) -> MatchResult:
+    def match_prefix(self, req: Request, limit: int | None = None) -> MatchResult:
         """See ``BasePrefixCache``. Token-exact: no hash stands for tokens."""
-        limit = (len(req.known) - 1) // self._page_size  # one token at least must be computed, or nothing is sampled
+        most = (len(req.known) - 1) // self._page_size  # one token at least must be computed, or nothing is sampled
+        limit = most if limit is None else min(limit, most)
         match = MatchResult()
         node = self._roots.get(req.namespace)
         match.node = node
@@ -85,26 +87,31 @@ class RadixCache:
             self._switch_to(node, req)
         req.node = node
 
+    def cache_finished_req(self, req: Request, num_pages: int) -> None:
+        """See ``BasePrefixCache``."""
+        if num_pages > req.num_shared:
+            self.publish(req, num_pages)
+
     def release(self, req: Request) -> None:
         """See ``BasePrefixCache``."""
         node = req.node
         assert isinstance(node, Node)
         req.node = None
-        self._tick += 1
+        self.tick += 1
         walk: Node | None = node
         while walk is not None:
             walk.locks -= 1
-            walk.tick = self._tick
+            walk.tick = self.tick
             if walk.locks == 0:
                 self.protected_pages -= len(walk.pages)
                 self.evictable_pages += len(walk.pages)
             walk = walk.parent
         self._offer(node)
 
-    def evict(self, num_pages: int) -> int:
+    def evict(self, num_pages: int, before: int | None = None) -> int:
         """See ``BasePrefixCache``."""
         freed = 0
-        while freed < num_pages and self._leaves:
+        while freed < num_pages and self._leaves and (before is None or self._leaves[0][0] < before):
             tick, _, leaf = heapq.heappop(self._leaves)
             if tick != leaf.tick or leaf.locks or leaf.children or not leaf.pages:
                 continue  # used, locked or grown since it was offered: a newer entry stands for it
@@ -144,8 +151,9 @@ class RadixCache:
                 seen.append((node, node.pages))
         return seen
 
-    def faults(self, ends: Iterable[CacheNode | None]) -> list[str]:
+    def faults(self, running: Sequence[Request]) -> list[str]:
         """See ``CacheBooks``."""
+        ends = [req.node for req in running]
         return tree_faults(list(self.walk()), self.evictable_pages, self.protected_pages, ends)
 
     def cut(self, doubt: Collection[int]) -> set[int]:
@@ -159,7 +167,7 @@ class RadixCache:
             self._observer.rebuilt(left)
         return {id(node) for node in [*left, *self._roots.values()]}
 
-    def relock(self, ends: Iterable[CacheNode | None]) -> None:
+    def relock(self, running: Sequence[Request]) -> None:
         """See ``CacheBooks``."""
         nodes = list(self.walk())
         for node in [*nodes, *self._roots.values()]:
@@ -167,9 +175,9 @@ class RadixCache:
         self.evictable_pages, self.protected_pages = sum(len(node.pages) for node in nodes), 0
         self._nodes = deque(nodes)
         self._leaves = []
-        for end in ends:
-            assert isinstance(end, Node)
-            self._lock_path(end)
+        for req in running:
+            assert isinstance(req.node, Node)
+            self._lock_path(req.node)
         for node in nodes:
             self._offer(node)
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ebbtide.messages import AbortReq, GenerateReq, PressureEvent, PressureUsage, SamplingParams, TokenItem, ToScheduler
+from ebbtide.messages import (
+    AbortReq,
+    GenerateReq,
+    PressureEvent,
+    PressureUsage,
+    Reply,
+    SamplingParams,
+    TokenItem,
+    ToScheduler,
+)
 from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.invariant_checker import InvariantChecker
@@ -14,6 +23,8 @@ from ebbtide.scheduler.memory.node import CacheObserver
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import BasePrefixCache, NoCache
 from ebbtide.scheduler.memory.radix_cache import RadixCache
+from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
+from ebbtide.scheduler.session_controller import SessionLimits
 from ebbtide.scheduler.state import Limits
 
 MAX_TURNS = 30_000
@@ -29,6 +40,7 @@ class Outcome:
     finish: str | None = None
     aborts: list[AbortReq] = field(default_factory=list)
     cached_tokens: int = 0
+    prompt_tokens: int = 0
     ends: int = 0
     pressure: PressureUsage | None = None
 
@@ -52,6 +64,9 @@ class Shape:
     memory_check: str = "strict"
     context_length: int = 4096
     conservativeness: float = 1.0
+    sessions: bool = False
+    max_sessions: int = 1000
+    session_timeout: float = 1e9
 
 
 class World:
@@ -66,6 +81,8 @@ class World:
         self._freed: list[int] = []
         self.allocator = PageAllocator(shape.num_pages, shape.page_size, on_free=self._freed.extend)
         cache: BasePrefixCache = RadixCache(self.allocator, observer) if shape.cache else NoCache()
+        if shape.sessions:
+            cache = SessionAwareCache(cache, self.allocator)
         self.pool = Pool(self.allocator, cache)
         limits = Limits(
             num_rows=shape.num_rows,
@@ -78,6 +95,7 @@ class World:
             test_retract_interval=shape.retract_interval,
             max_queued_requests=shape.max_queued,
             memory_check=shape.memory_check,
+            sessions=SessionLimits(shape.max_sessions, shape.session_timeout),
         )
         self.scheduler = Scheduler(self.pool, self.runner.info, limits)
         self.checker = InvariantChecker(self.scheduler.state)
@@ -85,6 +103,7 @@ class World:
         self.prompts: dict[str, int] = {}  # prompt lengths, for loads that keep them
         self.events: list[PressureEvent] = []
         self.items: list[TokenItem] = []
+        self.replies: dict[str, Reply] = {}
         self.steps = 0
         self.peak_pages = 0  # most pages that running requests held at once
         self.turns = 0
@@ -144,6 +163,7 @@ class World:
         for item in output.items:
             self._take(item)
         self.events += output.events
+        self.replies |= {reply.call: reply for reply in output.replies}
         for abort in output.aborts:
             self.outcomes.setdefault(abort.rid, Outcome()).aborts.append(abort)
 
@@ -179,6 +199,7 @@ class World:
         outcome.logprobs += item.logprobs or []
         if item.start is not None:
             outcome.cached_tokens = item.start.cached_tokens
+            outcome.prompt_tokens = item.start.prompt_tokens
         if item.finish is not None:
             outcome.finish = item.finish
             outcome.ends += 1
