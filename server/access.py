@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from ebbtide.config import AccessConfig
 from ebbtide.tokenizer_mgr.answer import Order
 
@@ -18,9 +20,13 @@ class Access:
     keys: Keys = field(default_factory=Keys)
 
     def granted(self, order: Order, caller: Caller, max_priority: int) -> Order:
-        """``order`` as the sender may have it: its priority at most ``max_priority`` unless the sender is the admin."""
+        """``order`` as the sender may have it: its priority at most ``max_priority`` unless the sender is the admin.
+
+        A session is looked for among the sender's own.
+        """
         priority = order.priority if caller.is_admin else min(order.priority, max_priority)
-        return replace(order, priority=priority, namespace=self.namespace(order.namespace, caller))
+        session = None if order.session is None else structs.replace(order.session, owner=caller.owner)
+        return replace(order, priority=priority, namespace=self.namespace(order.namespace, caller), session=session)
 
     def namespace(self, asked: str, caller: Caller) -> str:
         """The part of the prefix cache that the sender may use; the tag keeps keys apart from salts and other names."""

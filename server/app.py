@@ -24,6 +24,7 @@ from .models import ModelRoutes
 from .openai_chat import ChatRoute
 from .openai_completions import CompletionRoute
 from .pressure import PressureRoute
+from .sessions import CloseSession, NewSession, OpenSession, SessionRoutes
 from .state import AppState
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -42,7 +43,7 @@ class Route:
 
 def routes(state: AppState) -> list[Route]:
     """Everything that can be asked. A new endpoint is one file and one line here."""
-    models, health = ModelRoutes(state), HealthRoutes(state.liveness)
+    models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
     return [
         Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
         Route("POST", "/v1/completions", CompletionRoute(state).create, CompletionBody),
@@ -51,6 +52,12 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/health", health.health),
         Route("GET", "/ready", health.ready),
         Route("GET", "/metrics", state.metrics.route),
+        Route("POST", "/v1/sessions", sessions.create, NewSession),
+        Route("GET", "/v1/sessions", sessions.every),
+        Route("GET", "/v1/sessions/{session_id}", sessions.one),
+        Route("DELETE", "/v1/sessions/{session_id}", sessions.close),
+        Route("POST", "/open_session", sessions.open_as_sglang, OpenSession),
+        Route("POST", "/close_session", sessions.close_as_sglang, CloseSession),
         Route("GET", "/pressure", PressureRoute(state.pressure, state.metrics).show),
     ]
 

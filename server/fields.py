@@ -12,6 +12,8 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import SamplingParams, TextParams
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
+from .session_fields import SessionParams
+
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 4096
 MAX_CHOICES = 1024  # n × prompts of one request
@@ -57,6 +59,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    session_id: str | None = None
+    session_params: SessionParams | None = None
 
 
 class TextPart(msgspec.Struct):
@@ -100,9 +104,8 @@ class CompletionBody(GenerationFields, kw_only=True):
 ELSEWHERE = ("stop_regex", "bad_words", "allowed_token_ids", "logprob_token_ids", "prompt_logprobs", "use_beam_search")
 CONSTRAINTS = ("regex", "ebnf", "grammar", "json_schema", "structured_outputs", "structural_tag")
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend")
-SESSIONS = ("session_id", "session_params", "lora_path")
 TOKENS_OUT = ("return_token_ids", "return_tokens_as_token_ids")
-UNSUPPORTED = (*ELSEWHERE, *CONSTRAINTS, *GUIDED, *SESSIONS, *TOKENS_OUT, "chat_template")
+UNSUPPORTED = (*ELSEWHERE, *CONSTRAINTS, *GUIDED, "lora_path", *TOKENS_OUT, "chat_template")
 CHAT_UNSUPPORTED = (*UNSUPPORTED, "tools", "functions", "function_call", "audio", "echo")
 COMPLETION_UNSUPPORTED = (*UNSUPPORTED, "echo", "suffix", "best_of")
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ebbtide.errors import Rejected
+from ebbtide.messages import SessionTurn
 from ebbtide.tokenizer_mgr.answer import Order
+from ebbtide.tokenizer_mgr.prompts import PromptReader
+from ebbtide.tokenizer_mgr.turns import Turn
 
 from . import fields
 from .chat_prompt import chat_prompt
 from .chat_shape import ChatShape
 from .fields import ChatBody
 from .generation import Api, Work, generate
+from .session_fields import check_one_choice, session_turn
 from .state import AppState
 
 
@@ -36,18 +41,32 @@ async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
     logprobs = _num_logprobs(body)
     # Every field is looked at once before the costly part, and again with the true limit after it.
     fields.sampling_params(body, reader, max_tokens=2**31, logprobs=logprobs)
-    prompt = await reader.chat(chat_prompt(body))
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    max_tokens = reader.max_tokens(len(prompt), wanted)
+    turn, session = await _read(reader, body, context_limit=wanted is None)
+    max_tokens = reader.max_tokens(turn.shortest, wanted)
     order = Order(
-        prompts=[prompt],
+        prompts=[turn.prompt],
         sampling=[fields.sampling_params(body, reader, max_tokens=max_tokens, logprobs=logprobs)],
         text=text,
         n=body.n or 1,
         priority=body.priority or 0,
         namespace=fields.namespace(body),
+        session=session,
     )
     return Work(order, ChatShape(request_id, state.model_name, body, order))
+
+
+async def _read(reader: PromptReader, body: ChatBody, *, context_limit: bool) -> tuple[Turn, SessionTurn | None]:
+    """The messages as tokens, and the session that they go on with, if they do."""
+    chat, session = chat_prompt(body), session_turn(body)
+    if session is None:
+        return Turn(await reader.chat(chat), []), None
+    check_one_choice(1, body.n or 1)
+    turn = await reader.chat_turn(chat)
+    told = structs.replace(
+        session, continuation=turn.continuation, head=turn.head, refusal=turn.refusal, context_limit=context_limit
+    )
+    return turn, told
 
 
 def _num_logprobs(body: ChatBody) -> int | None:

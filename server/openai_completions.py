@@ -6,10 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ebbtide.errors import Rejected
+from ebbtide.messages import SessionTurn
 from ebbtide.tokenizer_mgr.answer import Delta, Order
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
@@ -17,6 +19,7 @@ from . import fields
 from .fields import CompletionBody
 from .generation import Api, Work, generate, stop_reason
 from .logprobs import CompletionLogprobs
+from .session_fields import check_one_choice, session_turn
 from .state import AppState
 from .usage import UsageCount
 
@@ -42,6 +45,7 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
     n = body.n or 1
     fields.check_num_choices(len(listed), n)
     fields.sampling_params(body, reader, max_tokens=2**31, logprobs=body.logprobs)
+    session = await _session(reader, body, listed)
     prompts = [await _read(reader, prompt) for prompt in listed]
     sampling = []
     for prompt in prompts:
@@ -54,6 +58,7 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
         n=n,
         priority=body.priority or 0,
         namespace=fields.namespace(body),
+        session=session,
     )
     return Work(order, _CompletionShape(request_id, state.model_name, body, order))
 
@@ -135,6 +140,16 @@ def _listed(prompt: str | list[Any]) -> list[str | list[Any]]:
     if not all(listed):
         raise Rejected("'prompt' is empty, or has an empty entry.", param="prompt")
     return listed
+
+
+async def _session(reader: PromptReader, body: CompletionBody, listed: list[str | list[Any]]) -> SessionTurn | None:
+    """The session that the prompt goes on with, if it does. Raises Rejected."""
+    session = session_turn(body)
+    if session is None:
+        return None
+    check_one_choice(len(listed), body.n or 1)
+    continuation = await reader.continuation(listed[0])
+    return structs.replace(session, continuation=continuation, context_limit=body.max_tokens is None)
 
 
 async def _read(reader: PromptReader, prompt: str | list[Any]) -> list[int]:

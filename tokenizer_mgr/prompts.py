@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from ebbtide.errors import Rejected
@@ -48,14 +49,20 @@ class PromptReader:
         self._check_size(sum(map(_num_bytes, chat.messages)), "messages")
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, chat)
 
-    async def text(self, text: str, *, continues: bool = False) -> list[int]:
-        """Token ids of a raw prompt, or of what follows earlier text. Raises Rejected."""
-        self._check_size(_num_bytes(text), "prompt")
-        return await self._in_thread(lambda: self._tokenizer.encode(text, add_special_tokens=not continues), "prompt")
+    async def text(self, text: str) -> list[int]:
+        """Token ids of a raw prompt. Raises Rejected."""
+        return await self._text(text, add_special_tokens=True)
 
-    def without_bos(self, ids: list[int]) -> list[int]:
-        """Ids that follow earlier ones: without the beginning-of-text mark that this tokenizer writes itself."""
-        return ids[1:] if ids[:1] == _beginning(self._tokenizer) else ids
+    async def continuation(self, prompt: str | list[Any]) -> list[int]:
+        """Token ids of a raw prompt, text or ids, that follows an earlier one: no mark for the beginning of a text.
+
+        Raises Rejected.
+        """
+        if isinstance(prompt, str):
+            return await self._text(prompt, add_special_tokens=False)
+        ids = self.checked_ids(prompt, "prompt")
+        ids = ids[1:] if ids[:1] == _beginning(self._tokenizer) else ids
+        return _not_empty(ids, "prompt")
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
         """A client's own token ids, each of them in the vocabulary. Raises Rejected."""
@@ -94,10 +101,12 @@ class PromptReader:
         self._pool.shutdown()
 
     async def _in_thread(self, encode: Callable[[], list[int]], param: str) -> list[int]:
-        ids = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
-        if not ids:
-            raise Rejected(f"'{param}' is empty: there is nothing to continue.", param=param)
-        return ids
+        return _not_empty(await asyncio.get_running_loop().run_in_executor(self._pool, encode), param)
+
+    async def _text(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self._check_size(_num_bytes(text), "prompt")
+        encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return await self._in_thread(encode, "prompt")
 
     def _check_size(self, num_bytes: int, param: str) -> None:
         # No text of this many bytes has so few tokens that they fit, so it is not worth tokenising.
@@ -107,6 +116,12 @@ class PromptReader:
                 f" {self._info.context_length} tokens can hold.",
                 param,
             )
+
+
+def _not_empty(ids: list[int], param: str) -> list[int]:
+    if not ids:
+        raise Rejected(f"'{param}' is empty: there is nothing to continue.", param=param)
+    return ids
 
 
 def _beginning(tokenizer: TextTokenizer) -> list[int]:

@@ -19,9 +19,9 @@ class Turn:
     refusal: str = ""
 
     @property
-    def longest(self) -> int:
-        """Tokens that the messages have at most."""
-        return max(len(self.prompt), len(self.continuation))
+    def shortest(self) -> int:
+        """Tokens that the messages have at least."""
+        return min(len(ids) for ids in (self.prompt, self.continuation) if ids)
 
 
 def encode_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> Turn:

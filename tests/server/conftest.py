@@ -17,6 +17,7 @@ from ebbtide.messages import (
     AbortReq,
     FinishReq,
     GenerateReq,
+    Reply,
     RunnerInfo,
     TextAlternative,
     TextBatch,
@@ -49,6 +50,7 @@ class ScriptedEngine:
     """Scheduler, runner and detokenizer in one: every choice gets ``reply`` one byte at a time, then ``finish``.
 
     held: requests are only recorded; the test emits what it wants. answer: replaces the script for a request.
+    on_call: the answer to anything else that is asked.
     """
 
     reply: str = "Hello!"
@@ -56,7 +58,9 @@ class ScriptedEngine:
     held: bool = False
     full: bool = False
     answer: Callable[[GenerateReq], None] | None = None
+    on_call: Callable[[ToScheduler], Reply] | None = None
     manager: TokenizerManager | None = None
+    desk: Calls | None = None
     requests: list[GenerateReq] = field(default_factory=list)
     aborts: list[AbortReq] = field(default_factory=list)
     finishes: list[FinishReq] = field(default_factory=list)
@@ -76,6 +80,10 @@ class ScriptedEngine:
                 self.aborts.append(message)
             case FinishReq():
                 self.finishes.append(message)
+            case _:
+                assert self.desk is not None
+                assert self.on_call is not None
+                asyncio.get_running_loop().call_soon(self.desk.take, self.on_call(message))
         self.heard.set()
         return True
 
@@ -134,7 +142,7 @@ class World:
 def build_state(engine: ScriptedEngine, config: ServerConfig, **more: object) -> AppState:
     metrics = FrontMetrics("sim")
     manager = TokenizerManager(engine, metrics, time.monotonic)
-    engine.manager = manager
+    engine.manager, engine.desk = manager, Calls(engine)
     liveness = Liveness(time.monotonic)
     liveness.started()
     metrics.gauge("open_http_requests", lambda: manager.num_open)
@@ -143,7 +151,7 @@ def build_state(engine: ScriptedEngine, config: ServerConfig, **more: object) ->
         model_name="org/sim",
         info=INFO,
         manager=manager,
-        calls=Calls(engine),
+        calls=engine.desk,
         prompts=PromptReader(SimTokenizer(), INFO),
         metrics=metrics,
         liveness=liveness,

@@ -37,7 +37,7 @@ async def world(engine, config: ServerConfig, access: AccessConfig):
 
 
 def concrete(route: Route) -> str:
-    return route.path.replace("{model_id:path}", "org/sim")
+    return route.path.replace("{model_id:path}", "org/sim").replace("{session_id}", "s")
 
 
 async def test_every_route_but_the_probes_needs_a_key(world) -> None:

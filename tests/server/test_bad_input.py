@@ -59,7 +59,7 @@ def check_refused(reply: Any, param: str | None = None, *, status: int = 400) ->
         ("response_format", [{"type": "json_object"}, {"type": "json_schema"}, "text"]),
         ("guided_json", [{}, {"type": "object"}]),
         ("regex", ["(unclosed"]),
-        ("session_id", ["s"]),
+        ("session_id", [5, ["s"]]),
         ("prompt_logprobs", [1]),
     ],
 )

@@ -110,7 +110,7 @@ async def test_a_turn_comes_as_a_first_and_as_a_later_one(reader: PromptReader) 
     turn = await reader.chat_turn(ChatPrompt([{"role": "user", "content": "x"}]))
     assert turn.prompt == [SIM_USER, ord("x"), SIM_EOS, SIM_ASSISTANT]
     assert turn.continuation == [SIM_EOS, *turn.prompt]
-    assert (turn.head, turn.refusal, turn.longest) == (1, "", 5)
+    assert (turn.head, turn.refusal, turn.shortest) == (1, "", 4)
 
 
 async def test_a_turn_that_can_only_be_the_first_says_why(reader: PromptReader) -> None:
@@ -137,8 +137,10 @@ class WithMarks(SimTokenizer):
 
 async def test_what_follows_has_no_mark_for_the_beginning(reader: PromptReader) -> None:
     marking = PromptReader(WithMarks(), INFO)
-    assert await marking.text("ab", continues=True) == [ord("a"), ord("b")]
-    assert marking.without_bos([1, 5, 1]) == [5, 1]
-    assert marking.without_bos([5]) == [5]
-    assert reader.without_bos([1, 5]) == [1, 5], "this tokenizer writes none, so 1 is the client's own"
+    assert await marking.continuation("ab") == [ord("a"), ord("b")]
+    assert await marking.continuation([1, 5, 1]) == [5, 1]
+    assert await marking.continuation([5]) == [5]
+    assert await reader.continuation([1, 5]) == [1, 5], "this tokenizer writes none, so 1 is the client's own"
+    with pytest.raises(Rejected, match="empty"):
+        await marking.continuation([1])
     marking.close()
