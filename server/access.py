@@ -26,7 +26,8 @@ class Access:
         """
         priority = order.priority if caller.is_admin else min(order.priority, max_priority)
         session = None if order.session is None else structs.replace(order.session, owner=caller.owner)
-        return replace(order, priority=priority, namespace=self.namespace(order.namespace, caller), session=session)
+        namespace = self.namespace(order.namespace, caller)
+        return replace(order, priority=priority, namespace=namespace, session=session, owner=caller.owner)
 
     def namespace(self, asked: str, caller: Caller) -> str:
         """The part of the prefix cache that the sender may use; the tag keeps keys apart from salts and other names."""

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from ebbtide import __version__
 
+from .aborting import AbortBody, AbortRoute
 from .auth import KeyCheck, require_control
 from .browsers import UnderPath, for_browsers
 from .error_replies import install_error_replies
@@ -58,6 +59,7 @@ def routes(state: AppState) -> list[Route]:
         Route("DELETE", "/v1/sessions/{session_id}", sessions.close),
         Route("POST", "/open_session", sessions.open_as_sglang, OpenSession),
         Route("POST", "/close_session", sessions.close_as_sglang, CloseSession),
+        Route("POST", "/abort_request", AbortRoute(state).abort, AbortBody),
         Route("GET", "/pressure", PressureRoute(state.pressure, state.metrics).show),
     ]
 

@@ -61,6 +61,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     session_id: str | None = None
     session_params: SessionParams | None = None
+    rid: str | None = None
+    request_id: str | None = None
 
 
 class TextPart(msgspec.Struct):

@@ -6,7 +6,7 @@ Knows no API's fields: a route brings its body type, and a function from a body 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -16,7 +16,7 @@ from ebbtide.tokenizer_mgr.answer import Delta, Order
 
 from . import fields
 from .fields import GenerationFields
-from .layers import REQUEST_ID
+from .layers import take_ids
 from .replies import ChunkWriter, EventStream, WholeReply
 from .state import AppState
 from .strict_json import convert, read_object
@@ -58,9 +58,9 @@ async def generate(request: Request, state: AppState, api: Api[B]) -> Response:
     state.note_ignored(raw, (*api.body.__struct_fields__, *api.unsupported, *fields.CHECKED_APART))
     state.check_model(body.model)
     fields.check_stream(body)
-    request_id = request.scope[REQUEST_ID]
-    work = await api.prepare(state, body, request_id)
-    answer = state.submit(work.order, request, received_s)
+    ids = take_ids(request.scope, (body.rid, body.request_id))
+    work = await api.prepare(state, body, ids[0])
+    answer = state.submit(replace(work.order, ids=ids), request, received_s)
     if body.stream:
         return EventStream(answer, work.shape, state.config.keep_alive_s)
     return WholeReply(answer, work.shape.whole)

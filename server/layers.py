@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,7 +16,9 @@ from ebbtide.errors import Rejected
 log = logging.getLogger(__name__)
 
 REQUEST_ID = "ebbtide.request_id"  # the key in the ASGI scope
+NAMED = "ebbtide.named_by_header"  # another: whether the id is the client's own
 GOOD_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
+TRACE = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 
 
 class RequestIds:
@@ -29,22 +32,40 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         wanted = Headers(scope=scope).get("x-request-id", "")
-        request_id = wanted if GOOD_ID.fullmatch(wanted) else secrets.token_hex(16)
-        scope[REQUEST_ID] = request_id
-
+        scope[NAMED] = GOOD_ID.fullmatch(wanted) is not None
+        scope[REQUEST_ID] = wanted if scope[NAMED] else secrets.token_hex(16)
+        started = time.monotonic()
         status = 0
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = scope[REQUEST_ID]
+                headers["openai-processing-ms"] = str(round((time.monotonic() - started) * 1000))
             await send(message)
 
-        started = time.monotonic()
         await self._app(scope, receive, send_with_id)
-        what = (request_id, scope["method"], scope["path"], status, time.monotonic() - started)
-        log.debug("request %s: %s %s was answered with %d within %.3f s", *what, extra={"rid": request_id})
+        request_id = scope[REQUEST_ID]
+        what = (request_id, _trace(scope), scope["method"], scope["path"], status, time.monotonic() - started)
+        log.debug("request %s%s: %s %s was answered with %d within %.3f s", *what, extra={"rid": request_id})
+
+
+def take_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, ...]:
+    """Every id by which the client may name this request later: the well-formed ones of ``wanted``, from its body, and
+    the one on its answer, which is the body's when the header brought none.
+    """
+    named = [name for name in wanted if name is not None and GOOD_ID.fullmatch(name)]
+    if named and not scope[NAMED]:
+        scope[REQUEST_ID] = named[0]
+    return (scope[REQUEST_ID], *named)
+
+
+def _trace(scope: Scope) -> str:
+    """The W3C trace that a request belongs to, for the log."""
+    found = TRACE.fullmatch(Headers(scope=scope).get("traceparent", ""))
+    return f" of trace {found['trace']}" if found else ""
 
 
 class BodyLimit:

@@ -12,7 +12,10 @@ from ebbtide.messages import PressureUsage, SamplingParams, SessionTurn, TextIte
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """All generations of one HTTP request: ``n`` choices of each prompt. Prompts and sampling run in parallel."""
+    """All generations of one HTTP request: ``n`` choices of each prompt. Prompts and sampling run in parallel.
+
+    ids: under which its client knows it. owner: who may end it by such an id.
+    """
 
     prompts: list[list[int]]
     sampling: list[SamplingParams]
@@ -21,6 +24,8 @@ class Order:
     priority: int = 0
     namespace: str = ""
     session: SessionTurn | None = None
+    ids: tuple[str, ...] = ()
+    owner: str = ""
 
     @property
     def num_choices(self) -> int:
@@ -65,8 +70,9 @@ class Answer:
     Unread text is joined per choice, so a slow reader costs the text itself and no queue.
     """
 
-    def __init__(self, rids: list[str], received_s: float, on_close: Callable[[Answer], None]) -> None:
+    def __init__(self, rids: list[str], received_s: float, on_close: Callable[[Answer], None], owner: str = "") -> None:
         self.rids = rids
+        self.owner = owner
         self.received_s = received_s
         self.had_token = False
         self._on_close = on_close

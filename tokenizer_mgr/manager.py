@@ -15,6 +15,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToScheduler
 
 from .answer import Answer, Order
+from .client_ids import ClientIds
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class TokenizerManager:
         self.clock = clock
         self._choices: dict[str, _Choice] = {}
         self._answers: dict[int, Answer] = {}
+        self._client_ids = ClientIds()
 
     @property
     def num_open(self) -> int:
@@ -86,8 +88,9 @@ class TokenizerManager:
         """
         stem = secrets.token_hex(10)  # ours, so two requests of one client id never meet
         rids = [f"{stem}-{index}" for index in range(order.num_choices)]
-        answer = Answer(rids, received_s, self._close)
+        answer = Answer(rids, received_s, self._close, order.owner)
         self._answers[id(answer)] = answer
+        self._client_ids.add(answer, (*order.ids, *rids))
         for index, rid in enumerate(rids):
             self._choices[rid] = _Choice(answer, index)
         for prompt_index, prompt in enumerate(order.prompts):
@@ -116,6 +119,18 @@ class TokenizerManager:
                     self._take_text(item)
             case AbortReq():
                 self._take_abort(message)
+
+    def abort(self, name: str | None, error: Rejected, *, owner: str | None) -> int:
+        """End every open request that its client, or the engine, knows as ``name``; None ends all. How many there were.
+
+        owner: only this owner's; None: anybody's. The readers get ``error`` after the text that came before it.
+        """
+        answers = list(self._answers.values()) if name is None else self._client_ids.find(name)
+        ended = [answer for answer in answers if not answer.settled and owner in (None, answer.owner)]
+        for answer in ended:
+            answer.fail(error)
+            self._abandon(answer, reason="aborted")
+        return len(ended)
 
     def fail_all(self, error: Rejected) -> None:
         """Every request whose outcome is open ends with ``error`` now; nothing more is waited for."""
@@ -164,6 +179,7 @@ class TokenizerManager:
 
     def _close(self, answer: Answer) -> None:
         self._answers.pop(id(answer), None)
+        self._client_ids.remove(answer)
         self._abandon(answer, reason="client")
 
     def _abandon(self, answer: Answer, *, reason: str) -> None:

@@ -101,6 +101,20 @@ async def test_the_debug_log_follows_a_request_and_has_nothing_of_its_prompt(wor
     assert "hidden" not in caplog.text
 
 
+async def test_the_debug_log_names_the_trace_of_a_request(world, caplog) -> None:
+    caplog.set_level(logging.DEBUG, logger="ebbtide")
+    for parent in ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "forged\tERROR", "00-short-1-1"):
+        await world.client.get("/health", headers={"x-request-id": "mine", "traceparent": parent})
+    lines = [record.getMessage() for record in caplog.records if record.__dict__.get("rid") == "mine"]
+    assert lines[0].startswith("request mine of trace 4bf92f3577b34da6a3ce929d0e0e4736: GET /health")
+    assert all(line.startswith("request mine: GET") for line in lines[1:])
+
+
+async def test_answers_say_how_long_their_making_took(world) -> None:
+    for path in ("/health", "/nothing", "/v1/models"):
+        assert int((await world.client.get(path)).headers["openai-processing-ms"]) >= 0
+
+
 async def test_models_are_listed_and_found_by_an_id_with_slashes(world) -> None:
     listed = (await world.client.get("/v1/models")).json()
     assert listed["object"] == "list"
