@@ -8,18 +8,21 @@ from typing import Any
 from ebbtide.tokenizer_mgr.answer import Delta, Order
 
 from .fields import ChatBody
+from .fragments import Fragment, Kind
 from .generation import stop_reason
 from .logprobs import chat_logprobs
+from .reading import Readers, Reading, ReadingPlan, joined_calls
 from .usage import UsageCount
 
 
 class ChatShape:
     """One answer in the shape of the chat API, whole or in chunks."""
 
-    def __init__(self, request_id: str, model: str, body: ChatBody, order: Order) -> None:
-        self._head = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
+    def __init__(self, head: dict[str, Any], body: ChatBody, order: Order, plan: ReadingPlan) -> None:
+        self._head = head
         self._n = order.n
         self._logprobs = bool(body.logprobs)
+        self._readers = Readers(plan)
         self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
         options = body.stream_options
         self._final_usage = bool(options and options.include_usage)
@@ -30,13 +33,13 @@ class ChatShape:
         """The answer of a request without stream."""
         choices = []
         for delta in deltas:
-            self._usage.see(delta)
+            reading = self._read(delta)
             choices.append(
                 {
                     "index": delta.index,
-                    "message": {"role": "assistant", "content": delta.text, "refusal": None},
+                    "message": _message(reading),
                     "logprobs": chat_logprobs(delta.logprobs) if self._logprobs else None,
-                    "finish_reason": delta.finish,
+                    "finish_reason": reading.finish,
                     "stop_reason": stop_reason(delta, self._named_stops),
                 }
             )
@@ -47,15 +50,18 @@ class ChatShape:
         return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """Text, then the finish reason in a chunk of its own."""
-        self._usage.see(delta)
-        chunks = []
-        shows_logprobs = self._logprobs and bool(delta.logprobs)
-        if delta.text or shows_logprobs:
-            logprobs = chat_logprobs(delta.logprobs) if shows_logprobs else None
-            chunks.append(self._chunk(delta.index, {"content": delta.text}, logprobs=logprobs))
-        if delta.finish is not None:
-            last = self._chunk(delta.index, {}, finish=delta.finish)
+        """What came, a chunk for each kind of it, then the finish reason in a chunk of its own.
+
+        Log-probabilities go with the first chunk; when all text is held back, one without text carries them.
+        """
+        reading = self._read(delta)
+        parts = [_delta(fragment) for fragment in reading.fragments]
+        logprobs = chat_logprobs(delta.logprobs) if self._logprobs and delta.logprobs else None
+        if logprobs is not None and not parts:
+            parts = [_reasoning("") if reading.kind is Kind.REASONING else {"content": ""}]
+        chunks = [self._chunk(delta.index, part, logprobs=None if at else logprobs) for at, part in enumerate(parts)]
+        if reading.finish is not None:
+            last = self._chunk(delta.index, {}, finish=reading.finish)
             last["choices"][0]["stop_reason"] = stop_reason(delta, self._named_stops)
             chunks.append(last)
         return chunks
@@ -66,6 +72,11 @@ class ChatShape:
             return []
         return [{**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage.report()}]
 
+    def _read(self, delta: Delta) -> Reading:
+        reading = self._readers.read(delta)
+        self._usage.see(delta, reading.reasoning_tokens)
+        return reading
+
     def _chunk(
         self, index: int, delta: dict[str, Any], *, finish: str | None = None, logprobs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
@@ -74,3 +85,40 @@ class ChatShape:
         if self._running_usage:
             chunk["usage"] = self._usage.report()
         return chunk
+
+
+def chat_head(request_id: str, model: str) -> dict[str, Any]:
+    """What every object of an answer says first."""
+    return {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
+
+
+def _message(reading: Reading) -> dict[str, Any]:
+    """The assistant's message. Content is null only beside calls."""
+    text, reasoning = reading.joined(Kind.TEXT), reading.joined(Kind.REASONING)
+    calls = joined_calls(reading.fragments)
+    message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
+    if reasoning:
+        message |= _reasoning(reasoning)
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return message
+
+
+def _delta(fragment: Fragment) -> dict[str, Any]:
+    """A fragment as the ``delta`` of a chunk: a call's id, type and name only once, for clients join what repeats."""
+    if fragment.kind is Kind.TEXT:
+        return {"content": fragment.text}
+    if fragment.kind is Kind.REASONING:
+        return _reasoning(fragment.text)
+    if fragment.name is None:
+        return {"tool_calls": [{"index": fragment.call, "function": {"arguments": fragment.text}}]}
+    function = {"name": fragment.name, "arguments": ""}
+    return {"tool_calls": [{"index": fragment.call, "id": fragment.id, "type": "function", "function": function}]}
+
+
+def _reasoning(text: str) -> dict[str, Any]:
+    """Under both names that clients know."""
+    return {"reasoning_content": text, "reasoning": text}

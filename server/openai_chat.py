@@ -16,9 +16,10 @@ from ebbtide.tokenizer_mgr.turns import Turn
 
 from . import fields
 from .chat_prompt import chat_prompt
-from .chat_shape import ChatShape
+from .chat_shape import ChatShape, chat_head
 from .fields import ChatBody
 from .generation import Api, Work, generate
+from .reading import ReadingPlan
 from .session_fields import check_one_choice, session_turn
 from .state import AppState
 
@@ -53,7 +54,7 @@ async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
         namespace=fields.namespace(body),
         session=session,
     )
-    return Work(order, ChatShape(request_id, state.model_name, body, order))
+    return Work(order, ChatShape(chat_head(request_id, state.model_name), body, order, ReadingPlan()))
 
 
 async def _read(reader: PromptReader, body: ChatBody, *, context_limit: bool) -> tuple[Turn, SessionTurn | None]:

@@ -16,10 +16,13 @@ class UsageCount:
         self._n = n
         self._output_tokens: dict[int, int] = {}
         self._cached_tokens: dict[int, int] = {}
+        self._reasoning_tokens: dict[int, int] = {}
         self._pressure: dict[int, PressureUsage] = {}
 
-    def see(self, delta: Delta) -> None:
-        """Take over a delta's totals."""
+    def see(self, delta: Delta, reasoning_tokens: int | None = None) -> None:
+        """Take over a delta's totals. reasoning_tokens: its choice's total; None for a model without reasoning."""
+        if reasoning_tokens is not None:
+            self._reasoning_tokens[delta.index] = reasoning_tokens
         self._output_tokens[delta.index] = delta.num_output_tokens
         # Choices 2…n find the prompt that the first one computed; that is no hit on earlier work.
         if delta.cached_tokens is not None and delta.index % self._n == 0:
@@ -39,6 +42,8 @@ class UsageCount:
             "total_tokens": prompt_tokens + output_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(self._cached_tokens.values())},
         }
+        if self._reasoning_tokens:
+            usage["completion_tokens_details"] = {"reasoning_tokens": sum(self._reasoning_tokens.values())}
         if self._pressure:
             costs = self._pressure.values()
             usage["ebbtide"] = {

@@ -1,0 +1,123 @@
+"""The families of tool calls that can be read. A new one is a line here, and a file if it is unlike the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from .marked_calls import CallForm, marked_calls
+from .pythonic import pythonic_calls
+from .scan import Scan, Steps
+from .xml_calls import XmlForm, xml_calls
+
+Schemas = Mapping[str, Mapping[str, Any]]  # function name → JSON schema of its arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """One family. signs: texts of which a chat template that writes such calls contains one.
+
+    markers: what the family's tokenizers may have as control tokens; they must reach the reader.
+    """
+
+    signs: tuple[str, ...]
+    markers: tuple[str, ...]
+    read: Callable[[Scan, Schemas], Steps[None]]
+
+
+HERMES = CallForm(opens=("<tool_call>",), closes=("</tool_call>",))
+LLAMA3 = CallForm(opens=("<|python_tag|>",), bare=True)
+MISTRAL = CallForm(
+    opens=("[TOOL_CALLS]",),
+    head=re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*"),
+)
+DEEPSEEK = CallForm(
+    opens=("<｜tool▁call▁begin｜>",),
+    skips=("<｜tool▁calls▁begin｜>",),
+    closes=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "```"),
+    head=re.compile(r"\s*(?:function<｜tool▁sep｜>([A-Za-z0-9_-]+)\s*```json|([A-Za-z0-9_-]+)<｜tool▁sep｜>)\s*"),
+)
+KIMI = CallForm(
+    opens=("<|tool_call_begin|>",),
+    skips=("<|tool_calls_section_begin|>",),
+    closes=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+    head=re.compile(r"\s*(?:functions\.)?([A-Za-z0-9_-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"),
+)
+JAMBA = CallForm(opens=("<tool_calls>",), closes=("</tool_calls>",))
+GRANITE = CallForm(opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>",))
+PHI4 = CallForm(opens=("functools",))
+QWEN3_CODER = XmlForm(
+    opens="<function=",
+    name_closes=">",
+    key="<parameter=",
+    key_closes=">",
+    value_closes="</parameter>",
+    ends="</function>",
+    skips=("<tool_call>",),
+    closes=("</tool_call>",),
+)
+GLM = XmlForm(
+    opens="<tool_call>",
+    name_closes="",
+    key="<arg_key>",
+    key_closes="</arg_key>",
+    value_opens="<arg_value>",
+    value_closes="</arg_value>",
+    ends="</tool_call>",
+)
+MINIMAX = XmlForm(
+    opens='<invoke name="',
+    name_closes='">',
+    key='<parameter name="',
+    key_closes='">',
+    value_closes="</parameter>",
+    ends="</invoke>",
+    skips=("<minimax:tool_call>",),
+    closes=("</minimax:tool_call>",),
+)
+LFM2 = ("<|tool_call_start|>",), ("<|tool_call_end|>",)
+LLAMA4 = ("<|python_start|>",), ("<|python_end|>",)
+
+
+def _marked(signs: tuple[str, ...], form: CallForm) -> ToolFormat:
+    markers = (*form.opens, *form.skips, *form.closes)
+    inner = ("<｜tool▁sep｜>", "[ARGS]", "[CALL_ID]", "<|tool_call_argument_begin|>")
+    return ToolFormat(signs, (*markers, *inner), partial(marked_calls, form=form))
+
+
+def _xml(signs: tuple[str, ...], form: XmlForm) -> ToolFormat:
+    markers = (form.opens, form.key, form.key_closes, form.value_opens, form.value_closes, form.ends)
+    used = tuple(marker for marker in (*markers, *form.skips, *form.closes) if len(marker) > 1)
+    return ToolFormat(signs, used, partial(xml_calls, form=form))
+
+
+def _pythonic(signs: tuple[str, ...], marks: tuple[tuple[str, ...], tuple[str, ...]], *, bare: bool) -> ToolFormat:
+    read = partial(pythonic_calls, opens=marks[0], closes=marks[1], bare=bare)
+    return ToolFormat(signs, (*marks[0], *marks[1]), read)
+
+
+# In the order of detection: those whose signs contain another's come first.
+FORMATS: dict[str, ToolFormat] = {
+    "qwen3_coder": _xml(("<function=",), QWEN3_CODER),
+    "glm": _xml(("<arg_key>",), GLM),
+    "minimax": _xml(("<minimax:tool_call>",), MINIMAX),
+    "deepseek": _marked(("<｜tool▁call▁begin｜>",), DEEPSEEK),
+    "kimi": _marked(("<|tool_call_begin|>",), KIMI),
+    "mistral": _marked(("[TOOL_CALLS]",), MISTRAL),
+    "lfm2": _pythonic(("<|tool_call_start|>",), LFM2, bare=False),
+    "llama4": _pythonic(("<|python_start|>",), LLAMA4, bare=True),
+    "granite": _marked(("<|tool_call|>",), GRANITE),
+    "hermes": _marked(("<tool_call>",), HERMES),
+    "jamba": _marked(("<tool_calls>",), JAMBA),
+    "phi4": _marked(("functools",), PHI4),
+    "llama3": _marked(("<|python_tag|>", '"parameters": '), LLAMA3),
+    "pythonic": _pythonic((), ((), ()), bare=True),
+}
+
+
+def detect(template: str) -> str | None:
+    """The family whose calls a chat template writes; None when it writes none that is known."""
+    return next((name for name, form in FORMATS.items() if any(sign in template for sign in form.signs)), None)

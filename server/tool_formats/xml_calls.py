@@ -1,0 +1,138 @@
+"""Calls written as elements: a function's name, then one element for each argument, whose text is the value itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .scan import Scan, Steps
+
+MAX_HEAD = 300  # characters of a function's or an argument's name with what stands around it
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class XmlForm:
+    """The marks of a family. opens … name … name_closes, then key … key_closes … value_opens … value_closes, ends.
+
+    skips: stand in front of calls and mean nothing. closes: the same behind them.
+    """
+
+    opens: str
+    name_closes: str
+    key: str
+    key_closes: str
+    value_closes: str
+    ends: str
+    value_opens: str = ""
+    skips: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()
+
+
+def xml_calls(scan: Scan, schemas: Mapping[str, Mapping[str, Any]], form: XmlForm) -> Steps[None]:
+    """Read an answer to its end. schemas: the JSON schema of each function's arguments; it tells text from numbers."""
+    while marker := (yield from scan.text_until((form.opens, *form.skips))):
+        if marker in form.skips:
+            scan.accept()
+            scan.sink.blank(marker)
+            continue
+        name, stop = yield from _name(scan, form)
+        if not stop or name not in schemas:
+            scan.reject()
+            continue
+        scan.accept()
+        scan.sink.call(name)
+        if (yield from _arguments(scan, schemas[name], form, stop)):
+            scan.sink.close_call()
+            yield from _closing(scan, form)
+
+
+def _name(scan: Scan, form: XmlForm) -> Steps[tuple[str, str]]:
+    """The function's name, and the mark behind it; the mark is "" when this is no call."""
+    text, stop = yield from scan.upto((form.key, form.ends), MAX_HEAD)
+    name = text.strip()
+    if not name.endswith(form.name_closes):
+        return "", ""
+    return name.removesuffix(form.name_closes), stop
+
+
+def _arguments(scan: Scan, schema: Mapping[str, Any], form: XmlForm, stop: str) -> Steps[bool]:
+    """The arguments as a JSON object. False when the answer ends in them."""
+    scan.sink.arguments("{")
+    separator = ""
+    while stop == form.key:
+        key, found = yield from scan.upto((form.key_closes,), MAX_HEAD)
+        if not found:
+            return False
+        if form.value_opens:
+            yield from scan.spaces()
+            yield from scan.literal(form.value_opens)
+        scan.sink.arguments(f"{separator}{json.dumps(key.strip(), ensure_ascii=False)}: ")
+        separator = ", "
+        if not (yield from _value(scan, form, as_text=_is_text(schema, key.strip()))):
+            return False
+        stop = yield from _to_next(scan, form)
+    scan.sink.arguments("}")
+    return stop == form.ends
+
+
+def _value(scan: Scan, form: XmlForm, *, as_text: bool) -> Steps[bool]:
+    """A value as JSON: a text as it comes, anything else when it is complete. False when the answer ends in it."""
+    yield from scan.literal("\n")
+    if as_text:
+        scan.sink.arguments('"')
+    parts: list[str] = []
+    line_break = ""  # the last line break belongs to the mark behind it
+    stop = ""
+    while not stop:
+        text, stop = yield from scan.chunk((form.value_closes,))
+        if not text and not stop:
+            return False
+        text = line_break + text
+        line_break = "\n" if text.endswith("\n") else ""
+        text = text.removesuffix("\n")
+        if as_text:
+            scan.sink.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+        else:
+            parts.append(text)
+    scan.sink.arguments('"' if as_text else _as_json("".join(parts)))
+    return True
+
+
+def _to_next(scan: Scan, form: XmlForm) -> Steps[str]:
+    """Go behind the next argument's mark or the call's end; "" when neither comes. What stands between is nothing."""
+    while True:
+        text, stop = yield from scan.chunk((form.key, form.ends))
+        if stop or not text:
+            return stop
+
+
+def _closing(scan: Scan, form: XmlForm) -> Steps[None]:
+    while (yield from scan.spaces()):
+        for close in form.closes:
+            if (yield from scan.literal(close)):
+                break
+        else:
+            return
+
+
+def _is_text(schema: Mapping[str, Any], key: str) -> bool:
+    properties = schema.get("properties")
+    described = properties.get(key) if isinstance(properties, dict) else None
+    return isinstance(described, dict) and described.get("type") == "string"
+
+
+def _as_json(text: str) -> str:
+    """The value if it is JSON (or one of Python's words for it), else the text as a string."""
+    value = PYTHON_WORDS.get(text.strip(), text.strip())
+    try:
+        json.loads(value, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return json.dumps(text, ensure_ascii=False)
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

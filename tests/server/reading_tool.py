@@ -1,0 +1,73 @@
+"""Reads a scripted answer in parts, as every test of a format does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ebbtide.server.fragments import Kind
+from ebbtide.server.reading import Readers, ReadingPlan, joined_calls
+from ebbtide.server.tool_formats.table import FORMATS
+from ebbtide.tokenizer_mgr.answer import Delta
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+    "clock": {},
+}
+
+
+@dataclass(frozen=True)
+class Read:
+    """What an answer came to."""
+
+    text: str
+    calls: list[tuple[str, str]]
+    finish: str | None
+    reasoning: str = ""
+
+
+def read(name: str, parts: list[str], *, finish: str = "stop", max_calls: int | None = None) -> Read:
+    """The answer as the format ``name`` reads it when it comes in these parts."""
+    return read_plan(
+        ReadingPlan(read_calls=lambda scan: FORMATS[name].read(scan, SCHEMAS), max_calls=max_calls), parts, finish
+    )
+
+
+def read_plan(plan: ReadingPlan, parts: list[str], finish: str = "stop") -> Read:
+    """The answer as ``plan`` has it read."""
+    readers = Readers(plan)
+    fragments = []
+    for part in parts[:-1]:
+        fragments += readers.read(Delta(0, part)).fragments
+    last = readers.read(Delta(0, parts[-1], finish=finish))
+    fragments += last.fragments
+
+    def joined(kind: Kind) -> str:
+        return "".join(fragment.text for fragment in fragments if fragment.kind is kind)
+
+    calls = [(call.name, call.arguments) for call in joined_calls(fragments)]
+    return Read(joined(Kind.TEXT), calls, last.finish, joined(Kind.REASONING))
+
+
+def in_every_split(name: str, text: str, **options: Any) -> Read:
+    """The answer, which must be the same whole, by characters, and cut in two anywhere."""
+    whole = read(name, [text], **options)
+    assert read(name, list(text) or [""], **options) == whole
+    for at in range(1, len(text)):
+        assert read(name, [text[:at], text[at:]], **options) == whole, f"cut at {at}"
+    return whole
+
+
+def splits(texts: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, list[str]]]:
+    """A text, and the same text in random parts."""
+    return texts.flatmap(
+        lambda text: st.lists(st.integers(0, len(text)), max_size=8).map(lambda cuts: (text, _cut(text, sorted(cuts))))
+    )
+
+
+def _cut(text: str, cuts: list[int]) -> list[str]:
+    edges = [0, *cuts, len(text)]
+    return [text[start:end] for start, end in pairwise(edges)]
