@@ -24,8 +24,9 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class SamplingParams(Part, frozen=True):
     """How tokens are drawn. All values are checked and complete when they leave the front.
 
-    max_tokens: output tokens, ≥ 1; the front fills in the rest of the context when the client gave none.
-    temperature: 0 is greedy. top_k: 0 is off. logprobs: None is off, k ≥ 0 asks for k alternatives.
+    max_tokens: output tokens; the front fills in the rest of the context when the client gave none. 0 computes the
+    prompt only. temperature: 0 is greedy. top_k: 0 is off. logprobs: None is off, k ≥ 0 asks for k alternatives.
+    prompt_logprobs: the same for every prompt token but the first; only the first choice of a prompt has them.
     seed: always set; the draw of output token i is a function of (seed, i) and the logits only.
     """
 
@@ -43,6 +44,7 @@ class SamplingParams(Part, frozen=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class TextParams(Part, frozen=True):
@@ -181,11 +183,22 @@ ToScheduler = GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSession
 
 
 class TokenLogprob(Part, frozen=True):
-    """Log-probability of one chosen token and of the most likely ones (at most ``SamplingParams.logprobs``)."""
+    """Log-probability of one chosen token and of the most likely ones, as many as were asked for.
+
+    rank: 1 for the likeliest of all tokens; only prompt tokens have one.
+    """
 
     logprob: float
     top_ids: list[int] = []
     top_logprobs: list[float] = []
+    rank: int | None = None
+
+
+class PromptScores(Part, frozen=True):
+    """The next tokens of a prompt and how likely each was, in order and each once. The first of a prompt has none."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob]
 
 
 class StreamStart(Part, frozen=True):
@@ -223,6 +236,7 @@ class TokenItem(Part, frozen=True):
     stop_token: int | None = None
     logprobs: list[TokenLogprob] | None = None
     pressure: PressureUsage | None = None
+    prompt: PromptScores | None = None
 
 
 class TokenBatch(Message, frozen=True):

@@ -25,6 +25,17 @@ class RowInit(Part, frozen=True):
     known: list[int] = msgspec.field(default_factory=list)
 
 
+class Scoring(Part, frozen=True):
+    """Known tokens whose log-probabilities are wanted: target i follows the item's token ``first + i``.
+
+    num_top: how many of the likeliest tokens to name with each.
+    """
+
+    first: int
+    targets: list[int]
+    num_top: int
+
+
 class PlanItem(Part, frozen=True):
     """Some tokens of one row.
 
@@ -33,6 +44,7 @@ class PlanItem(Part, frozen=True):
     samples: whether the last token's logits are sampled. init: only on the first item of an admission.
     mask: b"" for none, else one bit a token id, least significant bit first: the ids that may be sampled. A row whose
     mask depends on a token that is not collected yet has no item in the plan.
+    scoring: what to say of the tokens that follow the item's own.
     """
 
     row: int
@@ -43,6 +55,12 @@ class PlanItem(Part, frozen=True):
     samples: bool = True
     init: RowInit | None = None
     mask: bytes = b""
+    scoring: Scoring | None = None
+
+    @property
+    def end(self) -> int:
+        """Position after the last token."""
+        return self.start + (1 if self.tokens is None else len(self.tokens))
 
 
 class PageCopies(Part, frozen=True):
@@ -67,11 +85,15 @@ class StepPlan(Part, frozen=True):
 
 
 class StepResult(Part, frozen=True):
-    """tokens: one per sampling item, in plan order. logprobs: parallel to tokens; None when no row asked."""
+    """tokens: one per sampling item, in plan order. logprobs: parallel to tokens; None when no row asked.
+
+    scores: one list per item with ``scoring``, in plan order, each parallel to its targets.
+    """
 
     number: int
     tokens: list[int]
     logprobs: list[TokenLogprob | None] | None = None
+    scores: list[list[TokenLogprob]] = msgspec.field(default_factory=list)
 
 
 class Runner(Protocol):
@@ -112,6 +134,11 @@ def uniform(seed: int, index: int) -> float:
     return (_mix(_mix(seed) + (index + 1) * 0x9E3779B97F4A7C15) >> 11) / (1 << 53)
 
 
+def least_pages(prompt_len: int, max_tokens: int, page_size: int) -> int:
+    """Pages without which a request may not enter: for two tokens, or for the one or none that it asked for."""
+    return pages_for(prompt_len + min(max(max_tokens, 1), 2) - 1, page_size)
+
+
 def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
-    """Whether a request may enter: it can get at least two tokens, or the one it asked for, out of the whole pool."""
-    return pages_for(prompt_len + min(max_tokens, 2) - 1, info.page_size) <= info.num_pages
+    """Whether a request may enter, as far as the whole pool is concerned."""
+    return least_pages(prompt_len, max_tokens, info.page_size) <= info.num_pages

@@ -11,10 +11,11 @@ from torch import Tensor
 class ForwardBatch:
     """The tokens of one step, item after item: first ``num_decodes`` items of one token, then prefill chunks.
 
-    T tokens, N items, S sampled positions; device tensors unless noted.
+    T tokens, N items, W wanted positions; device tensors unless noted.
 
     token_ids: int64 [T]. positions: int64 [T]. slots: int64 [T], where in the pool each token's K/V goes.
-    sampled: int64 [S], indices into T whose logits are wanted, in item order.
+    wanted: int64 [W], indices into T whose logits are wanted: those to sample from in item order, then those whose
+    successors are to be scored in item order.
     item_rows: int64 [N], the item's row of the page table. item_ends: int64 [N], its context length after this step.
     starts, query_lens: on the host, N numbers each: an item's first position and its token count.
     rows: on the host, the same numbers as item_rows.
@@ -25,7 +26,7 @@ class ForwardBatch:
     token_ids: Tensor
     positions: Tensor
     slots: Tensor
-    sampled: Tensor
+    wanted: Tensor
     item_rows: Tensor
     item_ends: Tensor
     page_table: Tensor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
@@ -76,20 +78,17 @@ def gather_inputs(plan: StepPlan, table: PageTable, last_tokens: Tensor) -> Forw
     item_rows, item_starts, query_lens = torch.tensor([rows, starts, lens], device=device).unbind(0)
     item_ends = item_starts + query_lens
     num_tokens = sum(lens)
-    token_rows, positions, lasts = item_rows, item_starts, None
+    token_rows, positions = item_rows, item_starts
     if num_tokens > len(items):
         lasts = query_lens.cumsum(0)
         token_rows = item_rows.repeat_interleave(query_lens, output_size=num_tokens)
         shifts = (item_ends - lasts).repeat_interleave(query_lens, output_size=num_tokens)
         positions = torch.arange(num_tokens, device=device) + shifts
-    sampling = torch.tensor(
-        [number for number, item in enumerate(items) if item.samples], dtype=torch.int64, device=device
-    )
     return ForwardBatch(
         token_ids=_token_ids(items, last_tokens),
         positions=positions,
         slots=table.slots(token_rows, positions),
-        sampled=sampling if lasts is None else lasts[sampling] - 1,
+        wanted=_wanted(items, lens, device),
         item_rows=item_rows,
         item_ends=item_ends,
         page_table=table.tensor,
@@ -98,6 +97,22 @@ def gather_inputs(plan: StepPlan, table: PageTable, last_tokens: Tensor) -> Forw
         query_lens=lens,
         num_decodes=_leading_ones(lens),
     )
+
+
+def _wanted(items: list[PlanItem], lens: list[int], device: torch.device) -> Tensor:
+    """See ``ForwardBatch``. Raises PlanError for a scoring of tokens that its item does not have."""
+    sampled: list[int] = []
+    scored: list[int] = []
+    for item, end in zip(items, accumulate(lens), strict=True):
+        if item.samples:
+            sampled.append(end - 1)
+        if item.scoring is not None:
+            first = end - _length(item) + item.scoring.first
+            last = first + len(item.scoring.targets)
+            if item.scoring.first < 0 or last > end:
+                raise PlanError(f"Row {item.row} is to be scored past its {_length(item)} tokens.")
+            scored.extend(range(first, last))
+    return torch.tensor(sampled + scored, dtype=torch.int64, device=device)
 
 
 def _token_ids(items: list[PlanItem], last_tokens: Tensor) -> Tensor:

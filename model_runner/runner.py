@@ -20,6 +20,7 @@ from ebbtide.plan import PageCopies, StepPlan, StepResult
 from .attention import AttentionBackend, choose_backend
 from .context import longest_context
 from .copy_costs import measure_costs
+from .host_copy import HostCopy
 from .host_tier import HostTier, bytes_per_page, host_pages
 from .kv_pool import KVPool
 from .memory import PoolBudget, free_memory, pool_limit, set_num_threads
@@ -27,29 +28,11 @@ from .models import Model, check_architecture, load_model
 from .page_copies import PageMoves, checked_moves
 from .page_table import PageTable, gather_inputs
 from .placement import choose_device, choose_dtype
+from .prompt_scores import PendingScores, score_prompts
 from .sampler import Logprobs, Pick, Sampler
 from .weights import Checkpoint, open_checkpoint
 
 log = logging.getLogger(__name__)
-
-
-class HostCopy:
-    """A device tensor on its way to the host; on the CPU the tensor itself."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-        self._event: torch.Event | None = None
-        if tensor.device.type != "cpu":
-            self._tensor = torch.empty_like(tensor, device="cpu", pin_memory=True)
-            self._tensor.copy_(tensor, non_blocking=True)
-            self._event = torch.Event(tensor.device)
-            self._event.record()
-
-    def wait(self) -> Tensor:
-        """The values, once they are there."""
-        if self._event is not None:
-            self._event.synchronize()
-        return self._tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +42,7 @@ class PendingResult:
     number: int
     tokens: HostCopy
     logprobs: Logprobs | None
+    scores: PendingScores | None = None
 
 
 class ModelRunner:
@@ -134,7 +118,8 @@ class ModelRunner:
         pending = self._pending.popleft()
         tokens = pending.tokens.wait().tolist()
         logprobs = None if pending.logprobs is None else _token_logprobs(pending.logprobs, len(tokens))
-        return StepResult(pending.number, tokens, logprobs)
+        scores = [] if pending.scores is None else pending.scores.wait()
+        return StepResult(pending.number, tokens, logprobs, scores)
 
     def _with_host_tier(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
         """This runner with the host tier that it was told to have, and what that saves; itself when there is none."""
@@ -170,16 +155,21 @@ class ModelRunner:
             if item.tokens is None and (item.init is not None or not self._has_sample[item.row]):
                 raise PlanError(f"Row {item.row} has no sample of its own yet.")
 
-    def _sample(self, plan: StepPlan, logits: Tensor) -> PendingResult:
+    def _sample(self, plan: StepPlan, states: Tensor) -> PendingResult:
+        """states: first those to sample from, then those whose successors are to be scored."""
         sampling = [item for item in plan.items if item.samples]
-        ends = [item.start + (1 if item.tokens is None else len(item.tokens)) for item in sampling]
-        picks = [Pick(item.row, end - 1, item.mask) for item, end in zip(sampling, ends, strict=True)]
-        sampled = self._sampler.sample(logits, picks)
+        logits = self._model.logits(states[: len(sampling)])
+        sampled = self._sampler.sample(logits, [Pick(item.row, item.end - 1, item.mask) for item in sampling])
         rows = torch.tensor([item.row for item in sampling], dtype=torch.int64, device=logits.device)
         self._last_tokens[rows] = sampled.tokens
         for item in sampling:
             self._has_sample[item.row] = True
-        return PendingResult(plan.number, HostCopy(sampled.tokens), sampled.logprobs)
+        scores = self._score(plan, states[len(sampling) :])
+        return PendingResult(plan.number, HostCopy(sampled.tokens), sampled.logprobs, scores)
+
+    def _score(self, plan: StepPlan, states: Tensor) -> PendingScores | None:
+        scorings = [item.scoring for item in plan.items if item.scoring is not None]
+        return score_prompts(states, self._model.logits, scorings, self.info.vocab_size) if scorings else None
 
 
 def _context_length(checkpoint: Checkpoint, asked: int | None) -> int:

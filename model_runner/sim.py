@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError
 from ebbtide.messages import RunnerInfo, TokenLogprob
-from ebbtide.plan import PageCopies, PlanItem, StepPlan, StepResult
+from ebbtide.plan import PageCopies, PlanItem, Scoring, StepPlan, StepResult
 from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 from .page_copies import checked_moves
-from .sim_sampling import SimRow, choose
+from .sim_sampling import SimRow, choose, score
 from .sim_script import SimScript
 
 Slots = NDArray[np.uint64]
@@ -131,12 +131,12 @@ class SimRunner:
         for item, context in zip(sampling, self._contexts(sampling), strict=True):
             row = self._rows[item.row]
             assert row is not None
-            end = item.start + _count(item)
-            token, logprob = choose(row, context, end - row.prompt_len, item.mask)
+            token, logprob = choose(row, context, item.end - row.prompt_len, item.mask)
             row.last = token
             tokens.append(token)
             logprobs.append(logprob)
-        return StepResult(plan.number, tokens, logprobs if any(logprobs) else None)
+        scores = [self._scores(item, item.scoring) for item in plan.items if item.scoring is not None]
+        return StepResult(plan.number, tokens, logprobs if any(logprobs) else None, scores)
 
     def _copy(self, copies: PageCopies) -> None:
         moves = checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
@@ -155,9 +155,9 @@ class SimRunner:
         if item.init is not None:
             self._table[item.row, item.page_index + len(item.pages) :] = -1
             self._rows[item.row] = SimRow.of(item.init)
-        last_page = (item.start + _count(item) - 1) // self.info.page_size
+        last_page = (item.end - 1) // self.info.page_size
         if last_page >= self._table.shape[1] or self._table[item.row, last_page] < 0 or self._rows[item.row] is None:
-            raise PlanError(f"row {item.row}: position {item.start + _count(item) - 1} has no page")
+            raise PlanError(f"row {item.row}: position {item.end - 1} has no page")
 
     def _write(self, items: Sequence[PlanItem]) -> None:
         """Store all items' tokens. Rows write to pages of their own, so the order among them does not matter."""
@@ -177,19 +177,28 @@ class SimRunner:
 
     def _contexts(self, items: Sequence[PlanItem]) -> list[int]:
         """One hash per item over everything the page table leads to, up to and with the item's last token."""
-        size = self.info.page_size
         contexts: list[int] = []
         for item in items:
-            end = item.start + _count(item)
-            slots = self._slots[self._table[item.row, : -(-end // size)]].reshape(-1)[:end]
+            slots = self._read(item)
             row = self._rows[item.row]
             assert row is not None
             if self._script and row.script is None:
                 row.script = self._script.output_for(
                     (slots[: row.prompt_len] & np.uint64((1 << TOKEN_BITS) - 1)).tolist()
                 )
-            contexts.append(int(np.add.reduce(slots * self._weights[:end])))
+            contexts.append(int(np.add.reduce(slots * self._weights[: item.end])))
         return contexts
+
+    def _scores(self, item: PlanItem, scoring: Scoring) -> list[TokenLogprob]:
+        """Each target under the context before it, which is that of sampling at its place."""
+        first = item.start + scoring.first
+        contexts = np.cumsum(self._read(item) * self._weights[: item.end], dtype=np.uint64)
+        wanted = contexts[first : first + len(scoring.targets)].tolist()
+        return [score(*pair, scoring.num_top) for pair in zip(wanted, scoring.targets, strict=True)]
+
+    def _read(self, item: PlanItem) -> Slots:
+        """All that the page table leads to, up to and with the item's last token."""
+        return self._slots[self._table[item.row, : -(-item.end // self.info.page_size)]].reshape(-1)[: item.end]
 
 
 def slot_value(tokens: Slots, positions: NDArray[np.int64]) -> Slots:
@@ -201,7 +210,3 @@ def slot_value(tokens: Slots, positions: NDArray[np.int64]) -> Slots:
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(32)
     return (mixed << np.uint64(TOKEN_BITS)) | tokens
-
-
-def _count(item: PlanItem) -> int:
-    return 1 if item.tokens is None else len(item.tokens)

@@ -72,6 +72,15 @@ def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[in
     return token, _logprob(raw, token, row.sampling.logprobs)
 
 
+def score(context: int, target: int, num_top: int) -> TokenLogprob:
+    """What the made-up distribution says of ``target`` after a context; parameters change nothing about it."""
+    raw = _logits(context)
+    log_probs = _log_softmax(raw)
+    top = np.argsort(-log_probs, kind="stable")[:num_top]
+    rank = int((log_probs > log_probs[target]).sum()) + 1
+    return TokenLogprob(float(log_probs[target]), top.tolist(), log_probs[top].tolist(), rank)
+
+
 def _first(context: int) -> int:
     spread = _spread(context)
     return SIM_EOS if spread % EOS_EVERY == 0 else FIRST + (spread >> 8) % COUNT
@@ -139,7 +148,12 @@ def _draw(sampling: SamplingParams, logits: Logits, index: int) -> int:
 def _logprob(raw: Logits, token: int, num_top: int | None) -> TokenLogprob | None:
     if num_top is None:
         return None
-    shifted = raw - raw.max()
-    log_probs = shifted - np.log(np.exp(shifted).sum())
+    log_probs = _log_softmax(raw)
     top = np.argsort(-log_probs, kind="stable")[:num_top]
     return TokenLogprob(float(log_probs[token]), top.tolist(), log_probs[top].tolist())
+
+
+def _log_softmax(logits: Logits) -> Logits:
+    shifted = logits - logits.max()
+    result: Logits = shifted - np.log(np.exp(shifted).sum())
+    return result

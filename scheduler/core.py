@@ -26,6 +26,7 @@ from .pressure import Pressure
 from .recovery import Flights, Recovery
 from .request import Phase, Request
 from .rules import Rules, rules_for
+from .scoring import book_scores
 from .state import Limits, Output, State
 
 log = logging.getLogger(__name__)
@@ -101,9 +102,11 @@ class Scheduler:
         assert plan.number == result.number, f"result {result.number} came for plan {plan.number}"
         logprobs = iter(result.logprobs or [None] * len(result.tokens))
         tokens = iter(result.tokens)
+        scores = iter(result.scores)
         for item, req in zip(plan.items, requests, strict=True):
             token = next(tokens) if item.samples else None
             logprob = next(logprobs) if item.samples else None
+            scored = next(scores) if item.scoring is not None else []
             if req is None:
                 continue  # it lost its memory while this was on its way, and will be computed again
             req.pending -= 1
@@ -112,6 +115,7 @@ class Scheduler:
             length = len(req.known)
             try:
                 self._computed(req, item)
+                book_scores(req, item, scored, self._endings)
                 if token is not None:
                     self._sampled(req, token, logprob)
             except InvariantViolation as violation:
@@ -197,7 +201,7 @@ class Scheduler:
         """The item's K/V exists now. Nothing to do for a request whose memory was taken back meanwhile."""
         if req.phase is not Phase.RUNNING:
             return
-        req.collected = item.start + (1 if item.tokens is None else len(item.tokens))
+        req.collected = item.end
         if req.num_shared < req.prompt_len // req.page_size:
             self.state.pool.publish(req, min(req.collected, req.prompt_len))
         if req.followers and req.collected >= req.prompt_len:

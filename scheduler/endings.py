@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from ebbtide.messages import AbortReq, Finish, PressureUsage, StreamStart, TokenItem, TokenLogprob
+from ebbtide.messages import AbortReq, Finish, PressureUsage, PromptScores, StreamStart, TokenItem, TokenLogprob
 
 from .pressure import Pressure, Why
 from .request import Phase, Request
@@ -42,6 +42,11 @@ class Endings:
             pressure = self._pressure_usage(req)
         item = TokenItem(req.rid, [token], self._start(req), logprobs=logprobs, pressure=pressure)
         self._state.output.items.append(item)
+
+    def emit_scores(self, req: Request, scores: PromptScores) -> None:
+        """Hand out log-probabilities of the next prompt tokens."""
+        req.num_scored += len(scores.tokens)
+        self._state.output.items.append(TokenItem(req.rid, [], self._start(req), prompt=scores))
 
     def finish(
         self, req: Request, reason: Finish, *, token: int | None = None, logprob: TokenLogprob | None = None

@@ -15,7 +15,7 @@ from ebbtide.messages import (
     RunnerInfo,
     ToScheduler,
 )
-from ebbtide.plan import choice_seed, pages_for
+from ebbtide.plan import choice_seed, least_pages
 
 from .endings import Endings
 from .memory.session_aware_cache import SessionAwareCache
@@ -110,7 +110,7 @@ class Intake:
         if not sampling.ignore_eos:
             stop_ids |= set(self._info.eos_token_ids)
         if choice:
-            sampling = replace(sampling, seed=choice_seed(sampling.seed, choice))
+            sampling = replace(sampling, seed=choice_seed(sampling.seed, choice), prompt_logprobs=None)
         req = Request(
             rid=rid,
             arrival=self._arrivals,
@@ -132,7 +132,7 @@ class Intake:
     def _misfit(self, prompt_len: int, max_tokens: int) -> str:
         """Why such a request can never run, or "". Nothing that cannot run may block the queue."""
         pool = self._state.pool
-        if pages_for(prompt_len + min(max_tokens, 2) - 1, pool.page_size) <= pool.capacity:
+        if least_pages(prompt_len, max_tokens, pool.page_size) <= pool.capacity:
             return ""
         return f"The prompt has {prompt_len} tokens and the KV pool holds {pool.capacity * pool.page_size}."
 

@@ -14,6 +14,7 @@ from .pressure import Pressure, Why
 from .relief import Cause, Relief
 from .request import Phase, Request
 from .rules import AdmissionRule
+from .scoring import scoring_of
 from .state import State
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,9 @@ class Planner:
         if not req.row_ready:
             init = RowInit(req.sampling, req.prompt_len, req.known[:] if _needs_history(req) else [])
             req.row_ready = True
-        item = PlanItem(req.row, req.computed, tokens, pages, page_index, samples, init)
+        samples = samples and req.sampling.max_tokens > 0
+        scoring = scoring_of(req, count)
+        item = PlanItem(req.row, req.computed, tokens, pages, page_index, samples, init, scoring=scoring)
         req.computed += count
         req.pending += 1
         req.in_flight += samples

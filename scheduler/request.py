@@ -54,7 +54,7 @@ class Request:
     known: prompt and output tokens. computed: how many of them have K/V, counting plans in flight; collected: not
     counting them. pages[:num_shared] belong to the prefix cache and are locked through ``node``; the rest is the
     request's own. sent_pages: how many page-table entries the runner knows. in_flight: samples not yet collected;
-    pending: plans not yet collected.
+    pending: plans not yet collected. num_scored: prompt tokens, the first included, whose log-probabilities are out.
     """
 
     rid: str
@@ -71,6 +71,7 @@ class Request:
     collected: int = 0
     in_flight: int = 0
     pending: int = 0
+    num_scored: int = 1
     row: int | None = None
     pages: list[int] = field(default_factory=list)
     num_shared: int = 0
@@ -104,7 +105,20 @@ class Request:
     @property
     def max_written(self) -> int:
         """Tokens of K/V it can ever need: the last output token's is never written."""
-        return self.prompt_len + self.sampling.max_tokens - 1
+        return self.prompt_len + max(self.sampling.max_tokens, 1) - 1
+
+    @property
+    def unscored(self) -> bool:
+        """Whether log-probabilities of prompt tokens are still to come."""
+        return self.sampling.prompt_logprobs is not None and self.num_scored < self.prompt_len
+
+    @property
+    def num_reusable(self) -> int:
+        """Tokens whose K/V may come from elsewhere: with them come no logits.
+
+        Logits are needed of the last known token, to sample, and of a prompt token whose successor is to be scored.
+        """
+        return (self.num_scored if self.unscored else len(self.known)) - 1
 
     @property
     def num_private(self) -> int:
@@ -119,7 +133,7 @@ class Request:
     @property
     def awaits_last(self) -> bool:
         """Whether a result in flight is sure to be its last one."""
-        return self.num_outputs + self.in_flight >= self.sampling.max_tokens
+        return self.num_outputs + self.in_flight >= self.sampling.max_tokens and self.computed >= self.prompt_len
 
     @property
     def at_page_end(self) -> bool:

@@ -41,10 +41,13 @@ class Model(Protocol):
         """Memory that the weights take."""
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """Logits of ``batch.sampled``, [S, vocab_size], in the model's dtype or float32.
+        """States of ``batch.wanted``, [W, …], any part of which ``logits`` takes.
 
         ``attention.plan(batch)`` has been called. Called under ``torch.inference_mode``.
         """
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[n, vocab_size] in the model's dtype or float32, of n rows of what ``forward`` gave."""
 
 
 class ModelModule(Protocol):

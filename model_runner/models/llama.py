@@ -83,13 +83,17 @@ class LlamaModel:
         self._head.pack()
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """Logits of the sampled positions, [S, vocab_size]."""
+        """Normed states of the wanted positions, [W, hidden]."""
         table = self._rotary.table(batch.positions)
         hidden = functional.embedding(batch.token_ids, self._embedding)  # [T, hidden]
         for layer in self._layers:
             hidden = hidden + self._attend(layer, self._normed(hidden, layer.input_norm), table, attention)
             hidden = hidden + _mlp(layer, self._normed(hidden, layer.mlp_norm))
-        return self._head(self._normed(hidden[batch.sampled], self._norm))
+        return self._normed(hidden[batch.wanted], self._norm)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """See ``Model``."""
+        return self._head(states)
 
     def _attend(self, layer: Layer, x: Tensor, table: tuple[Tensor, Tensor], attention: AttentionBackend) -> Tensor:
         spec = layer.attention

@@ -62,16 +62,20 @@ class TransformersModel:
         return self._layers
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """Logits of ``batch.sampled``, [S, vocab_size]."""
+        """Logits of ``batch.wanted``, [W, vocab_size]: what lies between states and logits is the library's own."""
         answer = BackendAnswer(attention, self._layers, self._model.dtype)
         logits, num_calls = self._plug.run(lambda: self._logits(batch), answer)
         assert num_calls == len(self._layers), f"{num_calls} attention calls, {len(self._layers)} layers"
         return logits
 
+    def logits(self, states: Tensor) -> Tensor:
+        """Nothing is left to do."""
+        return states
+
     def _logits(self, batch: ForwardBatch) -> Tensor:
         if self._selects_logits:
-            return plain_forward(self._model, batch.token_ids, batch.positions, logits_to_keep=batch.sampled)
-        return plain_forward(self._model, batch.token_ids, batch.positions)[batch.sampled]
+            return plain_forward(self._model, batch.token_ids, batch.positions, logits_to_keep=batch.wanted)
+        return plain_forward(self._model, batch.token_ids, batch.positions)[batch.wanted]
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> TransformersModel:

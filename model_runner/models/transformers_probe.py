@@ -78,7 +78,7 @@ def _batch(ids: Tensor, items: list[tuple[int, int, int]]) -> ForwardBatch:
         token_ids=torch.cat([ids[row, start:end] for row, start, end in items]),
         positions=torch.cat(positions),
         slots=torch.cat([where + (row + 1) * PAGE for row, where in zip(rows, positions, strict=True)]),
-        sampled=torch.arange(sum(len(where) for where in positions), device=device),
+        wanted=torch.arange(sum(len(where) for where in positions), device=device),
         item_rows=torch.tensor(rows, device=device),
         item_ends=torch.tensor([end for _, _, end in items], device=device),
         page_table=torch.tensor([[1], [2]], dtype=torch.int32, device=device),

@@ -42,7 +42,7 @@ class RadixCache:
 
     def match_prefix(self, req: Request, limit: int | None = None) -> MatchResult:
         """See ``BasePrefixCache``. Token-exact: no hash stands for tokens."""
-        most = (len(req.known) - 1) // self._page_size  # one token at least must be computed, or nothing is sampled
+        most = req.num_reusable // self._page_size
         limit = most if limit is None else min(limit, most)
         match = MatchResult()
         node = self._roots.get(req.namespace)

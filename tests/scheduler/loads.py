@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from ebbtide.messages import AbortReq, GenerateReq, SamplingParams
 from ebbtide.plan import pages_for
 
@@ -115,6 +117,20 @@ def random_sampling(rng: random.Random) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, **(ends | rng.choice(kinds)))  # type: ignore[arg-type]
 
 
+def scored(load: list[Arrival], seed: int) -> list[Arrival]:
+    """The same load, but of half the requests the prompt's log-probabilities are wanted; some of them want no more."""
+    rng = random.Random(seed)
+    kinds: list[dict[str, int]] = [
+        {},
+        {},
+        {"prompt_logprobs": 2},
+        {"prompt_logprobs": 0, "max_tokens": 0, "min_tokens": 0},
+    ]
+    return [
+        replace(arrival, sampling=msgspec.structs.replace(arrival.sampling, **rng.choice(kinds))) for arrival in load
+    ]
+
+
 def demand(world: World) -> int:
     """Pages that the largest request of a finished run needs alone: refusal and capacity count at least two tokens."""
     size = world.shape.page_size
@@ -189,6 +205,9 @@ def assert_same(load: list[Arrival], expected: World, seen: World) -> None:
             if "abort" in (got.finish, want.finish):
                 shorter, longer = sorted((got.tokens, want.tokens), key=len)
                 assert longer[: len(shorter)] == shorter, rid
+                shorter, longer = sorted((got.scores, want.scores), key=len)
+                assert longer[: len(shorter)] == shorter, rid
             else:
                 assert (got.tokens, got.finish) == (want.tokens, want.finish), rid
                 assert got.logprobs == want.logprobs, rid
+                assert got.scores == want.scores, rid

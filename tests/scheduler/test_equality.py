@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from .loads import ample, assert_same, demand, play, random_load
+from .loads import Arrival, ample, assert_same, demand, play, random_load
 from .world import Shape, World
 
 
@@ -31,7 +31,11 @@ def random_shape(seed: int, expected: World) -> Shape:
 
 def check(seed: int) -> int:
     """Play one random load twice and compare; returns how many retractions the small pool saw."""
-    load = random_load(seed, aborts=seed % 4 == 0)
+    return compare(random_load(seed, aborts=seed % 4 == 0), seed)
+
+
+def compare(load: list[Arrival], seed: int) -> int:
+    """``check`` for any load."""
     expected = play(load, ample((1, 4, 16, 4)[seed // 3 % 4]))
     shape = random_shape(seed, expected)
     seen = play(load, shape)

@@ -13,6 +13,7 @@ from ebbtide.messages import (
     Reply,
     SamplingParams,
     TokenItem,
+    TokenLogprob,
     ToScheduler,
 )
 from ebbtide.model_runner.sim import SimRunner, SimShape
@@ -37,6 +38,7 @@ class Outcome:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[object] = field(default_factory=list)
+    scores: list[tuple[int, TokenLogprob]] = field(default_factory=list)  # prompt tokens from the second on
     finish: str | None = None
     aborts: list[AbortReq] = field(default_factory=list)
     cached_tokens: int = 0
@@ -197,6 +199,8 @@ class World:
         assert outcome.finish is None, f"{item.rid} got tokens after its end"
         outcome.tokens += item.tokens
         outcome.logprobs += item.logprobs or []
+        if item.prompt is not None:
+            outcome.scores += zip(item.prompt.tokens, item.prompt.logprobs, strict=True)
         if item.start is not None:
             outcome.cached_tokens = item.start.cached_tokens
             outcome.prompt_tokens = item.start.prompt_tokens

@@ -132,7 +132,7 @@ class Step:
             token_ids=torch.zeros(sum(new for _, new in case.lengths), dtype=torch.int64, device=device),
             positions=torch.cat(positions).to(device),
             slots=torch.cat(slots).to(device),
-            sampled=torch.zeros(0, dtype=torch.int64, device=device),
+            wanted=torch.zeros(0, dtype=torch.int64, device=device),
             item_rows=torch.tensor(rows, device=device),
             item_ends=torch.tensor([before + new for before, new in case.lengths], device=device),
             page_table=table.to(device),
