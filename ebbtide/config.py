@@ -43,6 +43,12 @@ class ServerConfig:
     shutdown_timeout: float = option(
         30.0, "seconds that running answers get to end after the first SIGTERM", metavar="S", within="[0, inf)"
     )
+    slow_reader_timeout: float = option(
+        60.0,
+        "seconds after which a client that takes nothing of its answer is disconnected (Linux)",
+        metavar="S",
+        within="(0, 86400]",
+    )
     max_body_bytes: int = option(32 * 1024 * 1024, "largest request body; larger ones get 413", within="[1, inf)")
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"

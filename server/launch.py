@@ -59,7 +59,9 @@ def launch(config: ServeConfig) -> int:
     tls = tls_from(config.access)
     files = resolve_model(config.model)
     with (
-        listen(config.server.host, config.server.port) as listener,
+        listen(
+            config.server.host, config.server.port, slow_reader_timeout_s=config.server.slow_reader_timeout
+        ) as listener,
         socket_directory() as directory,
         Engine(config, files, directory) as engine,
     ):

@@ -26,6 +26,7 @@ from ebbtide.messages import (
     ToScheduler,
 )
 from ebbtide.server.app import create_app
+from ebbtide.server.listening import listen, url_of
 from ebbtide.server.liveness import Liveness
 from ebbtide.server.metrics import FrontMetrics
 from ebbtide.server.state import AppState
@@ -212,12 +213,12 @@ def served(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Served]:
             loops.append(asyncio.get_running_loop())
             listening.set()
 
-    server = Announcing(uvicorn.Config(create_app(state), port=0, log_level="error", timeout_graceful_shutdown=2))
-    thread = threading.Thread(target=server.run)
+    listener = listen("127.0.0.1", 0, slow_reader_timeout_s=config.slow_reader_timeout)
+    server = Announcing(uvicorn.Config(create_app(state), log_level="error", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     assert listening.wait(20)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield Served(f"http://127.0.0.1:{port}", engine, state, loops[0])
+    yield Served(url_of(listener), engine, state, loops[0])
     server.should_exit = True
     thread.join(20)
     state.prompts.close()

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import httpx
 import openai
 import pytest
 
+from ebbtide.config import ServerConfig
+
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def until(served, claim: Callable[[], bool]) -> None:
-    """Wait for ``claim`` to hold: each message to the engine is a chance, a second the limit of the promise."""
-    for _ in range(50):
+def until(served, claim: Callable[[], bool], *, seconds: int = 1) -> None:
+    """Wait for ``claim`` to hold: each message to the engine is a chance, ``seconds`` the limit of the promise."""
+    for _ in range(50 * seconds):
         served.engine.heard.clear()
         if claim():
             return
         served.engine.heard.wait(0.02)
-    raise AssertionError("it did not happen within a second")
+    raise AssertionError(f"it did not happen within {seconds} s")
 
 
 def raw_request(served, body: dict, *, read_until: bytes = b"") -> socket.socket:
@@ -90,6 +94,37 @@ def test_a_reader_that_pauses_gets_everything_and_costs_only_the_text(served) ->
     chunks = [json.loads(line[6:]) for line in lines]
     assert sum(len(chunk["choices"][0]["delta"].get("content", "")) for chunk in chunks) == 2_000_000
     assert len(chunks) < 1000, "what was not read yet is joined"
+
+
+def all_that_comes(connection: socket.socket) -> bytes:
+    """Whatever can still be read, until the connection ends one way or the other."""
+    received = b""
+    with connection, contextlib.suppress(ConnectionResetError):
+        while chunk := connection.recv(1 << 16):
+            received += chunk
+    return received
+
+
+@pytest.mark.parametrize("config", [ServerConfig(slow_reader_timeout=0.5)], ids=["half a second"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_reader_that_takes_nothing_for_long_is_disconnected(served, stream: bool) -> None:
+    served.engine.held = True
+    connection = raw_request(served, {"stream": stream})
+    until(served, lambda: bool(served.engine.requests))
+    [rid] = served.engine.requests[0].rids
+    size = 8_000_000  # more than the kernel keeps on both sides
+
+    def speak() -> None:
+        served.engine.emit(rid, "x" * size, 1, finish=None if stream else "stop")
+
+    served.on_loop(speak)
+    until(served, lambda: not served.state.manager.num_open, seconds=20)
+    assert [abort.rid for abort in served.engine.aborts] == ([rid] if stream else [])
+    assert httpx.get(served.url + "/health").status_code == 200, "nobody else is held up"
+    time.sleep(1.5)  # the time itself is what is tested
+    received = all_that_comes(connection)
+    assert 0 < len(received) < size
+    assert b"[DONE]" not in received
 
 
 def test_the_official_client_works_unmodified(served) -> None:
