@@ -42,4 +42,4 @@ class Pieces:
         raw = self.of(token, skip_special=False)
         if math.isnan(logprob):
             raise ValueError(f"token {token} has no log-probability")
-        return TextAlternative(raw.decode("utf-8", "replace"), raw, logprob)
+        return TextAlternative(raw.decode("utf-8", "replace"), raw, logprob, token)

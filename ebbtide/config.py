@@ -50,6 +50,9 @@ class ServerConfig:
         within="(0, 86400]",
     )
     max_body_bytes: int = option(32 * 1024 * 1024, "largest request body; larger ones get 413", within="[1, inf)")
+    incremental_streaming_output: bool = option(
+        False, "chunks of /generate have only what is new, instead of all the text so far"
+    )
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
     )

@@ -254,6 +254,7 @@ class TextAlternative(Part, frozen=True):
     token: str
     raw: bytes
     logprob: float
+    token_id: int
 
 
 class TextLogprob(Part, frozen=True):

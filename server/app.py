@@ -26,6 +26,8 @@ from .openai_chat import ChatRoute
 from .openai_completions import CompletionRoute
 from .pressure import PressureRoute
 from .sessions import CloseSession, NewSession, OpenSession, SessionRoutes
+from .sglang_fields import GenerateBody
+from .sglang_generate import GenerateRoute
 from .state import AppState
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -48,6 +50,7 @@ def routes(state: AppState) -> list[Route]:
     return [
         Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
         Route("POST", "/v1/completions", CompletionRoute(state).create, CompletionBody),
+        Route("POST", "/generate", GenerateRoute(state).create, GenerateBody),
         Route("GET", "/v1/models", models.every),
         Route("GET", "/v1/models/{model_id:path}", models.one),
         Route("GET", "/health", health.health),

@@ -64,6 +64,11 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     rid: str | None = None
     request_id: str | None = None
 
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """The ids by which the client may name the request later."""
+        return (self.rid, self.request_id)
+
 
 class TextPart(msgspec.Struct):
     """One part of a message's content; only text can be read here."""

@@ -7,36 +7,57 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ebbtide.errors import Rejected
 from ebbtide.tokenizer_mgr.answer import Delta, Order
 
 from . import fields
-from .fields import GenerationFields
+from .error_replies import envelope
 from .layers import take_ids
 from .replies import ChunkWriter, EventStream, WholeReply
 from .state import AppState
 from .strict_json import convert, read_object
 
-B = TypeVar("B", bound=GenerationFields)
+
+class GenerationBody(Protocol):
+    """What the bodies of all routes have. names: ids by which the client may name the request later."""
+
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def stream(self) -> bool | None: ...
+
+    @property
+    def names(self) -> tuple[str | None, ...]: ...
+
+
+B = TypeVar("B", bound=GenerationBody)
 
 
 class AnswerShape(ChunkWriter, Protocol):
     """One API's form of an answer, whole or in chunks."""
 
-    def whole(self, deltas: list[Delta]) -> dict[str, Any]:
+    def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
         """The answer of a request without stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a request comes to: generations to order, and the form in which they are answered."""
+    """What a request comes to: generations to order, and the form in which they are answered.
+
+    failed: the last event of a stream that fails.
+    """
 
     order: Order
     shape: AnswerShape
+    failed: Callable[[Rejected], dict[str, Any]] = envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +78,11 @@ async def generate(request: Request, state: AppState, api: Api[B]) -> Response:
     body = convert(raw, api.body)
     state.note_ignored(raw, (*api.body.__struct_fields__, *api.unsupported, *fields.CHECKED_APART))
     state.check_model(body.model)
-    fields.check_stream(body)
-    ids = take_ids(request.scope, (body.rid, body.request_id))
+    ids = take_ids(request.scope, body.names)
     work = await api.prepare(state, body, ids[0])
     answer = state.submit(replace(work.order, ids=ids), request, received_s)
     if body.stream:
-        return EventStream(answer, work.shape, state.config.keep_alive_s)
+        return EventStream(answer, work.shape, state.config.keep_alive_s, work.failed)
     return WholeReply(answer, work.shape.whole)
 
 

@@ -37,6 +37,7 @@ class ChatRoute:
 
 async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
     """What a chat request comes to. Raises Rejected."""
+    fields.check_stream(body)
     reader = state.prompts
     text = fields.text_params(body)
     logprobs = _num_logprobs(body)

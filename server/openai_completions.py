@@ -39,6 +39,7 @@ class CompletionRoute:
 
 async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Work:
     """What a completion request comes to; nothing of a batch runs unless all of it can. Raises Rejected."""
+    fields.check_stream(body)
     reader = state.prompts
     text = fields.text_params(body)
     listed = _listed(body.prompt)

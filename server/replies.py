@@ -43,9 +43,9 @@ def as_json(value: Any) -> bytes:
 
 
 class WholeReply(Response):
-    """The complete answer as one JSON object. Raises the request's error for the error replies to answer."""
+    """The complete answer as one JSON value. Raises the request's error for the error replies to answer."""
 
-    def __init__(self, answer: Answer, build: Callable[[list[Delta]], dict[str, Any]]) -> None:
+    def __init__(self, answer: Answer, build: Callable[[list[Delta]], dict[str, Any] | list[Any]]) -> None:
         super().__init__()
         self._answer = answer
         self._build = build
@@ -63,8 +63,15 @@ class EventStream(Response):
     what fails before is a plain HTTP error, what fails after is an event, and the stream just ends.
     """
 
-    def __init__(self, answer: Answer, writer: ChunkWriter, keep_alive_s: float) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        writer: ChunkWriter,
+        keep_alive_s: float,
+        failed: Callable[[Rejected], dict[str, Any]] = envelope,
+    ) -> None:
         super().__init__()
+        self._failed = failed
         self._answer = answer
         self._writer = writer
         self._silence_s = keep_alive_s or None
@@ -80,7 +87,7 @@ class EventStream(Response):
         except Rejected as error:
             if not self._begun:
                 raise
-            await self._send(send, _event(envelope(error)), more=False)
+            await self._send(send, _event(self._failed(error)), more=False)
 
     async def _events(self, send: Send) -> None:
         announced = False

@@ -20,8 +20,8 @@ def test_ids_outside_the_vocabulary_have_no_text() -> None:
 
 def test_a_logprob_entry_carries_text_and_exact_bytes() -> None:
     entry = Pieces(sim_vocabulary()).logprob(0xE2, TokenLogprob(-0.5, [65, 0xE2], [-0.1, -0.5]))
-    assert entry.chosen == TextAlternative("\ufffd", b"\xe2", -0.5)
-    assert entry.top == [TextAlternative("A", b"A", -0.1), entry.chosen]
+    assert entry.chosen == TextAlternative("\ufffd", b"\xe2", -0.5, 0xE2)
+    assert entry.top == [TextAlternative("A", b"A", -0.1, 65), entry.chosen]
 
 
 def test_impossible_tokens_keep_their_minus_infinity() -> None:

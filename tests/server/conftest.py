@@ -117,9 +117,10 @@ class ScriptedEngine:
         count = request.sampling.logprobs
         if count is None:
             return None
-        chosen = TextAlternative(self.reply[position], self.reply[position].encode(), -0.5)
+        chosen = TextAlternative(self.reply[position], self.reply[position].encode(), -0.5, ord(self.reply[position]))
         top = [
-            TextAlternative(f"{position}.{rank}", f"{position}.{rank}".encode(), -1.0 - rank) for rank in range(count)
+            TextAlternative(f"{position}.{rank}", f"{position}.{rank}".encode(), -1.0 - rank, rank)
+            for rank in range(count)
         ]
         return [TextLogprob(chosen, top)]
 

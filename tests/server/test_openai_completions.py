@@ -98,7 +98,7 @@ async def test_logprobs_come_as_parallel_lists(world) -> None:
 
 
 async def test_half_characters_and_minus_infinity_are_valid_json(world) -> None:
-    halves = [TextAlternative("\ufffd", raw, float("-inf")) for raw in (b"\xc3", b"\xa9", b"x")]
+    halves = [TextAlternative("\ufffd", raw, float("-inf"), raw[0]) for raw in (b"\xc3", b"\xa9", b"x")]
 
     def answer(request) -> None:
         item = TextItem(
