@@ -69,6 +69,8 @@ def _parent(session: Session, turn: SessionTurn) -> Turn | None:
 def _addition(prompt: list[int], turn: SessionTurn, before: list[int], *, is_first: bool) -> list[int]:
     """What the turn adds to ``before``. Raises Rejected when that is nothing."""
     added = prompt if is_first or turn.continuation is None else _without_repeats(turn.continuation, turn.head, before)
+    if not added and turn.refusal:
+        raise Rejected(turn.refusal, code="session_chat_unsupported", param="messages")
     if not added:
         raise Rejected("The turn adds nothing to the session.", param="prompt")
     return added

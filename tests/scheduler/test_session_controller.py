@@ -117,6 +117,16 @@ def test_a_continuation_replaces_the_prompt_from_the_second_turn_on(world: Sessi
     assert world.run()["b"].tokens == alone(text("first") + first + text("second"), FOUR)
 
 
+def test_messages_that_can_only_come_first_are_refused_later_and_say_why(world: SessionWorld) -> None:
+    world.open("s")
+    world.turn("s", "a", "first", FOUR, continuation=[], refusal="only first")
+    assert world.run()["a"].tokens
+    world.turn("s", "b", "first", FOUR, continuation=[], refusal="only first")
+    assert world.refusal("b") == (400, "session_chat_unsupported")
+    assert world.outcomes["b"].aborts[0].message == "only first"
+    assert world.info("s").num_turns == 1
+
+
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
 def test_the_head_of_a_continuation_is_not_said_twice(world: SessionWorld, kept: int) -> None:
     world.open("s")
