@@ -133,7 +133,8 @@ class Detokenizer:
 class Pulse:
     """Tells the front every ``HEARTBEAT_S`` seconds that this loop is alive. ``clock`` counts seconds."""
 
-    def __init__(self, inbox: Inbox, outbox: Outbox, clock: Callable[[], float]) -> None:
+    def __init__(self, detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, clock: Callable[[], float]) -> None:
+        self._detokenizer = detokenizer
         self._inbox = inbox
         self._outbox = outbox
         self._clock = clock
@@ -148,7 +149,11 @@ class Pulse:
         """Send a heartbeat if one is due."""
         now = self._clock()
         if now >= self._due:
-            _send(self._outbox, Heartbeat("detokenizer", self._inbox.handled))
+            num_open = self._detokenizer.num_open
+            beat = Heartbeat(
+                "detokenizer", self._inbox.handled, "running" if num_open else "idle", num_requests=num_open
+            )
+            _send(self._outbox, beat)
             self._due = now + HEARTBEAT_S
 
 
@@ -177,7 +182,7 @@ def main(section: DetokenizerSection, handshake: Handshake) -> None:
     outbox: Sender[ToFront] = Sender(context, section.addresses.front)
     detokenizer = Detokenizer(section.vocabulary)
     handshake.ready()
-    pulse = Pulse(inbox, outbox, time.monotonic)
+    pulse = Pulse(detokenizer, inbox, outbox, time.monotonic)
     while True:
         serve_once(detokenizer, inbox, outbox, pulse)
 

@@ -134,9 +134,12 @@ class Child:
         return bool(self._killed_because) or self.exit_code == WATCHDOG_EXIT_CODE
 
     def kill(self, because: str) -> None:
-        """End it at once, with what it started. ``because``: "has been silent", as in "it has been silent"."""
-        self._killed_because = because
+        """End it at once, with what it started; nothing to do when it has ended by itself.
+
+        because: "has been silent", as in "it has been silent".
+        """
         if self.exit_code is None:
+            self._killed_because = because
             os.killpg(self.pid, signal.SIGKILL)
 
     def ask_for_dump(self) -> None:

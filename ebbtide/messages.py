@@ -309,7 +309,7 @@ class Heartbeat(Message, frozen=True):
     """A child's loop is alive. ``handled`` counts the messages it has taken from its inbox.
 
     state: running, blocked or idle. reason: why nothing runs although requests wait, once that has lasted.
-    stalled_s: seconds since the last progress; 0 when idle.
+    stalled_s: seconds since the last progress; 0 when idle. num_requests: how many it keeps something of.
     """
 
     source: str
@@ -317,6 +317,7 @@ class Heartbeat(Message, frozen=True):
     state: str = "idle"
     reason: str = ""
     stalled_s: float = 0.0
+    num_requests: int = 0
 
 
 class PressureVictim(Part, frozen=True):

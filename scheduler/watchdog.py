@@ -97,7 +97,7 @@ class LoopPulse:
         activity = self.pulse.activity
         stalled_s = 0.0 if activity is Activity.IDLE else now - self._progress_s
         reason = "; ".join(waiting_reasons(scheduler.state)) if self._alarm.blocked_long(now) else ""
-        return Heartbeat("scheduler", handled, activity.value, reason, stalled_s)
+        return Heartbeat("scheduler", handled, activity.value, reason, stalled_s, len(scheduler.state.requests))
 
     def _take_picture(self, scheduler: Scheduler, now: float) -> None:
         self._picture_s = now

@@ -93,6 +93,14 @@ class Front:
         """HTTP requests whose outcome is still open: what draining waits for."""
         return self.manager.num_open
 
+    def describe(self) -> list[str]:
+        """Lines for a dump: what the children said, and what is open here."""
+        return [
+            *self.liveness.describe(),
+            f"open HTTP requests: {self.manager.num_open}, with {self.manager.num_choices} choices",
+            f"open calls: {self._calls.num_open}",
+        ]
+
     def start_draining(self) -> None:
         """Answer new work with 503 from now on; what runs goes on."""
         self.liveness.drain()

@@ -27,7 +27,7 @@ from ebbtide.tokenizer import TextTokenizer, load_tokenizer
 from .browsers import check_addresses
 from .children import Children
 from .engine import Engine
-from .front_dump import front_dump
+from .front_dump import front_dump, silent_child_dump
 from .http_server import http_server
 from .listening import listen, url_of
 from .liveness import SECOND_WITNESS
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+LAST_WORDS_S = 0.5  # for the stacks of a child that is going to be killed,
+LAST_WORDS_SHARE = 0.02  # and the most of the watchdog's time that they may take
 DRAIN_LOOK_S = 0.05  # how often draining looks whether the last request has ended
 
 
@@ -170,7 +172,13 @@ class _Daemon:
         """A child that says nothing for too long is made a dead one; the rest is what a death brings."""
         while True:
             name = await front.silent_child()
-            self._engine.child(name).kill(f"had been silent for {front.liveness.silence_s(name):.1f} s")
+            child, silence_s = self._engine.child(name), front.liveness.silence_s(name)
+            child.ask_for_dump()
+            await asyncio.sleep(min(LAST_WORDS_S, LAST_WORDS_SHARE * self._config.watchdog.watchdog_timeout))
+            if child.exit_code is None:
+                text = silent_child_dump(name, child.pid, silence_s, front.describe())
+                write_dump(text, path=str(self._engine.dump_path("front")))
+                child.kill(f"had been silent for {silence_s:.1f} s")
 
     def _mourn(self, front: Front) -> int:
         """A child is dead: everybody hears of it. The exit code that this calls for."""
@@ -215,7 +223,7 @@ class _Daemon:
 
     def _dump(self, front: Front) -> None:
         self._engine.ask_for_dumps()
-        text = front_dump("dump on demand", front.liveness.describe(), front.num_open)
+        text = front_dump("dump on demand", front.describe())
         write_dump(text, path=str(self._engine.dump_path("front")))
 
     async def _drain(self, front: Front) -> None:

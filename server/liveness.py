@@ -11,6 +11,7 @@ from ebbtide.messages import Heartbeat
 CHILDREN = ("scheduler", "detokenizer")
 SECOND_WITNESS = 1.06  # a stuck process's own watchdog goes first: it can say more than that there is silence
 DEFAULTS = WatchdogConfig()
+NOTHING_YET = Heartbeat("scheduler", 0)
 
 
 class Liveness:
@@ -20,7 +21,7 @@ class Liveness:
         self._clock = clock
         self._config = config
         self._last_beat: dict[str, float] = {}
-        self._scheduler = Heartbeat("scheduler", 0)
+        self._said: dict[str, Heartbeat] = {}
         self._dead: list[str] = []
         self._draining = False
         self._restarting = False
@@ -29,15 +30,14 @@ class Liveness:
         """The children said that they are ready: their silence is counted from now."""
         now = self._clock()
         self._last_beat = dict.fromkeys(CHILDREN, now)
-        self._scheduler = Heartbeat("scheduler", 0)
+        self._said = {}
         self._restarting = False
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """A child's loop is alive."""
         if heartbeat.source in self._last_beat:
             self._last_beat[heartbeat.source] = self._clock()
-        if heartbeat.source == "scheduler":
-            self._scheduler = heartbeat
+            self._said[heartbeat.source] = heartbeat
 
     def drain(self) -> None:
         """No new work from now on."""
@@ -52,6 +52,11 @@ class Liveness:
         self._dead.clear()
         self._last_beat.clear()
         self._restarting = True
+
+    @property
+    def _scheduler(self) -> Heartbeat:
+        """What the scheduler said last."""
+        return self._said.get("scheduler", NOTHING_YET)
 
     @property
     def stalled_s(self) -> float:
@@ -107,9 +112,12 @@ class Liveness:
 
     def describe(self) -> list[str]:
         """One line for each child, for a dump."""
-        lines = [f"{name}: last heartbeat {self.silence_s(name):.1f} s ago" for name in self._last_beat]
-        said = self._scheduler
-        lines.append(f"scheduler says: {said.state}, no progress for {self.stalled_s:.1f} s {said.reason}".rstrip())
+        lines = []
+        for name in self._last_beat:
+            lines.append(f"{name}: last heartbeat {self.silence_s(name):.1f} s ago")
+            if name in self._said:
+                lines.append(f"{name} says: {_in_words(self._said[name])}")
+        lines.append(f"no progress for {self.stalled_s:.1f} s")
         refusal = self.refusal()
         return [*lines, "ready" if refusal is None else f"not ready: {refusal.message}"]
 
@@ -119,6 +127,11 @@ class Liveness:
             if silence_s > seconds:
                 return f"The {name} process has been silent for {silence_s:.0f} s."
         return None
+
+
+def _in_words(said: Heartbeat) -> str:
+    reason = f", {said.reason}" if said.reason else ""
+    return f"{said.state}, {said.handled} messages handled, {said.num_requests} requests kept{reason}"
 
 
 def _refused(message: str, code: str) -> Rejected:

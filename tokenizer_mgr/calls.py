@@ -19,6 +19,11 @@ class Calls:
         self._outbox = outbox
         self._open: dict[str, asyncio.Future[Reply]] = {}
 
+    @property
+    def num_open(self) -> int:
+        """Calls without a reply yet."""
+        return len(self._open)
+
     async def ask(self, make: Callable[[str], ToScheduler]) -> Reply:
         """Send ``make(call id)`` and wait for its reply. Raises Rejected when the reply or the engine refuses."""
         call = secrets.token_hex(8)

@@ -81,6 +81,11 @@ class TokenizerManager:
         """HTTP requests that are not fully answered yet."""
         return len(self._answers)
 
+    @property
+    def num_choices(self) -> int:
+        """Generations that the engine still works on, as far as is known here."""
+        return len(self._choices)
+
     def submit(self, order: Order, *, received_s: float) -> Answer:
         """Send every prompt to the scheduler. Enter the answer at once: leaving it early aborts the rest.
 

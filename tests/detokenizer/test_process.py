@@ -160,27 +160,27 @@ def test_a_heartbeat_comes_first_and_then_in_time_also_within_a_backlog(detokeni
     batch = TokenBatch([item("a", "x", start=start())])
     inbox, outbox = FakeInbox([batch] * 10), FakeOutbox()
     ticks = count()
-    pulse = Pulse(inbox, outbox, lambda: next(ticks) * HEARTBEAT_S / 4)
+    pulse = Pulse(detokenizer, inbox, outbox, lambda: next(ticks) * HEARTBEAT_S / 4)
     serve_once(detokenizer, inbox, outbox, pulse)
     kinds = [type(message) for message in outbox.sent]
     assert kinds.count(TextBatch) == 10
     assert kinds[0] is Heartbeat
     beats = [index for index, kind in enumerate(kinds) if kind is Heartbeat]
     assert max(b - a for a, b in pairwise(beats)) <= 5
-    assert Heartbeat("detokenizer", 10) in outbox.sent
+    assert Heartbeat("detokenizer", 10, "running", num_requests=1) in outbox.sent
 
 
 def test_failures_are_told_and_empty_batches_are_not_sent(detokenizer: Detokenizer) -> None:
     bad = item("bad", "x", start=start(), logprobs=[TokenLogprob(0.0, [1], [])])
     inbox, outbox = FakeInbox([TokenBatch([bad]), TokenBatch([item("ghost")])]), FakeOutbox()
-    serve_once(detokenizer, inbox, outbox, Pulse(inbox, outbox, lambda: 0.0))
+    serve_once(detokenizer, inbox, outbox, Pulse(detokenizer, inbox, outbox, lambda: 0.0))
     assert [type(message) for message in outbox.sent] == [Heartbeat, AbortReq]
 
 
 def test_a_front_that_takes_nothing_ends_the_process(detokenizer: Detokenizer) -> None:
     inbox, outbox = FakeInbox(), FakeOutbox(full=True)
     with pytest.raises(EbbtideError, match="takes no messages"):
-        serve_once(detokenizer, inbox, outbox, Pulse(inbox, outbox, lambda: 0.0))
+        serve_once(detokenizer, inbox, outbox, Pulse(detokenizer, inbox, outbox, lambda: 0.0))
 
 
 @pytest.fixture

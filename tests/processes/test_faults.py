@@ -146,6 +146,9 @@ def test_a_stopped_child_turns_readiness_off_and_counts_as_dead_after_the_watchd
         assert time.monotonic() - started < 1.1 * TIMEOUT_S + SLACK_S
     ends_with_nothing_left(daemon, STUCK)
     assert f"The {victim} process was killed because it had been silent for" in daemon.log
+    dump = daemon.log.split(f"==== front: the {victim} has been silent for")[1].split("end of front's dump")[0]
+    for part in ("State T (stopped)", f"{victim} says:", "open HTTP requests: 4, with 4 choices"):
+        assert part in dump, dump
 
 
 @pytest.mark.parametrize("victim", VICTIMS)

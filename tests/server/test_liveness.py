@@ -112,5 +112,19 @@ def test_its_description_names_both_children_and_says_whether_it_is_ready() -> N
     liveness, clock = started()
     clock.now += HEARTBEAT_TIMEOUT_S + 1
     lines = liveness.describe()
-    assert lines[0] == "scheduler: last heartbeat 21.0 s ago"
+    assert lines[:2] == ["scheduler: last heartbeat 21.0 s ago", "detokenizer: last heartbeat 21.0 s ago"]
     assert lines[-1] == "not ready: The scheduler process has been silent for 21 s."
+
+
+def test_its_description_repeats_what_each_child_said_last() -> None:
+    liveness, clock = started()
+    liveness.beat(Heartbeat("scheduler", 7, "blocked", "a: no free row, 3 run", 31.0, 4))
+    liveness.beat(Heartbeat("detokenizer", 9, "running", num_requests=3))
+    clock.now += 2.0
+    assert liveness.describe()[:5] == [
+        "scheduler: last heartbeat 2.0 s ago",
+        "scheduler says: blocked, 7 messages handled, 4 requests kept, a: no free row, 3 run",
+        "detokenizer: last heartbeat 2.0 s ago",
+        "detokenizer says: running, 9 messages handled, 3 requests kept",
+        "no progress for 33.0 s",
+    ]
