@@ -201,6 +201,11 @@ class SessionAwareCache:
         slot = self._slots.get(session)
         return 0 if slot is None else len(slot.pages)
 
+    @property
+    def num_turns(self) -> int:
+        """Turns that have not ended."""
+        return len(self._turns)
+
     def slots(self) -> list[SessionSlot]:
         """Every slot, those too whose session is closed while its last turn runs."""
         return list({id(slot): slot for slot in [*self._slots.values(), *self._turns.values()]}.values())

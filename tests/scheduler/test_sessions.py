@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ebbtide.errors import InvariantViolation
 from ebbtide.messages import AbortReq, FinishReq
+from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
 
 from .session_world import SessionWorld, alone
 from .world import Outcome, Shape, greedy, text
@@ -335,3 +337,36 @@ def test_expiry_is_by_idle_time_and_a_running_turn_is_activity() -> None:
     world.run()
     world.turn("s", "c", "on")
     assert world.refusal("c") == (404, "session_not_found")
+
+
+@pytest.mark.parametrize("cache", [True, False], ids=["radix", "no prefix cache"])
+@pytest.mark.parametrize("when", ["idle", "running"])
+def test_a_slot_in_doubt_is_recomputed_and_serving_goes_on(when: str, cache: bool) -> None:
+    world = SessionWorld(Shape(sessions=True, cache=cache, memory_check="quarantine"))
+    world.open("s")
+    first = world.say("s", "a", "hello there, you of the many pages")
+    assert isinstance(world.pool.tree_cache, SessionAwareCache)
+    (slot,) = world.pool.tree_cache.slots()
+    page = slot.pages[0]
+    world.turn("s", "b", " and on", greedy(12, ignore_eos=True))
+    if when == "running":
+        world.step()
+        world.step()
+    world.allocator.ledger.assign([page], None)
+    outcome = world.run()["b"]
+    whole = text("hello there, you of the many pages") + first.tokens + text(" and on")
+    assert outcome.tokens == alone(whole, greedy(12, ignore_eos=True))
+    assert page in world.pool.quarantined
+    again = world.say("s", "c", " more")
+    assert again.tokens == alone(whole + outcome.tokens + text(" more"), EIGHT)
+
+
+def test_the_books_name_the_slot_that_lists_a_page_of_somebody_else() -> None:
+    world = SessionWorld()
+    world.open("s")
+    world.say("s", "a", "hello there, you of the many pages")
+    assert isinstance(world.pool.tree_cache, SessionAwareCache)
+    (slot,) = world.pool.tree_cache.slots()
+    slot.pages[0] = world.allocator.free_pages()[0]
+    with pytest.raises(InvariantViolation, match="the slot of session s"):
+        world.scheduler.on_idle()

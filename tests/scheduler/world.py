@@ -107,9 +107,15 @@ class World:
         self.items: list[TokenItem] = []
         self.replies: dict[str, Reply] = {}
         self.steps = 0
+        self.skipped_s = 0.0  # time in which nothing happened
         self.peak_pages = 0  # most pages that running requests held at once
         self.turns = 0
         self.inbox: deque[ToScheduler] = deque()
+
+    @property
+    def now(self) -> float:
+        """Seconds: one for each step."""
+        return self.steps + self.skipped_s
 
     def send(self, *messages: ToScheduler) -> None:
         """Hand messages over at the next step."""
@@ -130,14 +136,14 @@ class World:
 
     def receive(self) -> None:
         """Hand over what was sent."""
-        self.scheduler.receive(self.inbox, float(self.steps))
+        self.scheduler.receive(self.inbox, self.now)
         self.inbox.clear()
 
     def dispatch(self) -> bool:
         """Plan and submit steps until the runner has as many as it takes; whether there was one."""
         dispatched = False
         while self.scheduler.num_in_flight < self.shape.overlap:
-            plan = self.scheduler.next_step(float(self.steps))
+            plan = self.scheduler.next_step(self.now)
             if plan is None:
                 break
             self.runner.submit(plan)

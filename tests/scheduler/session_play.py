@@ -1,0 +1,249 @@
+"""Random plays with sessions, and a model that knows no memory: lists of tokens, and what each turn must be told.
+
+A play is a function of its seed. Every turn's text must be that of its whole conversation in an ample pool.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from ebbtide.messages import FinishReq, GenerateReq, SamplingParams, SessionTurn
+from ebbtide.plan import pages_for
+from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
+
+from .loads import random_sampling
+from .session_world import SessionWorld
+from .world import Outcome, Shape, World, text
+
+TIMEOUT_S = 1e6  # far more than the steps of a play
+AMPLE = 20_000  # pages: nothing is ever evicted
+SLOW = 4000  # steps in which every request of a play must have ended
+
+
+@dataclass
+class ModelTurn:
+    """A turn of the model. prompt: the whole conversation. cut: output tokens that a stop string left it."""
+
+    rid: str
+    session: ModelSession | None
+    prompt: list[int]
+    sampling: SamplingParams
+    sent_at: int
+    before: int = 0
+    cut: int | None = None
+    over: bool = False
+
+
+@dataclass
+class ModelSession:
+    """A session of the model. newest: the committed turn that a late stop string may still shorten."""
+
+    name: str
+    streaming: bool
+    tokens: list[int] = field(default_factory=list)
+    turn: ModelTurn | None = None
+    newest: ModelTurn | None = None
+    open: bool = True
+    told: str = "session_not_found"
+
+
+class Play:
+    """One random play."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.shape = Shape(
+            num_pages=rng.choice([24, 32, 48, 96, AMPLE]),
+            page_size=rng.choice([1, 2, 4, 8]),
+            num_rows=rng.choice([1, 2, 4, 8]),
+            chunk=rng.choice([4, 16, 64]),
+            overlap=rng.choice([1, 2]),
+            cache=rng.random() < 0.75,
+            policy=rng.choice(["fcfs", "fcfs", "lpm", "priority"]),
+            retract_policy=rng.choice(["length", "cost", "priority"]),
+            retract_interval=rng.choice([0, 0, 3, 11]),
+            host_pages=rng.choice([0, 0, 32]),
+            max_retractions=rng.choice([-1, 0, 3]) if rng.random() < 0.5 else 3,
+            context_length=512,
+            sessions=True,
+            session_timeout=TIMEOUT_S,
+        )
+        if self.shape.max_retractions == -1 and self.shape.retract_interval:
+            self.shape = Shape(**{**self.shape.__dict__, "max_retractions": 3})
+        self.world = SessionWorld(self.shape)
+        self.sessions: list[ModelSession] = []
+        self.turns: list[ModelTurn] = []
+        self.num_operations = 0
+        self.slowest = 0
+
+    def run(self, num_operations: int) -> None:
+        """Play, then end everything and compare."""
+        moves = [self.open, self.turn, self.abort, self.stop, self.close, self.expire, self.plain, self.steps]
+        weights = [6, 30, 8, 6, 3, 0.5, 10, 36]
+        for _ in range(num_operations):
+            self.rng.choices(moves, weights)[0]()
+            self.num_operations += 1
+            self.sync()
+        self.world.run()
+        self.sync()
+        assert all(turn.over for turn in self.turns)
+        for session in self.sessions:
+            self.world.close(session.name)
+        assert self.world.pool.books().session_held == 0
+        cache = self.world.pool.tree_cache
+        assert isinstance(cache, SessionAwareCache)
+        assert cache.num_turns == 0
+        self.world.scheduler.on_idle()
+        self.compare()
+
+    def open(self) -> None:
+        """A new session."""
+        session = ModelSession(f"s{len(self.sessions)}", self.rng.random() < 0.8)
+        self.sessions.append(session)
+        assert self.world.open(session.name, streaming=session.streaming).status == 200
+
+    def turn(self) -> None:
+        """A turn of any session, open or not, busy or not: accepted or refused as the model says."""
+        if not self.sessions:
+            return
+        session = self.rng.choice(self.sessions[-8:])
+        words = self._words()
+        turn = ModelTurn(f"t{len(self.turns)}", session, session.tokens + words, self._sampling(), self.world.steps)
+        turn.before = len(session.tokens)
+        expected = self._refusal(session, turn)
+        self.world.send(GenerateReq((turn.rid,), words, turn.sampling, session=SessionTurn(session.name)))
+        self.world.receive()
+        self.world.read()
+        outcome = self.world.outcomes.get(turn.rid, Outcome())
+        assert [abort.code for abort in outcome.aborts] == expected, (turn, session)
+        if not expected:
+            session.turn, session.newest = turn, None
+            self.turns.append(turn)
+        else:
+            self.turns.append(ModelTurn(turn.rid, None, [], turn.sampling, 0, over=True, cut=0))
+
+    def plain(self) -> None:
+        """A request without a session, sometimes with a session's own words, sometimes large."""
+        size = self.rng.choice([3, 10, self.world.allocator.num_pages * self.shape.page_size * 2 // 3])
+        prompt = self._words() * (size // 8 + 1)
+        if self.sessions and self.rng.random() < 0.3:
+            prompt = self.rng.choice(self.sessions).tokens + prompt
+        turn = ModelTurn(f"t{len(self.turns)}", None, prompt[-400:], self._sampling(), self.world.steps)
+        if not self._fits(turn):
+            return
+        self.turns.append(turn)
+        self.world.send(GenerateReq((turn.rid,), turn.prompt, turn.sampling, priority=self.rng.choice([0, 0, 5])))
+        self.world.receive()
+        self.world.read()
+
+    def abort(self) -> None:
+        """A client leaves, wherever its request is."""
+        alive = [turn for turn in self.turns[-20:] if not turn.over]
+        if alive:
+            self.world.abort(self.rng.choice(alive).rid)
+            self.world.receive()
+            self.world.read()
+
+    def stop(self) -> None:
+        """The detokenizer finds a stop string in what has come so far, perhaps in a request that has ended."""
+        some = [turn for turn in self.turns[-8:] if turn.cut is None and self._output(turn)]
+        if not some:
+            return
+        turn = self.rng.choice(some)
+        count = self.rng.randint(1, len(self._output(turn)))
+        if turn.over and (turn.session is None or turn.session.newest is not turn):
+            return  # aborted, or another turn has begun since: it is late for both
+        self.world.send(FinishReq(turn.rid, count))
+        self.world.receive()
+        self.world.read()
+        turn.cut = count
+        if turn.over and turn.session is not None:
+            turn.session.tokens = turn.prompt + self._output(turn)[:count]
+
+    def close(self) -> None:
+        """A session ends; its turn goes on."""
+        if self.sessions:
+            session = self.rng.choice(self.sessions)
+            assert self.world.close(session.name).status == 200
+            if session.open:
+                session.open, session.told = False, "session_closed"
+
+    def expire(self) -> None:
+        """Nobody says anything for a long time."""
+        self.world.skipped_s += 2 * TIMEOUT_S
+        self.world.receive()
+        for session in self.sessions:
+            if not session.open:
+                session.told = "session_not_found"
+            elif session.turn is None:
+                session.open, session.told = False, "session_closed"
+
+    def steps(self) -> None:
+        """Time for the model runner."""
+        for _ in range(self.rng.choice([1, 1, 2, 5, 20])):
+            self.world.step()
+
+    def sync(self) -> None:
+        """Let the model learn which turns are over."""
+        self.world.read()
+        for turn in self.turns:
+            outcome = self.world.outcomes.get(turn.rid)
+            if turn.over or outcome is None or not (outcome.finish or outcome.aborts):
+                continue
+            turn.over = True
+            self.slowest = max(self.slowest, self.world.steps - turn.sent_at)
+            assert self.world.steps - turn.sent_at < SLOW
+            session = turn.session
+            if session is not None:
+                session.turn = None
+                if outcome.finish in ("stop", "length"):
+                    session.tokens = turn.prompt + self._output(turn)[: turn.cut]
+                    session.newest = turn
+
+    def compare(self) -> None:
+        """All at once in an ample pool, where nobody waits for anybody and nothing is ever given back."""
+        ample = World(Shape(num_pages=200_000, page_size=16, num_rows=256, chunk=4096, context_length=512))
+        for turn in self.turns:
+            if turn.prompt:
+                ample.generate(turn.rid, turn.prompt, turn.sampling)
+        expected = ample.run()
+        for turn in self.turns:
+            if not turn.prompt:
+                continue
+            outcome, said = self.world.outcomes[turn.rid], self._output(turn)
+            whole = expected[turn.rid]
+            if outcome.finish in ("stop", "length") and turn.cut is None:
+                assert (said, outcome.finish) == (whole.tokens, whole.finish), turn.rid
+            assert said == whole.tokens[: len(said)], turn.rid
+            if outcome.finish in ("stop", "length") and turn.session is not None and outcome.tokens:
+                assert outcome.prompt_tokens == len(turn.prompt)
+                assert outcome.cached_tokens <= len(turn.prompt)
+                if self.shape.num_pages == AMPLE and turn.session.streaming and turn.session.open:
+                    assert outcome.cached_tokens >= turn.before - self.shape.page_size, turn.rid
+
+    def _output(self, turn: ModelTurn) -> list[int]:
+        outcome = self.world.outcomes.get(turn.rid)
+        return outcome.tokens if outcome is not None else []
+
+    def _refusal(self, session: ModelSession, turn: ModelTurn) -> list[str]:
+        if not session.open:
+            return [session.told]
+        if session.turn is not None:
+            return ["session_busy"]
+        return [] if self._fits(turn) else ["context_length_exceeded"]
+
+    def _fits(self, turn: ModelTurn) -> bool:
+        count, wanted = len(turn.prompt), turn.sampling.max_tokens
+        least = pages_for(count + min(wanted, 2) - 1, self.shape.page_size)
+        return count + wanted <= self.shape.context_length and least <= self.shape.num_pages
+
+    def _sampling(self) -> SamplingParams:
+        sampling = random_sampling(self.rng)
+        most = min(sampling.max_tokens, self.rng.choice([1, 4, 12, 60]))
+        return replace(sampling, max_tokens=most, min_tokens=min(sampling.min_tokens, most))
+
+    def _words(self) -> list[int]:
+        return text("".join(self.rng.choice("ab") for _ in range(self.rng.choice([1, 2, 7, 20]))))

@@ -1,0 +1,198 @@
+"""Session bugs seeded on purpose, each known from another server or one keystroke away: the random plays catch all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ebbtide.scheduler.memory.prefix_cache import MatchResult
+from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache, SessionMatch, SessionSlot
+from ebbtide.scheduler.request import Request
+from ebbtide.scheduler.session_controller import SessionController
+from ebbtide.scheduler.sessions import Session
+
+from .session_play import Play
+
+Patch = pytest.MonkeyPatch
+SEEDS = range(12)
+
+
+def play_all() -> None:
+    for seed in SEEDS:
+        Play(seed).run(150)
+
+
+def restored_slot_is_emptied(patch: Patch) -> None:
+    original = SessionSlot.restore_to_req
+
+    def restore(self: SessionSlot, req: Request) -> None:
+        original(self, req)
+        self.pages = []
+
+    patch.setattr(SessionSlot, "restore_to_req", restore)
+
+
+def lent_slot_is_evicted(patch: Patch) -> None:
+    patch.setattr(SessionAwareCache, "_harden", lambda self, slot: None)
+
+
+def slot_stays_pinned(patch: Patch) -> None:
+    patch.setattr(SessionAwareCache, "_soften", lambda self, slot: None)
+
+
+def gap_before_the_slot_is_ignored(patch: Patch) -> None:
+    original = SessionAwareCache.match_prefix
+
+    def match(self: SessionAwareCache, req: Request, limit: int | None = None) -> MatchResult:
+        slot = self._turns.get(req.rid)
+        if slot is None or limit is not None or not slot.pages:
+            return original(self, req, limit)
+        before = self.inner.match_prefix(req, slot.first)
+        pages = before.pages + slot.pages
+        return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot, before)
+
+    def first_page_is_lost(self: SessionAwareCache, num_pages: int, before: int | None = None) -> int:
+        return self.inner.evict(num_pages, before) or evict(self, num_pages, before)
+
+    evict = SessionAwareCache.evict
+    patch.setattr(SessionAwareCache, "match_prefix", match)
+    patch.setattr(SessionAwareCache, "evict", first_page_is_lost)
+
+
+def slot_gives_its_first_pages_first(patch: Patch) -> None:
+    def trim(self: SessionAwareCache, slot: SessionSlot, keep: int) -> int:
+        count = len(slot.pages) - keep
+        gone = slot.pages[:count]
+        self._allocator.give(gone, slot)
+        del slot.pages[:count]
+        self.session_held_pages -= count
+        self.soft_pages -= count
+        if not slot.pages:
+            self._soft.pop(id(slot), None)
+        return count
+
+    patch.setattr(SessionAwareCache, "_trim", trim)
+
+
+def warm_turn_is_published(patch: Patch) -> None:
+    patch.setattr(SessionAwareCache, "publish", lambda self, req, num_pages: self.inner.publish(req, num_pages))
+
+
+def slot_begins_one_page_late(patch: Patch) -> None:
+    original = SessionSlot.save_from_req
+
+    def save(self: SessionSlot, req: Request, num_pages: int, ledger: object) -> int:
+        fresh = self.lent_to != req.rid
+        count = original(self, req, num_pages, ledger)  # type: ignore[arg-type]
+        if fresh and count:
+            self.first += 1
+        return count
+
+    patch.setattr(SessionSlot, "save_from_req", save)
+
+
+def half_a_page_is_saved(patch: Patch) -> None:
+    original = SessionAwareCache.cache_finished_req
+
+    def finished(self: SessionAwareCache, req: Request, num_pages: int) -> None:
+        original(self, req, min(num_pages + 1, len(req.pages)))
+
+    patch.setattr(SessionAwareCache, "cache_finished_req", finished)
+
+
+def aborted_turn_is_committed(patch: Patch) -> None:
+    original = SessionController.ended
+    patch.setattr(SessionController, "ended", lambda self, req, *, finished: original(self, req, finished=True))
+
+
+def finished_turn_is_not_committed(patch: Patch) -> None:
+    original = SessionController.ended
+    patch.setattr(SessionController, "ended", lambda self, req, *, finished: original(self, req, finished=False))
+
+
+def overlapping_turn_is_accepted(patch: Patch) -> None:
+    original = SessionController._find
+
+    def find(self: SessionController, session_id: str, owner: str) -> Session:
+        session = original(self, session_id, owner)
+        session.open_turns.clear()
+        return session
+
+    patch.setattr(SessionController, "_find", find)
+
+
+def late_stop_is_ignored(patch: Patch) -> None:
+    patch.setattr(SessionController, "stopped_late", lambda self, rid, count: None)
+
+
+def late_stop_keeps_the_kv(patch: Patch) -> None:
+    patch.setattr(SessionAwareCache, "shorten", lambda self, session, num_tokens: None)
+
+
+def close_leaks_the_slot(patch: Patch) -> None:
+    patch.setattr(SessionAwareCache, "close", lambda self, session: self._slots.pop(session, None))
+
+
+def detached_turn_is_saved(patch: Patch) -> None:
+    original = SessionAwareCache.close
+
+    def close(self: SessionAwareCache, session: str) -> None:
+        slot = self._slots.get(session)
+        if slot is not None and slot.lent_to:
+            self._slots.pop(session)
+            return
+        original(self, session)
+
+    patch.setattr(SessionAwareCache, "close", close)
+
+
+def running_turn_expires(patch: Patch) -> None:
+    original = SessionController.tick
+
+    def tick(self: SessionController, now: float) -> None:
+        held = [(session, session.open_turns) for session in self._sessions.values() if session.open_turns]
+        for session, _ in held:
+            session.open_turns = {}
+        original(self, now)
+        for session, turns in held:
+            session.open_turns = turns
+
+    patch.setattr(SessionController, "tick", tick)
+
+
+def lease_outlives_its_turn(patch: Patch) -> None:
+    patch.setattr(SessionAwareCache, "end_turn", lambda self, rid: None)
+
+
+SEEDED = [
+    restored_slot_is_emptied,
+    lent_slot_is_evicted,
+    slot_stays_pinned,
+    gap_before_the_slot_is_ignored,
+    slot_gives_its_first_pages_first,
+    warm_turn_is_published,
+    slot_begins_one_page_late,
+    half_a_page_is_saved,
+    aborted_turn_is_committed,
+    finished_turn_is_not_committed,
+    overlapping_turn_is_accepted,
+    late_stop_is_ignored,
+    late_stop_keeps_the_kv,
+    close_leaks_the_slot,
+    detached_turn_is_saved,
+    running_turn_expires,
+    lease_outlives_its_turn,
+]
+
+
+def test_the_plays_pass_without_a_seeded_bug() -> None:
+    play_all()
+
+
+@pytest.mark.parametrize("bug", SEEDED, ids=lambda bug: bug.__name__)
+def test_a_seeded_session_bug_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    bug(monkeypatch)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 (books, text, lost progress or a crash: all are caught)
+        play_all()
+    assert not isinstance(caught.value, AttributeError | NameError | TypeError), "the mutation itself is broken"
