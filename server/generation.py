@@ -12,13 +12,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ebbtide.errors import Rejected
 from ebbtide.tokenizer_mgr.answer import Delta, Order
 
 from . import fields
-from .error_replies import envelope
 from .layers import take_ids
-from .replies import ChunkWriter, EventStream, WholeReply
+from .replies import CHAT_FRAMING, ChunkWriter, EventStream, Framing, WholeReply
 from .state import AppState
 from .strict_json import convert, read_object
 
@@ -50,14 +48,11 @@ class AnswerShape(ChunkWriter, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a request comes to: generations to order, and the form in which they are answered.
-
-    failed: the last event of a stream that fails.
-    """
+    """What a request comes to: generations to order, and the form in which they are answered."""
 
     order: Order
     shape: AnswerShape
-    failed: Callable[[Rejected], dict[str, Any]] = envelope
+    framing: Framing = CHAT_FRAMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ async def generate(request: Request, state: AppState, api: Api[B]) -> Response:
     work = await api.prepare(state, body, ids[0])
     answer = state.submit(replace(work.order, ids=ids), request, received_s)
     if body.stream:
-        return EventStream(answer, work.shape, state.config.keep_alive_s, work.failed)
+        return EventStream(answer, work.shape, state.config.keep_alive_s, work.framing)
     return WholeReply(answer, work.shape.whole)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -20,8 +21,6 @@ EVENT_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-KEEP_ALIVE = b": keep-alive\n\n"
-DONE = b"data: [DONE]\n\n"
 
 
 class ChunkWriter(Protocol):
@@ -37,9 +36,37 @@ class ChunkWriter(Protocol):
         """Chunks after the last delta's."""
 
 
+def _enveloped(error: Rejected) -> list[dict[str, Any]]:
+    return [envelope(error)]
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How an API's chunks stand in its stream; by default as in OpenAI's older routes.
+
+    named: each chunk's ``type`` is the name of its event. keep_alive: what breaks a silence. end_mark: the last thing
+    of a stream that ends well. failure: chunks for an error that comes after the status line.
+    """
+
+    named: bool = False
+    keep_alive: bytes = b": keep-alive\n\n"
+    end_mark: bytes = b"data: [DONE]\n\n"
+    failure: Callable[[Rejected], list[dict[str, Any]]] = _enveloped
+
+    def events(self, chunks: list[dict[str, Any]]) -> bytes:
+        """The chunks as server-sent events."""
+        return b"".join(self._name(chunk) + b"data: " + as_json(chunk) + b"\n\n" for chunk in chunks)
+
+    def _name(self, chunk: dict[str, Any]) -> bytes:
+        return f"event: {chunk['type']}\n".encode() if self.named else b""
+
+
 def as_json(value: Any) -> bytes:
     """Compact JSON in pure ASCII, so that no line separator of Unicode can split an event."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+CHAT_FRAMING = Framing()
 
 
 class WholeReply(Response):
@@ -64,16 +91,12 @@ class EventStream(Response):
     """
 
     def __init__(
-        self,
-        answer: Answer,
-        writer: ChunkWriter,
-        keep_alive_s: float,
-        failed: Callable[[Rejected], dict[str, Any]] = envelope,
+        self, answer: Answer, writer: ChunkWriter, keep_alive_s: float, framing: Framing = CHAT_FRAMING
     ) -> None:
         super().__init__()
-        self._failed = failed
         self._answer = answer
         self._writer = writer
+        self._framing = framing
         self._silence_s = keep_alive_s or None
         self._begun = False
 
@@ -87,10 +110,10 @@ class EventStream(Response):
         except Rejected as error:
             if not self._begun:
                 raise
-            await self._send(send, _event(self._failed(error)), more=False)
+            await self._send(send, self._framing.events(self._framing.failure(error)), more=False)
 
     async def _events(self, send: Send) -> None:
-        announced = False
+        announced, framing = False, self._framing
         while not self._answer.done:
             deltas = await self._answer.news(self._silence_s)
             chunks = [] if announced or not deltas else self._writer.begin()
@@ -98,18 +121,14 @@ class EventStream(Response):
             for delta in deltas:
                 chunks += self._writer.chunks(delta)
             if chunks or not deltas:
-                await self._send(send, b"".join(map(_event, chunks)) or KEEP_ALIVE)
-        await self._send(send, b"".join(map(_event, self._writer.end())) + DONE, more=False)
+                await self._send(send, framing.events(chunks) or framing.keep_alive)
+        await self._send(send, framing.events(self._writer.end()) + framing.end_mark, more=False)
 
     async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
         if not self._begun:
             self._begun = True
             await send({"type": "http.response.start", "status": 200, "headers": list(EVENT_HEADERS)})
         await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + as_json(value) + b"\n\n"
 
 
 async def _unless_client_leaves(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:

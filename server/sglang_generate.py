@@ -18,6 +18,7 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 from . import fields
 from .fields import GenerationFields
 from .generation import Api, Work, generate
+from .replies import Framing
 from .session_fields import check_one_choice, session_turn
 from .sglang_fields import (
     DEFAULT_MAX_TOKENS,
@@ -76,7 +77,7 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
         incremental=state.config.incremental_streaming_output,
     )
     shape = GenerateShape(order, options, state.manager.clock)
-    return Work(order, shape, shape.failed)
+    return Work(order, shape, Framing(failure=shape.failed))
 
 
 def _wanted(body: GenerateBody, count: int) -> list[GenerationFields]:

@@ -87,11 +87,11 @@ class GenerateShape:
         """Nothing behind the last token."""
         return []
 
-    def failed(self, error: Rejected) -> dict[str, Any]:
+    def failed(self, error: Rejected) -> list[dict[str, Any]]:
         """The last chunk of a stream that fails: of the first choice that has not ended."""
         index = next((i for i, choice in enumerate(self._choices) if choice.finish is None), 0)
         self._choices[index].finish = {"type": "abort", "message": error.message, "status_code": error.status}
-        return {**self._chunk(index), **envelope(error)}
+        return [{**self._chunk(index), **envelope(error)}]
 
     def _chunk(self, index: int) -> dict[str, Any]:
         return {**self._shown(index), "index": index} if self._options.is_list else self._shown(index)
