@@ -64,7 +64,7 @@ class KeyCheck:
         caller = self._keys.caller(scope["headers"])
         is_open = scope["path"] in self._open or scope["method"] == "OPTIONS"
         if caller is None and not is_open:
-            await _no_key()(scope, receive, send)
+            await error_reply(_no_key(), scope)(scope, receive, send)
             return
         scope[CALLER] = caller or Caller()
         await self._app(scope, receive, send)
@@ -110,7 +110,5 @@ def _unauthorized(message: str) -> Rejected:
     return Rejected(message, status=401, kind="authentication_error", code="invalid_api_key")
 
 
-def _no_key() -> ASGIApp:
-    return error_reply(
-        _unauthorized("The API key is missing or wrong. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
-    )
+def _no_key() -> Rejected:
+    return _unauthorized("The API key is missing or wrong. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")

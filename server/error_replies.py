@@ -1,18 +1,21 @@
-"""Every error as OpenAI's envelope, whoever raised it. Knows no routes."""
+"""Every error in the form of its API, whoever raised it: OpenAI's envelope, but for the paths in a table."""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from ebbtide.errors import Rejected
 
+from .anthropic_errors import anthropic_error
 from .layers import REQUEST_ID
 
 log = logging.getLogger(__name__)
@@ -23,8 +26,12 @@ def envelope(error: Rejected) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 
-def error_reply(error: Rejected) -> JSONResponse:
-    """The HTTP answer to a refused or failed request."""
+# The first part of a path → the form of every error below it.
+FORMS: dict[str, Callable[[Rejected], dict[str, Any]]] = {"/v1/messages": anthropic_error}
+
+
+def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
+    """The HTTP answer to a refused or failed request, whose ``scope`` says of which API it is."""
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
@@ -34,12 +41,17 @@ def error_reply(error: Rejected) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 413:
         headers["Connection"] = "close"  # the rest of the body is not read
-    return JSONResponse(envelope(error), status_code=error.status, headers=headers)
+    return JSONResponse(_form(scope)(error), status_code=error.status, headers=headers)
 
 
-async def _rejected(_: Request, error: Exception) -> Response:
+def _form(scope: Scope) -> Callable[[Rejected], dict[str, Any]]:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return next((form for start, form in FORMS.items() if path == start or path.startswith(f"{start}/")), envelope)
+
+
+async def _rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, Rejected)
-    return error_reply(error)
+    return error_reply(error, request.scope)
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -50,7 +62,7 @@ async def _http(request: Request, error: Exception) -> Response:
         text, kind = f"{request.method} is not allowed for {request.url.path[:200]}.", "invalid_request_error"
     else:
         text, kind = str(error.detail), "invalid_request_error" if error.status_code < 500 else "server_error"
-    reply = error_reply(Rejected(text, status=error.status_code, kind=kind))
+    reply = error_reply(Rejected(text, status=error.status_code, kind=kind), request.scope)
     reply.headers.update(error.headers or {})
     return reply
 
@@ -58,7 +70,8 @@ async def _http(request: Request, error: Exception) -> Response:
 async def _bug(request: Request, error: Exception) -> Response:
     request_id = request.scope.get(REQUEST_ID, "")
     log.error("request %s failed", request_id, exc_info=error, extra={"rid": request_id})
-    return error_reply(Rejected("The server failed to answer this request.", status=500, kind="server_error"))
+    failure = Rejected("The server failed to answer this request.", status=500, kind="server_error")
+    return error_reply(failure, request.scope)
 
 
 async def _left(_: Request, __: Exception) -> Response:

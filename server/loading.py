@@ -32,15 +32,16 @@ class Gate:
         if self._app is not None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await RequestIds(_loading_reply(scope["path"]))(scope, receive, send)
+            await RequestIds(_loading_reply(scope))(scope, receive, send)
 
 
-def _loading_reply(path: str) -> JSONResponse:
-    if path == "/health":
+def _loading_reply(scope: Scope) -> JSONResponse:
+    if scope["path"] == "/health":
         return JSONResponse({})  # alive; /ready says the rest
-    return error_reply(
-        Rejected("The model is still loading.", status=503, kind="overloaded_error", code="loading", retry_after_s=5)
+    error = Rejected(
+        "The model is still loading.", status=503, kind="overloaded_error", code="loading", retry_after_s=5
     )
+    return error_reply(error, scope)
 
 
 class ProgressLine:

@@ -39,7 +39,6 @@ async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
     """What a chat request comes to. Raises Rejected."""
     fields.check_stream(body)
     reader = state.prompts
-    fields.check_stream(body)
     text = fields.text_params(body)
     logprobs = _num_logprobs(body)
     # Every field is looked at once before the costly part, and again with the true limit after it.

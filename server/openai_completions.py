@@ -41,7 +41,6 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
     """What a completion request comes to; nothing of a batch runs unless all of it can. Raises Rejected."""
     fields.check_stream(body)
     reader = state.prompts
-    fields.check_stream(body)
     text = fields.text_params(body)
     listed = _listed(body.prompt)
     n = body.n or 1
