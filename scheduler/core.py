@@ -62,6 +62,11 @@ class Scheduler:
         return self._intake.sessions.num_open
 
     @property
+    def num_turns(self) -> int:
+        """Turns of sessions that run or wait."""
+        return self._intake.sessions.num_leases
+
+    @property
     def num_in_flight(self) -> int:
         """Plans handed out and not settled."""
         return len(self._flights)

@@ -50,6 +50,8 @@ class Picture:
     num_running: int = 0
     num_waiting: int = 0
     num_requests: int = 0
+    num_sessions: int = 0
+    num_turns: int = 0
     running: tuple[RequestLine, ...] = ()
     waiting: tuple[RequestLine, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -70,6 +72,8 @@ def picture(scheduler: Scheduler, plan: StepPlan | None) -> Picture:
         num_running=len(state.running),
         num_waiting=len(state.waiting),
         num_requests=len(state.requests),
+        num_sessions=scheduler.num_sessions,
+        num_turns=scheduler.num_turns,
         running=tuple(_line(req) for req in state.running[:MAX_REQUESTS]),
         waiting=tuple(_line(req) for req in islice(state.waiting, MAX_REQUESTS)),
         reasons=waiting_reasons(state),
@@ -99,6 +103,7 @@ def render(title: str, pulse: Pulse, picture: Picture, events: Sequence[Pressure
         *_request_lines("queue", picture.waiting, picture.num_waiting),
         *(f"  waits: {reason}" for reason in picture.reasons),
         f"{picture.num_requests} requests have not ended",
+        f"{picture.num_sessions} sessions are open, {picture.num_turns} of their turns have not ended",
         f"last {len(events)} pressure events (oldest first):",
         *(f"  {_event_line(event)}" for event in events),
         "stacks:",

@@ -95,7 +95,7 @@ class Play:
         assert self.world.pool.books().session_held == 0
         cache = self.world.pool.tree_cache
         assert isinstance(cache, SessionAwareCache)
-        assert cache.num_turns == 0
+        assert cache.num_turns == self.world.scheduler.num_turns == 0
         self.world.scheduler.on_idle()
         self.compare()
 
