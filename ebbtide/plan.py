@@ -85,9 +85,8 @@ class StepPlan(Part, frozen=True):
 
 
 class StepResult(Part, frozen=True):
-    """tokens: one per sampling item, in plan order. logprobs: parallel to tokens; None when no row asked.
-
-    scores: one list per item with ``scoring``, in plan order, each parallel to its targets.
+    """tokens: one per sampling item, in plan order; -1 for a mask that leaves nothing. logprobs: parallel to tokens;
+    None when no row asked. scores: one list per item with ``scoring``, in plan order, each parallel to its targets.
     """
 
     number: int

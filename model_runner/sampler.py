@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from ebbtide.plan import RowInit
 from .draw import Draw, draw_tokens
 
 FORCED = 1e4  # added for logit_bias 100: larger than any logit, small enough that float32 still tells them apart
+NOTHING = -1
 BAN_AT, FORCE_AT = -100.0, 100.0
 
 
@@ -39,10 +41,34 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """tokens: int64 [S], one per pick. logprobs: None when no pick asked."""
+    """tokens: int64 [S], one per pick, NOTHING for a mask that leaves nothing. logprobs: None when no pick asked."""
 
     tokens: Tensor
     logprobs: Logprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """What some picks may become. which: int64 [M], their numbers. allowed: bool [M, vocab].
+
+    empty: int64 on the host, the numbers of those that may become nothing at all.
+    """
+
+    which: Tensor
+    allowed: Tensor
+    empty: Tensor
+
+    def applied(self, logits: Tensor, *, own: Tensor) -> Tensor:
+        """A float32 copy of ``logits`` that leaves each pick the ids of its mask.
+
+        A mask outranks what else bans tokens: where nothing is left of it, the row's ``own`` logits decide in it.
+        """
+        masked = logits[self.which].float().masked_fill(~self.allowed, float("-inf"))
+        plain = own[self.which].float().masked_fill(~self.allowed, float("-inf"))
+        lost = masked.amax(-1, keepdim=True) == float("-inf")
+        result = logits.to(torch.float32, copy=True)
+        result[self.which] = torch.where(lost, plain, masked)
+        return result
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +145,10 @@ class Sampler:
         """Choose a token for each pick from its row of logits, [S, vocab]. The logits are left as they are."""
         states = [self._state(pick.row) for pick in picks]
         indices = [pick.position + 1 - state.prompt_len for pick, state in zip(picks, states, strict=True)]
-        adjusted = self._masked(_adjusted(logits, states, indices), picks, own=logits)
+        adjusted = _adjusted(logits, states, indices)
+        masks = self._masks(picks)
+        if masks is not None:
+            adjusted = masks.applied(adjusted, own=logits)
         tokens = adjusted.max(-1).indices  # argmax takes four times as long on the CPU
         drawn = [number for number, state in enumerate(states) if state.params.temperature > 0]
         if drawn:
@@ -129,24 +158,25 @@ class Sampler:
         for number, state in enumerate(states):
             if state.penalized:
                 state.note(tokens[number : number + 1])
-        return Sampled(tokens, _logprobs(logits, tokens, states))
+        sampled = Sampled(tokens, _logprobs(logits, tokens, states))
+        if masks is not None:
+            tokens[masks.empty] = NOTHING
+        return sampled
 
-    def _masked(self, logits: Tensor, picks: list[Pick], *, own: Tensor) -> Tensor:
-        """Leave each masked pick the ids of its mask only; ``own`` is what must stay as it is."""
-        masked = [number for number, pick in enumerate(picks) if pick.mask]
-        if not masked:
-            return logits
-        if logits is own:
-            logits = logits.to(torch.float32, copy=True)
-        for number in masked:
-            bits = torch.frombuffer(bytearray(picks[number].mask), dtype=torch.uint8)
-            allowed = ((bits[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1).flatten()[: self._vocab_size].bool()
-            if len(allowed) != self._vocab_size or not bool(allowed.any()):
-                raise PlanError(
-                    f"Row {picks[number].row} has a mask of {len(allowed)} ids that leaves nothing to sample."
-                )
-            logits[number].masked_fill_(~allowed.to(self._device), float("-inf"))
-        return logits
+    def _masks(self, picks: list[Pick]) -> Masks | None:
+        """The picks' masks; None when no pick has one. Raises PlanError for a mask of too few ids."""
+        which = [number for number, pick in enumerate(picks) if pick.mask]
+        if not which:
+            return None
+        rows = []
+        for number in which:
+            bits = np.unpackbits(np.frombuffer(picks[number].mask, dtype=np.uint8), bitorder="little")
+            if len(bits) < self._vocab_size:
+                raise PlanError(f"Row {picks[number].row} has a mask of {len(bits)} ids for {self._vocab_size}.")
+            rows.append(bits[: self._vocab_size].astype(bool))
+        empty = [number for number, row in zip(which, rows, strict=True) if not row.any()]
+        allowed = torch.from_numpy(np.stack(rows)).to(self._device)
+        return Masks(torch.tensor(which, device=self._device), allowed, torch.tensor(empty, dtype=torch.int64))
 
     def _state(self, row: int) -> RowState:
         state = self._rows[row]

@@ -20,6 +20,7 @@ from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 FIRST, COUNT = 32, 95  # printable ASCII
 STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT: each visits all characters
 EOS_EVERY = 128
+NOTHING = -1  # what a mask that leaves nothing gives
 MASK = (1 << 64) - 1
 
 Logits = NDArray[np.float64]
@@ -59,12 +60,19 @@ class SimRow:
 
 def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[int, TokenLogprob | None]:
     """Output token ``index`` of a row whose context hashes to ``context``; ``mask`` as in ``PlanItem``."""
+    allowed = _allowed(mask)
     if row.script:
-        return (row.script[index] if index < len(row.script) else SIM_EOS), None
-    if row.plain and not mask:
+        scripted = row.script[index] if index < len(row.script) else SIM_EOS
+        if allowed is None or allowed[scripted]:
+            return scripted, None
+    if row.plain and allowed is None:
         return _first(context), None
     raw = _logits(context)
-    logits = _masked(_adjusted(row, raw.copy(), index), mask)
+    logits = _adjusted(row, raw.copy(), index)
+    if allowed is not None:
+        if not allowed.any():
+            return NOTHING, None
+        logits = _masked(logits, raw, allowed)
     token = _draw(row.sampling, logits, index)
     if row.penalized:
         row.counts[token] += 1
@@ -118,13 +126,20 @@ def _adjusted(row: SimRow, logits: Logits, index: int) -> Logits:
     return logits
 
 
-def _masked(logits: Logits, mask: bytes) -> Logits:
+def _allowed(mask: bytes) -> NDArray[np.bool_] | None:
+    """The ids that may be sampled, bool [vocab]; None for all."""
     if not mask:
-        return logits
+        return None
     allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[:SIM_VOCAB_SIZE].astype(bool)
-    if len(allowed) != SIM_VOCAB_SIZE or not allowed.any():
-        raise PlanError(f"row with a mask of {len(allowed)} ids that leaves nothing to sample")
-    return np.where(allowed, logits, -np.inf)
+    if len(allowed) != SIM_VOCAB_SIZE:
+        raise PlanError(f"row with a mask of {len(allowed)} ids for {SIM_VOCAB_SIZE}")
+    return allowed
+
+
+def _masked(logits: Logits, raw: Logits, allowed: NDArray[np.bool_]) -> Logits:
+    """A mask outranks a ban: where nothing is left of it, the row's own logits decide in it."""
+    masked = np.where(allowed, logits, -np.inf)
+    return masked if masked.max() > -np.inf else np.where(allowed, raw, -np.inf)
 
 
 def _draw(sampling: SamplingParams, logits: Logits, index: int) -> int:

@@ -243,9 +243,49 @@ def test_a_mask_leaves_its_tokens_only_and_touches_no_neighbour() -> None:
     assert torch.equal(logits, before)
 
 
-@pytest.mark.parametrize("mask", [bytes(2), b"\xff"])
-def test_a_mask_that_leaves_nothing_is_refused(mask: bytes) -> None:
+def test_a_mask_of_too_few_ids_is_refused() -> None:
     sampler = Sampler(1, 10, (EOS,), CPU)
     sampler.start_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1))
-    with pytest.raises(PlanError, match="leaves nothing"):
-        sampler.sample(torch.zeros(1, 10), [Pick(0, 0, mask)])
+    with pytest.raises(PlanError, match="mask of 8 ids for 10"):
+        sampler.sample(torch.zeros(1, 10), [Pick(0, 0, b"\xff")])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_mask_that_leaves_nothing_gives_no_token_and_harms_no_neighbour(temperature: float) -> None:
+    sampler = Sampler(3, 10, (EOS,), CPU)
+    params = SamplingParams(max_tokens=9, temperature=temperature, top_k=1, frequency_penalty=1.0, logprobs=2)
+    for row in range(3):
+        sampler.start_row(row, RowInit(params, 1))
+    sampled = sampler.sample(torch.arange(30.0).reshape(3, 10), [Pick(0, 0), Pick(1, 0, bytes(2)), Pick(2, 0)])
+    assert sampled.tokens.tolist() == [9, -1, 9]
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.chosen.isfinite().all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"logit_bias": {2: -100.0, 3: -100.0}},
+        {"logit_bias": {7: 100.0, 8: 100.0}},
+        {"min_tokens": 5, "stop_token_ids": (2, 3)},
+        {"top_k": 1},
+        {"min_p": 1.0},
+    ],
+)
+def test_a_mask_outranks_whatever_else_bans_or_forces(temperature: float, more: dict[str, object]) -> None:
+    sampler = Sampler(1, 10, (EOS,), CPU)
+    params = SamplingParams(max_tokens=9, temperature=temperature, **more)
+    sampler.start_row(0, RowInit(params, 1))
+    for seed in range(20):
+        logits = torch.randn(1, 10, generator=torch.Generator().manual_seed(seed)) * 10
+        (token,) = sampler.sample(logits, [Pick(0, 0, bytes([0b0000_1100, 0]))]).tokens.tolist()
+        assert token in (2, 3)
+        if temperature == 0:
+            assert token == logits[0, 2:4].argmax() + 2
+
+
+def test_a_ban_still_holds_within_a_mask() -> None:
+    sampler = Sampler(1, 10, (EOS,), CPU)
+    sampler.start_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0, logit_bias={3: -100.0}), 1))
+    assert sampler.sample(torch.arange(10.0)[None], [Pick(0, 0, bytes([0b0000_1100, 0]))]).tokens.tolist() == [2]

@@ -300,7 +300,23 @@ def test_a_mask_leaves_its_tokens_only(temperature: float) -> None:
     assert len(seen) == 3 or temperature == 0.0
 
 
-def test_a_mask_that_leaves_nothing_is_refused() -> None:
-    for mask in (mask_of(), b"\xff"):
-        with pytest.raises(PlanError, match="leaves nothing"):
-            step(runner(), replace(prefill(0, list(range(6)), PROMPT), mask=mask))
+def test_a_mask_of_too_few_ids_is_refused() -> None:
+    with pytest.raises(PlanError, match="mask of 8 ids for 260"):
+        step(runner(), replace(prefill(0, list(range(6)), PROMPT), mask=b"\xff"))
+
+
+def test_a_mask_that_leaves_nothing_gives_no_token() -> None:
+    assert step(runner(), replace(prefill(0, list(range(6)), PROMPT), mask=mask_of())).tokens == [-1]
+
+
+def test_a_mask_outranks_a_ban() -> None:
+    sampling = SamplingParams(max_tokens=10, temperature=0.0, logit_bias={7: -100.0, 200: 100.0})
+    item = replace(prefill(0, list(range(6)), PROMPT, sampling), mask=mask_of(7))
+    assert step(runner(), item).tokens == [7]
+
+
+def test_a_script_is_followed_as_far_as_the_mask_allows() -> None:
+    sim = SimRunner(SimShape(num_pages=8, page_size=4, num_rows=1), script=SimScript({bytes(PROMPT): b"ab"}))
+    item = prefill(0, list(range(6)), PROMPT)
+    assert step(sim, replace(item, mask=mask_of(ord("a"), 7))).tokens == [ord("a")]
+    assert step(sim, replace(item, mask=mask_of(7))).tokens == [7]
