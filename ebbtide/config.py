@@ -53,6 +53,12 @@ class ServerConfig:
     incremental_streaming_output: bool = option(
         False, "chunks of /generate have only what is new, instead of all the text so far"
     )
+    grammar_timeout: float = option(
+        5.0,
+        "seconds that compiling a request's grammar or JSON schema may take; a slower one gets 400",
+        metavar="S",
+        within="(0, inf)",
+    )
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
     )

@@ -3,6 +3,7 @@
 EbbtideError
 ├── StartupError         the daemon cannot start: one sentence for the operator
 ├── Rejected             the client's fault or the server's refusal: an HTTP status and OpenAI's error fields
+├── GrammarError         a grammar that cannot be compiled, or an answer that cannot go on within its grammar
 ├── PlanError            a step plan that the runner cannot carry out: our bug
 └── InvariantViolation   the memory books do not balance: our bug
 """
@@ -44,6 +45,10 @@ class Rejected(EbbtideError):
         self.param = param
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
+
+
+class GrammarError(EbbtideError):
+    """A grammar that cannot be compiled or has become too costly, or a token that it does not allow."""
 
 
 class PlanError(EbbtideError):

@@ -90,6 +90,7 @@ class GenerateReq(Message, frozen=True):
     rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
     namespace: part of the prefix-cache key, "" for the shared one; it begins with a type tag that no client chooses.
     session: the prompt is the next part of a session; one choice only.
+    grammar: what every choice must match, as llguidance writes grammars; "" for anything.
     """
 
     rids: tuple[str, ...]
@@ -99,6 +100,15 @@ class GenerateReq(Message, frozen=True):
     priority: int = 0
     namespace: str = ""
     session: SessionTurn | None = None
+    grammar: str = ""
+
+
+class UseVocabulary(Message, frozen=True):
+    """Front → scheduler: the model's tokens (``Vocabulary``), which grammars are about. Comes before any request."""
+
+    pieces: list[bytes]
+    special_ids: list[int]
+    eos_ids: list[int]
 
 
 class AbortReq(Message, frozen=True):
@@ -176,7 +186,7 @@ class Reply(Message, frozen=True):
     sessions: list[SessionInfo] = []
 
 
-ToScheduler = GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSessionReq | ListSessionsReq
+ToScheduler = GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSessionReq | ListSessionsReq | UseVocabulary
 
 
 # ---------------------------------------------------------------------- tokens on their way out

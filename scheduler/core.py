@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from ebbtide.errors import InvariantViolation
+from ebbtide.errors import GrammarError, InvariantViolation
 from ebbtide.messages import RunnerInfo, Stats, TokenLogprob, ToScheduler
 from ebbtide.plan import PlanItem, StepPlan, StepResult
 
 from .endings import Endings
+from .grammar import GrammarCompiler, Grammars
 from .intake import Intake
 from .invariant_checker import InvariantChecker
 from .memory.host_tier import HostTier
@@ -35,11 +36,20 @@ log = logging.getLogger(__name__)
 class Scheduler:
     """Continuous batching over one pool of pages. A step is mixed: decode rows first, then prefill chunks."""
 
-    def __init__(self, pool: Pool, info: RunnerInfo, limits: Limits, rules: Rules | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        info: RunnerInfo,
+        limits: Limits,
+        rules: Rules | None = None,
+        compiler: GrammarCompiler | None = None,
+    ) -> None:
         rules = rules or rules_for(limits.retract_policy)
         state = State(pool, limits, rules.ratio(limits.schedule_conservativeness), to_front=rules.to_front)
         if info.num_host_pages:
             state.add_host_tier(HostTier(info, state.metrics.count))
+        if compiler is not None:
+            state.grammars = Grammars(compiler, state.metrics)
         self.state = state
         self._info = info
         pressure = Pressure(state, rules.pick, rules.headroom)
@@ -80,6 +90,8 @@ class Scheduler:
             except InvariantViolation as violation:
                 self._violated(violation, everybody=True)
                 self._intake.take(message, now)
+        for req, why in self.state.grammars.poll():
+            self._endings.broke_grammar(req, why)
         self.state.filter_batch()
 
     def next_step(self, now: float) -> StepPlan | None:
@@ -154,6 +166,7 @@ class Scheduler:
             "num_running_reqs": len(state.running),
             "num_queue_reqs": state.num_queued,
             "num_retracted_reqs": state.num_retracted,
+            "num_grammar_queue_reqs": state.grammars.num_waiting,
             "new_token_ratio": state.ratio.value,
             "token_usage": used / max(books.total, 1),
             "max_total_num_tokens": books.total * size,
@@ -167,7 +180,7 @@ class Scheduler:
 
     def _look_into_blockage(self) -> None:
         """Work waits, nothing runs and nothing can: if the books are wrong somewhere, that is why."""
-        if self.state.waiting and not self.state.running and not self._flights:
+        if self.state.waiting and not (self.state.running or self._flights or self.state.grammars.num_waiting):
             self._checked(self._checker.on_idle)
 
     def _audited(self, plan: StepPlan, requests: list[Request]) -> StepPlan | None:
@@ -215,10 +228,18 @@ class Scheduler:
     def _sampled(self, req: Request, token: int, logprob: TokenLogprob | None) -> None:
         """Book one output token."""
         req.in_flight -= 1
+        try:
+            complete = self.state.grammars.advance(req, token)
+        except GrammarError as error:
+            self._endings.broke_grammar(req, str(error))
+            return
         req.known.append(token)
         self.state.metrics.count("generation_tokens_total")
         if token in req.stop_ids and req.num_outputs > req.sampling.min_tokens:
             self._endings.finish(req, "stop", token=token, logprob=logprob)
+        elif complete:
+            self._endings.emit(req, token, logprob)
+            self._endings.finish(req, "stop")  # apart, because this token's text belongs to the answer
         elif req.num_outputs >= req.sampling.max_tokens or len(req.known) >= self.state.limits.context_length:
             self._endings.finish(req, "length", token=token, logprob=logprob)
         else:

@@ -144,15 +144,16 @@ def _why_waiting(state: State, req: Request) -> str:
     needs, usable = pages_for(len(req.known), state.pool.page_size), state.pool.usable_pages
     if needs > state.pool.capacity:
         return f"needs {needs} pages and the whole pool has {state.pool.capacity}"
+    if not state.grammars.ready(req):
+        return "its grammar is being compiled"
     if req.pending:
         return "a result from before its retraction is still on its way"
     if not state.free_rows:
         return f"no free row, {len(state.running)} run"
     if needs > usable:
         return f"needs {needs} pages and {usable} are usable"
-    if state.running:
-        return f"needs {needs} of {usable} usable pages, of which {len(state.running)} running requests will need more"
-    return f"needs {needs} of {usable} usable pages and is not admitted all the same"
+    others = f", of which {len(state.running)} running requests will need more"
+    return f"needs {needs} of {usable} usable pages{others if state.running else ' and is not admitted all the same'}"
 
 
 def _books_lines(picture: Picture) -> list[str]:

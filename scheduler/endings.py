@@ -92,6 +92,12 @@ class Endings:
         abort = AbortReq(req.rid, end.reason, end.status_code, end.reason, end.message, req.num_outputs)
         self.abort(req, abort, tell_front=True)
 
+    def broke_grammar(self, req: Request, why: str) -> None:
+        """Its answer cannot go on as its grammar demands, and must not go on otherwise."""
+        message = f"The answer cannot be continued within its grammar: {why}"
+        abort = AbortReq(req.rid, "grammar_failed", 500, "grammar_failed", message, req.num_outputs)
+        self.abort(req, abort, tell_front=True)
+
     def free_followers(self, req: Request) -> None:
         """The other choices of its prompt need not wait for it any longer."""
         for follower in req.followers:
@@ -109,6 +115,7 @@ class Endings:
             state.host_tier.discard(req)
         if req.is_retracted:
             state.num_retracted -= 1
+        state.grammars.forget(req)
         del state.requests[req.rid]
         state.metrics.ended(req, reason, aborted=why is Why.ABORT)
         req.move_to(Phase.FINISHED)

@@ -14,6 +14,7 @@ from ebbtide.messages import (
     OpenSessionReq,
     RunnerInfo,
     ToScheduler,
+    UseVocabulary,
 )
 from ebbtide.plan import choice_seed, least_pages
 
@@ -59,6 +60,8 @@ class Intake:
                 self.sessions.stopped_late(rid, count)
             case OpenSessionReq() | CloseSessionReq() | ListSessionsReq():
                 self._state.output.replies.append(self.sessions.answer(message))
+            case UseVocabulary():
+                self._state.grammars.use(message)
 
     def _turn(self, message: GenerateReq, now: float) -> None:
         """A session's turn is an ordinary request with the whole context as its prompt, or it is refused."""
@@ -121,12 +124,14 @@ class Intake:
             page_size=self._state.pool.page_size,
             priority=message.priority,
             namespace=message.namespace,
+            grammar=message.grammar,
             stop_ids=frozenset(stop_ids),
             protected=self._state.limits.max_retractions == 0,
             history=History(arrival_s=now, queued_since_s=now),
         )
         self._arrivals += 1
         self._state.requests[rid] = req
+        self._state.grammars.add(req)
         return req
 
     def _misfit(self, prompt_len: int, max_tokens: int) -> str:

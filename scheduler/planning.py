@@ -57,7 +57,7 @@ class Planner:
         items = [
             self._decode_item(req)
             for req in self._state.running
-            if req.computed == len(req.known) + req.in_flight - 1 and not (req.in_flight and req.awaits_last)
+            if req.computed == len(req.known) + req.in_flight - 1 and not req.awaits_result
         ]
         if items:
             self._state.ratio.decay()
@@ -113,7 +113,8 @@ class Planner:
             req.row_ready = True
         samples = samples and req.sampling.max_tokens > 0
         scoring = scoring_of(req, count)
-        item = PlanItem(req.row, req.computed, tokens, pages, page_index, samples, init, scoring=scoring)
+        mask = self._state.grammars.mask(req) if samples else b""
+        item = PlanItem(req.row, req.computed, tokens, pages, page_index, samples, init, mask, scoring)
         req.computed += count
         req.pending += 1
         req.in_flight += samples
@@ -127,6 +128,8 @@ class Planner:
         for req in self._order(iter(self._state.waiting), self._match_len):
             if budget <= 0 or not self._state.free_rows or req.pending:
                 break
+            if not self._state.grammars.ready(req):
+                continue
             judgement = self._admission.judge(req)
             judged.append((req, judgement.verdict))
             if judgement.verdict is Verdict.ADMIT:

@@ -17,6 +17,7 @@ from ebbtide.messages import RunnerInfo, ToDetokenizer, ToFront, TokenBatch, ToS
 from ebbtide.model_runner import build_runner
 from ebbtide.plan import Runner
 
+from .compiling import CompilerThread
 from .core import Scheduler
 from .kv_events import KvEvents, open_kv_events
 from .memory.allocator import PageAllocator
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 0.5  # also the longest time between two heartbeats of an idle scheduler
 BLOCKED_WAIT_S = 0.05
+COMPILING_WAIT_S = 0.002  # nobody wakes the loop when a grammar is compiled, which mostly takes a few milliseconds
 STATS_EVERY_S = 0.1
 HEARTBEAT_EVERY_S = 0.5
 
@@ -137,6 +139,8 @@ class Loop:
     def _idle_time(self, *, stepped: bool) -> float:
         if stepped or self._scheduler.num_in_flight:
             return 0.0
+        if self._scheduler.state.grammars.num_waiting:
+            return COMPILING_WAIT_S
         return IDLE_WAIT_S if self._scheduler.idle else BLOCKED_WAIT_S
 
     def publish_kv_events(self) -> None:
@@ -177,7 +181,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, observer: CacheOb
         memory_check=config.memory_check,
         sessions=SessionLimits(config.max_sessions, config.session_timeout),
     )
-    return Scheduler(Pool(allocator, cache), info, limits)
+    return Scheduler(Pool(allocator, cache), info, limits, compiler=CompilerThread(info.vocab_size, info.eos_token_ids))
 
 
 def main(section: SchedulerSection, handshake: Handshake) -> None:

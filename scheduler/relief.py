@@ -105,7 +105,7 @@ class Relief:
     def _preemptible(self) -> list[Candidate]:
         """Whom the head of the queue may displace, if that is needed and enough; else nobody."""
         head = self._head()
-        if head is None or head.pending:
+        if head is None or head.pending or not self._state.grammars.ready(head):
             return []
         lower = self._pressure.lower_ranked(self._state.running, head.priority)
         if not lower or self._may_start(head, []) or not self._may_start(head, lower):

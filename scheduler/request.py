@@ -66,6 +66,7 @@ class Request:
     page_size: int
     priority: int = 0
     namespace: str = ""
+    grammar: str = ""
     phase: Phase = Phase.WAITING
     computed: int = 0
     collected: int = 0
@@ -134,6 +135,14 @@ class Request:
     def awaits_last(self) -> bool:
         """Whether a result in flight is sure to be its last one."""
         return self.num_outputs + self.in_flight >= self.sampling.max_tokens and self.computed >= self.prompt_len
+
+    @property
+    def awaits_result(self) -> bool:
+        """Whether nothing can be planned for it before what is in flight has come.
+
+        It may be the last, or decide what may be sampled next.
+        """
+        return self.in_flight > 0 and (bool(self.grammar) or self.awaits_last)
 
     @property
     def at_page_end(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ebbtide.messages import AbortReq, PressureEvent, Reply, TokenItem
 
+from .grammar import Grammars, NoCompiler
 from .memory.books import BookedPool
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
@@ -73,8 +74,10 @@ class State:
     host_tier: HostTier | None = None  # where retracted requests keep their K/V
     to_front: bool = True
     num_retracted: int = 0  # retracted and not yet running again
+    grammars: Grammars = field(init=False)
 
     def __post_init__(self) -> None:
+        self.grammars = Grammars(NoCompiler(), self.metrics)
         self.free_rows = list(range(self.limits.num_rows - 1, -1, -1))
         self.pools.append(self.pool)
 

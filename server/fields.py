@@ -12,6 +12,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import SamplingParams, TextParams
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
+from .constraints import ConstraintFields
 from .session_fields import SessionParams
 
 MAX_STOP_STRINGS = 16
@@ -33,7 +34,7 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationFields(msgspec.Struct, kw_only=True):
+class GenerationFields(ConstraintFields, kw_only=True):
     """What chat and text completions share. null means absent."""
 
     model: str | None = None
@@ -109,14 +110,14 @@ class CompletionBody(GenerationFields, kw_only=True):
 
 
 ELSEWHERE = ("stop_regex", "bad_words", "allowed_token_ids", "logprob_token_ids", "prompt_logprobs", "use_beam_search")
-CONSTRAINTS = ("regex", "ebnf", "grammar", "json_schema", "structured_outputs", "structural_tag")
+CONSTRAINTS = ("grammar", "json_schema", "structural_tag")  # the others are in ConstraintFields
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend")
 TOKENS_OUT = ("return_token_ids", "return_tokens_as_token_ids")
 UNSUPPORTED = (*ELSEWHERE, *CONSTRAINTS, *GUIDED, "lora_path", *TOKENS_OUT, "chat_template")
 CHAT_UNSUPPORTED = (*UNSUPPORTED, "tools", "functions", "function_call", "audio", "echo")
 COMPLETION_UNSUPPORTED = (*UNSUPPORTED, "echo", "suffix", "best_of")
 
-CHECKED_APART = ("response_format", "tool_choice", "modalities")
+CHECKED_APART = ("tool_choice", "modalities")
 
 
 def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
@@ -125,9 +126,6 @@ def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
         value = raw.get(name)
         if value is not None and value is not False and value not in ("", []):
             raise Rejected(f"'{name}' is not supported by this server.", param=name)
-    form = raw.get("response_format")
-    if form is not None and form != {"type": "text"}:
-        raise Rejected("'response_format' other than text is not supported by this server.", param="response_format")
     if raw.get("tool_choice") not in (None, "none", "auto"):
         raise Rejected("'tool_choice' is not supported by this server.", param="tool_choice")
     if raw.get("modalities") not in (None, ["text"]):

@@ -11,7 +11,7 @@ import time
 from ebbtide.awake import AwakeClock
 from ebbtide.config import Addresses, ServeConfig
 from ebbtide.errors import Rejected
-from ebbtide.messages import Heartbeat, PressureEvent, Reply, RunnerInfo, Stats
+from ebbtide.messages import Heartbeat, PressureEvent, Reply, RunnerInfo, Stats, UseVocabulary
 from ebbtide.model_files import ModelFiles
 from ebbtide.tokenizer import TextTokenizer
 from ebbtide.tokenizer_mgr.calls import Calls
@@ -25,6 +25,7 @@ from .liveness import Liveness
 from .metrics import FrontMetrics
 from .pressure import PressureLog
 from .state import AppState
+from .structured import StructuredOutput
 
 LOOK_S = 0.25  # how often the front looks whether a child has fallen silent
 
@@ -49,6 +50,8 @@ class Front:
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic)
         self._calls = Calls(self._link)
         self._prompts = PromptReader(tokenizer, info)
+        self._vocabulary = tokenizer.vocabulary
+        self._structured = StructuredOutput(self._vocabulary, info, config.server.grammar_timeout)
         self.app = create_app(
             AppState(
                 config=config.server,
@@ -57,6 +60,7 @@ class Front:
                 manager=self.manager,
                 calls=self._calls,
                 prompts=self._prompts,
+                structured=self._structured,
                 metrics=self._metrics,
                 liveness=self.liveness,
                 created=int(time.time()),
@@ -70,6 +74,8 @@ class Front:
 
     async def start(self) -> None:
         """Begin to take messages from the children; from now on ``/ready`` answers 200."""
+        vocabulary = self._vocabulary
+        self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
         self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
         self.liveness.started()
 
@@ -125,6 +131,7 @@ class Front:
         self.abort_all("The server is shutting down.")
         await self._stop_receiving()
         self._prompts.close()
+        self._structured.close()
         self._link.close()
 
     async def _stop_receiving(self) -> None:

@@ -21,7 +21,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KEY = re.compile(r"(?P<name>[a-z_0-9]+)(?:\{(?P<label>[a-z_]+)=(?P<value>[^{}]*)\})?")
 
 # There from the start, so that a page scraped before the first snapshot has them.
-LOAD_GAUGES = ("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "token_usage", "gen_throughput")
+LOAD_GAUGES = (
+    *("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "num_grammar_queue_reqs"),
+    *("token_usage", "gen_throughput"),
+)
 PLAIN_TOTALS = tuple(name for name in TOTAL_TEXTS if not any(key.startswith(f"{name}{{") for key in KNOWN_LABELS))
 
 

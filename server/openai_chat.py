@@ -54,6 +54,7 @@ async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
         priority=body.priority or 0,
         namespace=fields.namespace(body),
         session=session,
+        grammar=await state.structured.grammar_of(body),
     )
     return Work(order, ChatShape(chat_head(request_id, state.model_name), body, order, ReadingPlan()))
 

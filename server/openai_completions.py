@@ -60,6 +60,7 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
         priority=body.priority or 0,
         namespace=fields.namespace(body),
         session=session,
+        grammar=await state.structured.grammar_of(body),
     )
     return Work(order, _CompletionShape(request_id, state.model_name, body, order))
 

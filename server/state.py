@@ -22,6 +22,7 @@ from .layers import REQUEST_ID
 from .liveness import Liveness
 from .metrics import FrontMetrics
 from .pressure import PressureLog
+from .structured import StructuredOutput
 
 log = logging.getLogger(__name__)
 MAX_NOTED = 1000  # names come from clients: they are cut, and only so many are remembered
@@ -37,6 +38,7 @@ class AppState:
     manager: TokenizerManager
     calls: Calls
     prompts: PromptReader
+    structured: StructuredOutput
     metrics: FrontMetrics
     liveness: Liveness
     created: int

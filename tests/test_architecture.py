@@ -19,7 +19,7 @@ COMPOSITION = {
     "ebbtide/commands": set(FOLDERS),
 }
 DISPATCHER = "server/cli.py"
-IMPURE_SCHEDULER_FILES = {"process.py", "watchdog.py", "kv_events.py"}
+IMPURE_SCHEDULER_FILES = {"process.py", "watchdog.py", "kv_events.py", "compiling.py"}
 IMPURE_MODULES = {"torch", "zmq", "time", "datetime", "random", "secrets", "uuid", "asyncio", "socket", "threading"}
 IMPURE_NAMES = {"os.urandom", "os.getrandom", "numpy.random", "np.random"}
 

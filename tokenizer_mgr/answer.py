@@ -15,6 +15,7 @@ class Order:
     """All generations of one HTTP request: ``n`` choices of each prompt. Prompts and sampling run in parallel.
 
     ids: under which its client knows it. owner: who may end it by such an id.
+    grammar: what each of them must match (``GenerateReq``).
     """
 
     prompts: list[list[int]]
@@ -26,6 +27,7 @@ class Order:
     session: SessionTurn | None = None
     ids: tuple[str, ...] = ()
     owner: str = ""
+    grammar: str = ""
 
     @property
     def num_choices(self) -> int:

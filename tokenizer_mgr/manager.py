@@ -108,6 +108,7 @@ class TokenizerManager:
                 priority=order.priority,
                 namespace=order.namespace,
                 session=order.session,
+                grammar=order.grammar,
             )
             if not self._outbox.send(request):
                 self._close(answer)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from ebbtide.errors import GrammarError
+from ebbtide.guidance import Guidance, grammar_of
 from ebbtide.messages import (
     AbortReq,
     GenerateReq,
@@ -15,9 +17,11 @@ from ebbtide.messages import (
     TokenItem,
     TokenLogprob,
     ToScheduler,
+    UseVocabulary,
 )
 from ebbtide.model_runner.sim import SimRunner, SimShape
 from ebbtide.scheduler.core import Scheduler
+from ebbtide.scheduler.grammar import Compiled, GrammarCompiler
 from ebbtide.scheduler.invariant_checker import InvariantChecker
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.node import CacheObserver
@@ -27,9 +31,39 @@ from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
 from ebbtide.scheduler.session_controller import SessionLimits
 from ebbtide.scheduler.state import Limits
+from ebbtide.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
+GUIDANCE = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ())
 MAX_TURNS = 30_000
 STUCK_AFTER = 200  # steps without a token, a computed prompt or an end
+
+
+@dataclass
+class Compiler:
+    """Compiles grammars for the simulated model, each once it was asked for more than ``delay`` times."""
+
+    delay: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
+
+    def use(self, vocabulary: UseVocabulary) -> None:
+        """The simulated model's is known."""
+
+    def poll(self, grammar: str) -> Compiled | None:
+        self.asked[grammar] += 1
+        if self.asked[grammar] <= self.delay:
+            return None
+        try:
+            return Compiled(GUIDANCE.compile(grammar))
+        except GrammarError as error:
+            return Compiled(None, str(error))
+
+    def take_times(self) -> list[float]:
+        return []
+
+
+def grammar(lark: str) -> str:
+    """A grammar in Lark as requests carry it."""
+    return grammar_of(lark, special_ids={})
 
 
 @dataclass
@@ -74,7 +108,12 @@ class Shape:
 class World:
     """Drives a scheduler step by step on a clock that counts steps."""
 
-    def __init__(self, shape: Shape | None = None, observer: CacheObserver | None = None) -> None:
+    def __init__(
+        self,
+        shape: Shape | None = None,
+        observer: CacheObserver | None = None,
+        compiler: GrammarCompiler | None = None,
+    ) -> None:
         self.shape = shape = shape or Shape()
         sim = SimShape(
             shape.num_pages, shape.page_size, shape.num_rows, shape.context_length, shape.overlap, shape.host_pages
@@ -99,7 +138,7 @@ class World:
             memory_check=shape.memory_check,
             sessions=SessionLimits(shape.max_sessions, shape.session_timeout),
         )
-        self.scheduler = Scheduler(self.pool, self.runner.info, limits)
+        self.scheduler = Scheduler(self.pool, self.runner.info, limits, compiler=compiler or Compiler())
         self.checker = InvariantChecker(self.scheduler.state)
         self.outcomes: dict[str, Outcome] = {}
         self.prompts: dict[str, int] = {}  # prompt lengths, for loads that keep them

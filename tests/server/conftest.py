@@ -30,6 +30,7 @@ from ebbtide.server.listening import listen, url_of
 from ebbtide.server.liveness import Liveness
 from ebbtide.server.metrics import FrontMetrics
 from ebbtide.server.state import AppState
+from ebbtide.server.structured import StructuredOutput
 from ebbtide.tokenizer import SimTokenizer
 from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
@@ -155,6 +156,7 @@ def build_state(engine: ScriptedEngine, config: ServerConfig, **more: object) ->
         manager=manager,
         calls=engine.desk,
         prompts=PromptReader(SimTokenizer(), INFO),
+        structured=StructuredOutput(SimTokenizer().vocabulary, INFO, config.grammar_timeout),
         metrics=metrics,
         liveness=liveness,
         created=1,
@@ -184,6 +186,7 @@ async def world(engine: ScriptedEngine, config: ServerConfig) -> AsyncIterator[W
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield World(engine, state, client)
     state.prompts.close()
+    state.structured.close()
 
 
 @dataclass
@@ -223,4 +226,5 @@ def served(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Served]:
     server.should_exit = True
     thread.join(20)
     state.prompts.close()
+    state.structured.close()
     assert not thread.is_alive()

@@ -56,7 +56,7 @@ def check_refused(reply: Any, param: str | None = None, *, status: int = 400) ->
         ("chat_template", ["{{ 1 }}"]),
         ("tools", [[{"type": "function", "function": {"name": "f"}}]]),
         ("tool_choice", ["required", {"type": "function", "function": {"name": "f"}}]),
-        ("response_format", [{"type": "json_object"}, {"type": "json_schema"}, "text"]),
+        ("response_format", [{"type": "json_schema"}, {"type": "grammar"}, {}, []]),
         ("guided_json", [{}, {"type": "object"}]),
         ("regex", ["(unclosed"]),
         ("session_id", [5, ["s"]]),

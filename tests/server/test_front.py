@@ -26,11 +26,12 @@ from ebbtide.messages import (
     TextItem,
     ToFront,
     ToScheduler,
+    UseVocabulary,
 )
 from ebbtide.model_files import ModelFiles
 from ebbtide.server.front import Front
 from ebbtide.tokenizer import SimTokenizer
-from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
+from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, sim_vocabulary
 
 pytestmark = pytest.mark.anyio
 
@@ -50,11 +51,14 @@ class Wired:
         return asyncio.ensure_future(self.client.post("/v1/completions", json={"prompt": "hi", "stop": "!"}))
 
     async def received(self) -> ToScheduler:
-        """The next message to the scheduler, which the front sends as soon as its loop runs."""
-        if not self.waiting:
-            self.waiting += await asyncio.to_thread(self.inbox.drain, 10)
-        assert self.waiting, "nothing came"
-        return self.waiting.pop(0)
+        """The next message to the scheduler, which the front sends as soon as its loop runs; not the vocabulary."""
+        while True:
+            if not self.waiting:
+                self.waiting += await asyncio.to_thread(self.inbox.drain, 10)
+            assert self.waiting, "nothing came"
+            message = self.waiting.pop(0)
+            if not isinstance(message, UseVocabulary):
+                return message
 
 
 @pytest.fixture
@@ -89,6 +93,13 @@ async def test_a_request_goes_out_and_its_text_comes_back(wired: Wired) -> None:
     body = (await reply).json()
     assert (body["model"], body["choices"][0]["text"]) == ("tide", "tide")
     assert wired.front.num_open == 0
+
+
+async def test_the_engine_hears_of_the_models_tokens_first(wired: Wired) -> None:
+    await wired.front.start()
+    (told,) = await asyncio.to_thread(wired.inbox.drain, 10)
+    vocabulary = sim_vocabulary()
+    assert told == UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
 
 
 async def test_snapshots_and_heartbeats_are_taken_in(wired: Wired) -> None:
@@ -164,8 +175,11 @@ async def test_new_children_at_new_addresses_take_over_and_totals_stay(wired: Wi
         wired.outbox.send(Stats({}, {"prompt_tokens_total": 1000}, {}))  # the old one's last words reach nobody
         outbox.send(Stats({"num_running_reqs": 1}, {"prompt_tokens_total": 30}, {}))  # more than the last one's
         again = await wired.ask()
-        (request,) = await asyncio.to_thread(inbox.drain, 10)
-        assert isinstance(request, GenerateReq)
+        told: list[ToScheduler] = []
+        while len(told) < 2:
+            told += await asyncio.to_thread(inbox.drain, 10)
+        vocabulary, request = told
+        assert (type(vocabulary), type(request)) == (UseVocabulary, GenerateReq)
         outbox.send(TextBatch([TextItem(request.rids[0], "new", [1], 1, finish="stop")]))
         assert (await again).json()["choices"][0]["text"] == "new"
         page = (await wired.client.get("/metrics")).text

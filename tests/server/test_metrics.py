@@ -90,13 +90,14 @@ def test_the_pool_of_a_scheduler_that_is_gone_reads_zero_too(metrics: FrontMetri
 
 # Those of the scheduler that exist from the first scrape on, and those that its first snapshot brings.
 NAMES_AT_START = """
-    num_running_reqs num_queue_reqs num_retracted_reqs token_usage gen_throughput
+    num_running_reqs num_queue_reqs num_retracted_reqs num_grammar_queue_reqs token_usage gen_throughput
     num_retracted_requests num_retracted_input_tokens num_retracted_output_tokens num_recomputed_tokens
     kv_offloaded_tokens kv_restored_tokens cache_hit_rate
     num_resumed_requests num_ended_while_retracted num_preempted_requests num_aborted_requests num_requests
     prompt_tokens cached_tokens generation_tokens evicted_tokens admission_alarms kv_invariant_violations
     retractions_per_request retract_resume_seconds time_to_first_token_seconds inter_token_latency_seconds
     e2e_request_latency_seconds queue_time_seconds scheduler_step_seconds
+    grammar_compilation_time_seconds
 """
 POOL_PARTS = ("available", "evictable", "protected", "session_held", "uncached", "quarantined")
 LATER = [

@@ -1,0 +1,135 @@
+"""JSON schemas as clients send them: is one well formed by Draft 2020-12? Knows no grammar and no request.
+
+What a keyword means is the grammar compiler's business, which refuses the keywords that it cannot keep. This here is
+about values that it would pass over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ebbtide.errors import Rejected
+
+MAX_DEPTH = 64
+OPTIONS = "x-guidance"  # would switch the compiler's checks off
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _count(value: Any) -> bool:
+    return _number(value) and value >= 0 and value == int(value)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _boolean(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, str) for entry in value) and len(set(value)) == len(value)
+
+
+def _name_lists(value: Any) -> bool:
+    return isinstance(value, dict) and all(_names(entry) for entry in value.values())
+
+
+def _types(value: Any) -> bool:
+    return isinstance(value, str) or (bool(value) and _names(value))
+
+
+def _positive(value: Any) -> bool:
+    return _number(value) and value > 0
+
+
+def _schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _schemas(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_schema(entry) for entry in value)
+
+
+def _named_schemas(value: Any) -> bool:
+    return isinstance(value, dict) and all(_schema(entry) for entry in value.values())
+
+
+Check = Callable[[Any], bool]
+
+
+def _kinds(check: Check, names: str) -> dict[str, Check]:
+    return dict.fromkeys(names.split(), check)
+
+
+ONE = _kinds(
+    _schema,
+    "items additionalProperties not if then else contains propertyNames unevaluatedItems unevaluatedProperties",
+)
+SEVERAL = _kinds(_schemas, "allOf anyOf oneOf prefixItems")
+NAMED = _kinds(_named_schemas, "properties patternProperties $defs definitions dependentSchemas")
+PLAIN: dict[str, Check] = {
+    **_kinds(_types, "type"),
+    **_kinds(_list, "enum examples"),
+    **_kinds(_names, "required"),
+    **_kinds(_name_lists, "dependentRequired"),
+    **_kinds(_positive, "multipleOf"),
+    **_kinds(_number, "minimum maximum exclusiveMinimum exclusiveMaximum"),
+    **_kinds(_count, "minLength maxLength minItems maxItems minContains maxContains minProperties maxProperties"),
+    **_kinds(_text, "pattern format title description $id $schema $ref $anchor $dynamicRef $dynamicAnchor $comment"),
+    **_kinds(_text, "contentEncoding contentMediaType"),
+    **_kinds(_boolean, "uniqueItems deprecated readOnly writeOnly"),
+}
+KEYWORDS = ONE | SEVERAL | NAMED | PLAIN
+
+
+def check_schema(schema: Any, param: str) -> None:
+    """Raises Rejected, naming ``param`` and the keyword, unless ``schema`` is one by Draft 2020-12."""
+    if not _schema(schema):
+        raise Rejected(f"'{param}' must be a JSON schema: an object, true or false.", param=param)
+    _check_depth(schema, param)
+    for keyword, value in _keywords(schema):
+        if keyword == OPTIONS:
+            raise Rejected(f"'{OPTIONS}' in '{param}' is not supported.", param=param)
+        if keyword in KEYWORDS and not KEYWORDS[keyword](value):
+            raise Rejected(
+                f"'{param}' is no valid JSON schema: '{keyword}' has a value that it cannot have.", param=param
+            )
+
+
+def _check_depth(schema: Any, param: str) -> None:
+    level = [schema]
+    for _ in range(MAX_DEPTH):
+        level = [child for value in level for child in _children(value)]
+        if not level:
+            return
+    raise Rejected(f"'{param}' is nested deeper than {MAX_DEPTH} levels.", param=param)
+
+
+def _children(value: Any) -> list[Any]:
+    """The objects and lists right inside ``value``."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [child for child in inside if isinstance(child, dict | list)]
+
+
+def _keywords(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Every keyword of a schema and of those inside it, each after those that it stands in."""
+    waiting = [schema]
+    while waiting:
+        schema = waiting.pop()
+        if not isinstance(schema, dict):
+            continue
+        yield from schema.items()
+        waiting += [schema[keyword] for keyword in ONE if keyword in schema]
+        for keyword in SEVERAL:
+            waiting += schema.get(keyword, ())
+        for keyword in NAMED:
+            waiting += schema.get(keyword, {}).values()
