@@ -95,6 +95,21 @@ class AccessConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """What one request or client may take."""
+
+    queue_timeout: float | None = option(
+        None,
+        "seconds until a request must have begun to run, else 504 (default: no limit)",
+        metavar="S",
+        within="[0, inf)",
+    )
+    request_timeout: float | None = option(
+        None, "seconds until it must have ended, else 504 (default: no limit)", metavar="S", within="(0, inf)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Admission, chunking and the prefix cache."""
 
@@ -217,6 +232,7 @@ class ServeConfig:
     log: LogConfig = field(default_factory=LogConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     access: AccessConfig = field(default_factory=AccessConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class GenerateReq(Message, frozen=True):
     namespace: part of the prefix-cache key, "" for the shared one; it begins with a type tag that no client chooses.
     session: the prompt is the next part of a session; one choice only.
     grammar: what every choice must match, as llguidance writes grammars; "" for anything.
+    queue_timeout_s, timeout_s: seconds until it must have begun to run, and until it must have ended; None is for ever.
     """
 
     rids: tuple[str, ...]
@@ -101,6 +102,8 @@ class GenerateReq(Message, frozen=True):
     namespace: str = ""
     session: SessionTurn | None = None
     grammar: str = ""
+    queue_timeout_s: float | None = None
+    timeout_s: float | None = None
 
 
 class UseVocabulary(Message, frozen=True):
@@ -160,6 +163,17 @@ class ListSessionsReq(Message, frozen=True):
     session_id: str = ""
 
 
+class ControlReq(Message, frozen=True):
+    """Front → scheduler: steer the whole scheduler; answered by a ``Reply``. action: flush, pause or continue.
+
+    timeout_s: how long a flush may wait for a moment without requests.
+    """
+
+    call: str
+    action: str
+    timeout_s: float = 0.0
+
+
 class SessionInfo(Part, frozen=True):
     """One open session. state: running (a turn runs or waits), warm (its KV is held) or cold.
 
@@ -186,7 +200,9 @@ class Reply(Message, frozen=True):
     sessions: list[SessionInfo] = []
 
 
-ToScheduler = GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSessionReq | ListSessionsReq | UseVocabulary
+ToScheduler = (
+    GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSessionReq | ListSessionsReq | ControlReq | UseVocabulary
+)
 
 
 # ---------------------------------------------------------------------- tokens on their way out

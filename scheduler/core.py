@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -67,9 +68,19 @@ class Scheduler:
         return not self.state.requests and not self._flights
 
     @property
+    def paused(self) -> bool:
+        """Whether an operator wants no further steps."""
+        return self._intake.control.paused
+
+    @property
     def num_sessions(self) -> int:
         """Open sessions."""
         return self._intake.sessions.num_open
+
+    @property
+    def idle_changes(self) -> tuple[int, int]:
+        """Two numbers that change with what can change while nothing runs: open sessions, and flushes."""
+        return self.num_sessions, self._intake.control.num_flushes
 
     @property
     def num_turns(self) -> int:
@@ -83,19 +94,20 @@ class Scheduler:
 
     def receive(self, messages: Iterable[ToScheduler], now: float) -> None:
         """Take in what the front says; also when it says nothing, because time passes."""
-        self._intake.sessions.tick(now)
-        for message in messages:
+        for take in [partial(self._intake.tick, now), *(partial(self._intake.take, m, now) for m in messages)]:
             try:
-                self._intake.take(message, now)
+                take()
             except InvariantViolation as violation:
                 self._violated(violation, everybody=True)
-                self._intake.take(message, now)
+                take()
         for req, why in self.state.grammars.poll():
             self._endings.broke_grammar(req, why)
         self.state.filter_batch()
 
     def next_step(self, now: float) -> StepPlan | None:
         """The next plan; None when nothing can run now, which is not idleness. Evicts and retracts on the way."""
+        if self.paused:
+            return None
         try:
             items = self._planner.plan(now, results_due=bool(self._flights))
             self._intake.left_waiting = bool(self.state.waiting)

@@ -8,6 +8,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import (
     AbortReq,
     CloseSessionReq,
+    ControlReq,
     FinishReq,
     GenerateReq,
     ListSessionsReq,
@@ -18,6 +19,8 @@ from ebbtide.messages import (
 )
 from ebbtide.plan import choice_seed, least_pages
 
+from .control import Control
+from .deadlines import Deadlines
 from .endings import Endings
 from .memory.session_aware_cache import SessionAwareCache
 from .request import History, Request
@@ -43,25 +46,40 @@ class Intake:
             limits.sessions, slots, limits.context_length, state.pool.page_size, self._misfit
         )
         state.end_listeners.append(self.sessions)
+        self.control = Control(state)
+        self._deadlines = Deadlines(state, endings)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: idle sessions, limits of requests, and what operators wait for."""
+        self.sessions.tick(now)
+        self._deadlines.expire(now)
+        self.control.tick(now)
 
     def take(self, message: ToScheduler, now: float) -> None:
         """One message. Unknown ids are ignored: the end of a request may cross its abort."""
-        requests = self._state.requests
         match message:
             case GenerateReq(session=None):
                 self._generate(message, now)
             case GenerateReq():
                 self._turn(message, now)
-            case AbortReq(rid=rid) if rid in requests:
-                self._endings.abort(requests[rid], message, tell_front=False)
-            case FinishReq(rid=rid, num_output_tokens=count) if rid in requests:
-                self._endings.stop_at(requests[rid], count)
-            case FinishReq(rid=rid, num_output_tokens=count):
-                self.sessions.stopped_late(rid, count)
+            case AbortReq() | FinishReq():
+                self._end(message)
             case OpenSessionReq() | CloseSessionReq() | ListSessionsReq():
                 self._state.output.replies.append(self.sessions.answer(message))
             case UseVocabulary():
                 self._state.grammars.use(message)
+            case ControlReq():
+                self.control.take(message, now)
+
+    def _end(self, message: AbortReq | FinishReq) -> None:
+        req = self._state.requests.get(message.rid)
+        match message:
+            case AbortReq() if req is not None:
+                self._endings.abort(req, message, tell_front=False)
+            case FinishReq(num_output_tokens=count) if req is not None:
+                self._endings.stop_at(req, count)
+            case FinishReq(rid=rid, num_output_tokens=count):
+                self.sessions.stopped_late(rid, count)
 
     def _turn(self, message: GenerateReq, now: float) -> None:
         """A session's turn is an ordinary request with the whole context as its prompt, or it is refused."""
@@ -92,6 +110,7 @@ class Intake:
             text = f"The server is busy: no more than {limit} requests may wait (--max-queued-requests)."
             self._refuse(choices, 429, "queue_full", text)
             return
+        self._deadlines.watch(message, now)
         first.followers = choices[1:]
         self._state.add_request_to_queue(first, is_retracted=False)
 

@@ -47,6 +47,7 @@ class SchedulerMetrics:
         if req.is_retracted:
             self.count("num_resumed_requests_total")
             self.observe("retract_resume_seconds", now - history.retracted_since_s)
+            history.retracted_s += now - history.retracted_since_s
         if history.first_run_s is None:
             history.first_run_s = now
             history.cached_tokens = cached_tokens

@@ -59,13 +59,13 @@ class Reporter:
     last_heartbeat_s: float = 0.0
     last_tokens: int = 0
     idle_said: bool = False
-    said_sessions: int = 0
+    said_changes: tuple[int, int] = (0, 0)
     throughput: float = 0.0
 
     def report(self, now: float) -> None:
         """Send what is due."""
         idle = self.scheduler.idle
-        news = not (idle and self.idle_said) or self.scheduler.num_sessions != self.said_sessions
+        news = not (idle and self.idle_said) or self.scheduler.idle_changes != self.said_changes
         if news and now - self.last_stats_s >= STATS_EVERY_S:
             self._stats(now, idle=idle)
         if now - self.last_heartbeat_s >= HEARTBEAT_EVERY_S:
@@ -81,7 +81,7 @@ class Reporter:
         elapsed = max(now - self.last_stats_s, 1e-9)
         self.throughput = 0.0 if idle else (tokens - self.last_tokens) / elapsed
         self.last_stats_s, self.last_tokens, self.idle_said = now, tokens, idle
-        self.said_sessions = self.scheduler.num_sessions
+        self.said_changes = self.scheduler.idle_changes
         stats = self.scheduler.snapshot()
         stats.gauges["gen_throughput"] = self.throughput
         self.wires.send_to_tokenizer.send(stats)

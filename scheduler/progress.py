@@ -15,11 +15,17 @@ from .state import Output
 
 
 class Activity(Enum):
-    """What the loop does. BLOCKED: requests wait, nothing runs and nothing is on its way."""
+    """What the loop does. BLOCKED: requests wait, nothing runs and nothing is on its way. PAUSED: as it was told."""
 
     RUNNING = "running"
     BLOCKED = "blocked"
     IDLE = "idle"
+    PAUSED = "paused"
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether no progress is nothing to worry about."""
+        return self in (Activity.IDLE, Activity.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class Alarm(Enum):
 
 
 class Judge:
-    """Compares one pulse with the next. Idle time never counts, and each time work begins the patience is whole."""
+    """Compares one pulse with the next. Time at rest never counts, and each time work begins the patience is whole."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
@@ -99,11 +105,11 @@ class Judge:
         """What the time ``now`` (seconds of a clock that only this process's own time moves) calls for."""
         loading = pulse.phase != "serving"
         seen = (loading, pulse.work, pulse.progress)
-        if seen != self._seen or pulse.activity is Activity.IDLE:
+        if seen != self._seen or pulse.activity.may_rest:
             self._seen, self._since = seen, now
             self._soft_due = self._patience.soft_s or 0.0
         self.stalled_s = now - self._since
-        if pulse.activity is Activity.IDLE:
+        if pulse.activity.may_rest:
             return None
         if self.stalled_s >= (self._patience.load_s if loading else self._patience.hard_s):
             return Alarm.HARD

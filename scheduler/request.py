@@ -36,6 +36,7 @@ class History:
     queued_since_s: float = 0.0
     queue_s: float = 0.0
     retracted_since_s: float = 0.0
+    retracted_s: float = 0.0  # spent waiting after retractions that are over
     first_run_s: float | None = None
     cached_tokens: int = 0
     outputs_at_start: int = 0  # output tokens it had when it last began to run

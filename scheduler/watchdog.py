@@ -63,7 +63,7 @@ class LoopPulse:
 
     def begins(self, now: float) -> None:
         """A turn with something to do begins: said before anything that may hang."""
-        if self.pulse.activity is Activity.IDLE:
+        if self.pulse.activity.may_rest:
             self._progress_s = now
             self.pulse = replace(self.pulse, activity=Activity.RUNNING, work=self.pulse.work + 1)
 
@@ -84,9 +84,9 @@ class LoopPulse:
             self._progress_s = now
         activity = self._activity(scheduler)
         pulse = self.pulse
-        became_idle = activity is Activity.IDLE and pulse.activity is not Activity.IDLE
+        became_idle = activity.may_rest and pulse.activity is not activity
         self.pulse = Pulse("serving", activity, pulse.work, self._progress.count, pulse.forward_ct)
-        old = activity is not Activity.IDLE and now - self._picture_s >= PICTURE_EVERY_S
+        old = not activity.may_rest and now - self._picture_s >= PICTURE_EVERY_S
         if became_idle or old or not self.fresh.is_set():
             self._take_picture(scheduler, now)
         self._watch_admissions(scheduler, now)
@@ -95,7 +95,7 @@ class LoopPulse:
     def heartbeat(self, scheduler: Scheduler, handled: int, now: float) -> Heartbeat:
         """The message that says how the loop is."""
         activity = self.pulse.activity
-        stalled_s = 0.0 if activity is Activity.IDLE else now - self._progress_s
+        stalled_s = 0.0 if activity.may_rest else now - self._progress_s
         reason = "; ".join(waiting_reasons(scheduler.state)) if self._alarm.blocked_long(now) else ""
         return Heartbeat("scheduler", handled, activity.value, reason, stalled_s, len(scheduler.state.requests))
 
@@ -107,12 +107,14 @@ class LoopPulse:
     def _activity(self, scheduler: Scheduler) -> Activity:
         if scheduler.idle:
             return Activity.IDLE
-        return Activity.RUNNING if self._stepped or scheduler.num_in_flight else Activity.BLOCKED
+        if self._stepped or scheduler.num_in_flight:
+            return Activity.RUNNING
+        return Activity.PAUSED if scheduler.paused else Activity.BLOCKED
 
     def _watch_admissions(self, scheduler: Scheduler, now: float) -> None:
         state = scheduler.state
         blocked = self.pulse.activity is Activity.BLOCKED
-        waits = len(state.waiting) > 0
+        waits = len(state.waiting) > 0 and not scheduler.paused
         waited = self._alarm.look(waits=waits, admitted=self._admitted, blocked=blocked, now=now)
         if waited is None:
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from ebbtide.config import AccessConfig
+from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.tokenizer_mgr.answer import Order
 
 from .auth import Caller, Keys
@@ -18,22 +18,32 @@ class Access:
 
     config: AccessConfig = field(default_factory=AccessConfig)
     keys: Keys = field(default_factory=Keys)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
 
     def granted(self, order: Order, caller: Caller, max_priority: int) -> Order:
         """``order`` as the sender may have it: its priority at most ``max_priority`` unless the sender is the admin.
 
-        A session is looked for among the sender's own.
+        A session is looked for among the sender's own; the server's time limit holds if the request's is longer.
         """
         priority = order.priority if caller.is_admin else min(order.priority, max_priority)
         session = None if order.session is None else structs.replace(order.session, owner=caller.owner)
         namespace = self.namespace(order.namespace, caller)
-        return replace(order, priority=priority, namespace=namespace, session=session, owner=caller.owner)
+        limits_s = [limit for limit in (order.timeout_s, self.limits.request_timeout) if limit is not None]
+        return replace(
+            order,
+            priority=priority,
+            namespace=namespace,
+            session=session,
+            owner=caller.owner,
+            queue_timeout_s=self.limits.queue_timeout,
+            timeout_s=min(limits_s, default=None),
+        )
 
     def namespace(self, asked: str, caller: Caller) -> str:
         """The part of the prefix cache that the sender may use; the tag keeps keys apart from salts and other names."""
         return f"key:{caller.owner}|{asked}" if self.config.isolate_keys and caller.owner else asked
 
 
-def access_from(config: AccessConfig) -> Access:
+def access_from(config: AccessConfig, limits: LimitsConfig | None = None) -> Access:
     """The rules with the keys of a configuration that is complete."""
-    return Access(config, Keys(config.api_key, config.admin_api_key))
+    return Access(config, Keys(config.api_key, config.admin_api_key), limits or LimitsConfig())

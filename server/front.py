@@ -65,7 +65,7 @@ class Front:
                 liveness=self.liveness,
                 created=int(time.time()),
                 pressure=self._pressure,
-                access=access_from(config.access),
+                access=access_from(config.access, config.limits),
             )
         )
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)

@@ -22,7 +22,7 @@ from .strict_json import convert, read_object
 
 
 class GenerationBody(Protocol):
-    """What the bodies of all routes have. names: ids by which the client may name the request later."""
+    """What the bodies of all routes have. names: ids by which the client may name it later. timeout: in seconds."""
 
     __struct_fields__: ClassVar[tuple[str, ...]]
 
@@ -34,6 +34,9 @@ class GenerationBody(Protocol):
 
     @property
     def names(self) -> tuple[str | None, ...]: ...
+
+    @property
+    def timeout(self) -> float | None: ...
 
 
 B = TypeVar("B", bound=GenerationBody)
@@ -75,7 +78,7 @@ async def generate(request: Request, state: AppState, api: Api[B]) -> Response:
     state.check_model(body.model)
     ids = take_ids(request.scope, body.names)
     work = await api.prepare(state, body, ids[0])
-    answer = state.submit(replace(work.order, ids=ids), request, received_s)
+    answer = state.submit(replace(work.order, ids=ids, timeout_s=body.timeout), request, received_s)
     if body.stream:
         return EventStream(answer, work.shape, state.config.keep_alive_s, work.framing)
     return WholeReply(answer, work.shape.whole)

@@ -10,6 +10,7 @@ from ebbtide.messages import Heartbeat
 
 CHILDREN = ("scheduler", "detokenizer")
 SECOND_WITNESS = 1.06  # a stuck process's own watchdog goes first: it can say more than that there is silence
+AT_REST = ("idle", "paused")
 DEFAULTS = WatchdogConfig()
 NOTHING_YET = Heartbeat("scheduler", 0)
 
@@ -25,13 +26,14 @@ class Liveness:
         self._dead: list[str] = []
         self._draining = False
         self._restarting = False
+        self._paused = False
 
     def started(self) -> None:
         """The children said that they are ready: their silence is counted from now."""
         now = self._clock()
         self._last_beat = dict.fromkeys(CHILDREN, now)
         self._said = {}
-        self._restarting = False
+        self._restarting = self._paused = False
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """A child's loop is alive."""
@@ -42,6 +44,14 @@ class Liveness:
     def drain(self) -> None:
         """No new work from now on."""
         self._draining = True
+
+    def pause(self) -> None:
+        """No new work until ``resume``, or until new children have started."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """New work again."""
+        self._paused = False
 
     def died(self, name: str) -> None:
         """A child is gone."""
@@ -61,7 +71,7 @@ class Liveness:
     @property
     def stalled_s(self) -> float:
         """Seconds since the scheduler's last progress as far as the front knows; 0 when it has nothing to do."""
-        if self._dead or "scheduler" not in self._last_beat or self._scheduler.state == "idle":
+        if self._dead or "scheduler" not in self._last_beat or self._scheduler.state in AT_REST:
             return 0.0
         return self._scheduler.stalled_s + self._clock() - self._last_beat["scheduler"]
 
@@ -93,6 +103,8 @@ class Liveness:
             return _refused("The engine has failed and is being started again.", "engine_restarting")
         if not self._last_beat:
             return _refused("The model is still loading.", "loading")
+        if self._paused:
+            return _refused("The server is paused (/continue_generation).", "paused")
         return self._unwell()
 
     def _unwell(self) -> Rejected | None:

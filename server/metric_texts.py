@@ -61,6 +61,7 @@ KNOWN_LABELS = (
     "num_requests_total{finish_reason=length}",
     "num_aborted_requests_total{reason=client}",
     "num_aborted_requests_total{reason=aborted}",
+    "num_aborted_requests_total{reason=timeout}",
     "num_aborted_requests_total{reason=kv_cache_exhausted}",
     "num_aborted_requests_total{reason=queue_full}",
     "num_aborted_requests_total{reason=grammar_failed}",

@@ -22,6 +22,7 @@ UNSUPPORTED = (
 )
 V = TypeVar("V")
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+Limit = Annotated[float, Meta(gt=0)]
 Salt = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -72,6 +73,7 @@ class GenerateBody(msgspec.Struct, kw_only=True):
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
     cache_salt: Salt | None = None
     extra_key: Salt | None = None
+    timeout: Limit | None = None
     model: str | None = None
 
     @property

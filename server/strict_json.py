@@ -34,6 +34,11 @@ async def read_object(request: Request) -> dict[str, Any]:
     return value
 
 
+async def read_optional_object(request: Request) -> dict[str, Any]:
+    """The same for a body that may be left out."""
+    return await read_object(request) if await request.body() else {}
+
+
 def parse(body: bytes) -> Any:
     """The value of a JSON text. Raises Rejected for NaN and Infinity, numbers without a float, duplicate keys,
     half surrogate pairs, bytes that are not UTF-8, and nesting deeper than ``MAX_DEPTH``.

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from ebbtide.config import AccessConfig, LogConfig, RunnerConfig, SchedulerConfig, ServerConfig, WatchdogConfig
+from ebbtide.config import (
+    AccessConfig,
+    LimitsConfig,
+    LogConfig,
+    RunnerConfig,
+    SchedulerConfig,
+    ServerConfig,
+    WatchdogConfig,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -20,7 +28,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 def flags_table() -> str:
     """The table as it should stand in the README."""
     lines = ["| flag | default | |", "|---|---|---|"]
-    for section in (ServerConfig, AccessConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
+    for section in (ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
         lines.append(f"| **{(section.__doc__ or '').splitlines()[0].rstrip('.')}** | | |")
         lines += [_row(field, section.__annotations__[field.name]) for field in fields(section)]
     return "\n".join(lines)

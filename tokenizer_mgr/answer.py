@@ -14,7 +14,8 @@ from ebbtide.messages import PressureUsage, SamplingParams, SessionTurn, TextIte
 class Order:
     """All generations of one HTTP request: ``n`` choices of each prompt. Prompts and sampling run in parallel.
 
-    ids: under which its client knows it. owner: who may end it by such an id.
+    ids: under which its client knows it. owner: who may end it by such an id. queue_timeout_s, timeout_s: seconds from
+    its arrival until it must have begun to run, and until it must have ended.
     grammar: what each of them must match (``GenerateReq``).
     """
 
@@ -28,6 +29,8 @@ class Order:
     ids: tuple[str, ...] = ()
     owner: str = ""
     grammar: str = ""
+    queue_timeout_s: float | None = None
+    timeout_s: float | None = None
 
     @property
     def num_choices(self) -> int:

@@ -98,6 +98,7 @@ class TokenizerManager:
         self._client_ids.add(answer, (*order.ids, *rids))
         for index, rid in enumerate(rids):
             self._choices[rid] = _Choice(answer, index)
+        spent_s = self.clock() - received_s
         for prompt_index, prompt in enumerate(order.prompts):
             mine = rids[prompt_index * order.n : (prompt_index + 1) * order.n]
             request = GenerateReq(
@@ -109,6 +110,8 @@ class TokenizerManager:
                 namespace=order.namespace,
                 session=order.session,
                 grammar=order.grammar,
+                queue_timeout_s=_left(order.queue_timeout_s, spent_s),
+                timeout_s=_left(order.timeout_s, spent_s),
             )
             if not self._outbox.send(request):
                 self._close(answer)
@@ -210,6 +213,10 @@ class TokenizerManager:
 def error_kind(status: int) -> str:
     """The ``type`` of OpenAI's error object for an HTTP status."""
     return STATUS_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def _left(limit_s: float | None, spent_s: float) -> float | None:
+    return None if limit_s is None else max(limit_s - spent_s, 0.0)
 
 
 def _as_error(abort: AbortReq) -> Rejected:

@@ -91,6 +91,9 @@ class BasePrefixCache(CacheBooks, Protocol):
         before: only what was last used before that ``tick``.
         """
 
+    def clear(self) -> None:
+        """Free everything that nobody uses, and tell whoever follows the cache that it is empty. No request runs."""
+
     def lock_only(self, req: Request) -> int:
         """Shared pages that only this request locks: they become evictable when it leaves."""
 
@@ -143,6 +146,9 @@ class NoCache:
     def evict(self, num_pages: int, before: int | None = None) -> int:
         """There is nothing to evict."""
         return 0
+
+    def clear(self) -> None:
+        """There is nothing."""
 
     def lock_only(self, req: Request) -> int:
         """Nothing is shared."""

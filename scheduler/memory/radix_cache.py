@@ -118,6 +118,12 @@ class RadixCache:
             freed += self._trim(leaf, num_pages - freed)
         return freed
 
+    def clear(self) -> None:
+        """See ``BasePrefixCache``."""
+        self.evict(self.evictable_pages)
+        if self._observer is not None:
+            self._observer.rebuilt([])
+
     def lock_only(self, req: Request) -> int:
         """See ``BasePrefixCache``."""
         count = 0

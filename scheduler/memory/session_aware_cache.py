@@ -165,6 +165,12 @@ class SessionAwareCache:
                 freed += self._trim(slot, max(len(slot.pages) - (num_pages - freed), 0))
         return freed + self.inner.evict(num_pages - freed, before)
 
+    def clear(self) -> None:
+        """The K/V of all sessions too; their tokens live elsewhere."""
+        for slot in list(self._soft.values()):
+            self._empty(slot)
+        self.inner.clear()
+
     def lock_only(self, req: Request) -> int:
         """With the slot's pages: they are soft when the turn leaves."""
         slot = self._turns.get(req.rid)

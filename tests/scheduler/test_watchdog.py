@@ -12,7 +12,7 @@ import pytest
 
 from ebbtide.awake import AwakeClock
 from ebbtide.config import WatchdogConfig
-from ebbtide.messages import AbortReq, GenerateReq, PressureEvent, PressureVictim
+from ebbtide.messages import AbortReq, ControlReq, GenerateReq, PressureEvent, PressureVictim
 from ebbtide.scheduler.admission import Judgement, Verdict
 from ebbtide.scheduler.dump import MAX_BYTES, picture, render
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
@@ -564,3 +564,20 @@ def test_a_queue_that_outgrew_the_pool_says_so() -> None:
     bench.loop.fresh.clear()
     bench.loop.turned(bench.scheduler, Output(), bench.now)
     assert bench.loop.picture.reasons == ("a: needs 26 pages and the whole pool has 16",)
+
+
+def test_a_pause_is_no_wedge_however_long_and_its_end_begins_anew() -> None:
+    bench = Bench()
+    bench.generate("a", max_tokens=40)
+    for _ in range(5):
+        bench.turn()
+    bench.world.send(ControlReq("p", "pause"))
+    for _ in range(int(20 * TIMEOUT_S / 0.05)):
+        bench.turn()
+    beat = bench.loop.heartbeat(bench.scheduler, 0, bench.now)
+    assert (beat.state, beat.reason, beat.stalled_s) == ("paused", "", 0.0)
+    assert bench.dumps == []
+    bench.world.send(ControlReq("c", "continue"))
+    bench.until_idle()
+    assert bench.dumps == []
+    assert bench.loop.pulse.activity is Activity.IDLE

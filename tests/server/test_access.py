@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ebbtide.config import AccessConfig
+from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.messages import TextParams
 from ebbtide.server.access import access_from
 from ebbtide.server.auth import Caller
@@ -20,6 +22,15 @@ def test_priority_is_cut_for_all_but_the_admin(asked: int, granted: int) -> None
     access = access_from(AccessConfig())
     assert access.granted(order(asked), Caller(), 5).priority == granted
     assert access.granted(order(asked), Caller("a", is_admin=True), 5).priority == asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "server", "granted"), [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)]
+)
+def test_the_shorter_time_limit_holds(asked: float | None, server: float | None, granted: float | None) -> None:
+    access = access_from(AccessConfig(), LimitsConfig(queue_timeout=3, request_timeout=server))
+    result = access.granted(replace(order(), timeout_s=asked), Caller(), 0)
+    assert (result.queue_timeout_s, result.timeout_s) == (3, granted)
 
 
 def test_isolated_keys_share_no_part_of_the_cache() -> None:

@@ -1,0 +1,110 @@
+"""Flush, pause and continue over HTTP; the scheduler's part is scripted."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.messages import ControlReq, Reply, ToScheduler
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def asked(world) -> list[ControlReq]:
+    """What the scheduler was asked; it agrees to everything, and refuses a flush that may not wait a second."""
+    asked: list[ControlReq] = []
+    plain_send = world.engine.send
+
+    def send(message: ToScheduler) -> bool:
+        if not isinstance(message, ControlReq):
+            return plain_send(message)
+        asked.append(message)
+        busy = message.action == "flush" and message.timeout_s < 1
+        reply = Reply(message.call, 400, "busy", "The cache is in use.") if busy else Reply(message.call)
+        world.state.calls.take(reply)
+        return True
+
+    world.engine.send = send
+    return asked
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_flush_is_text_when_done_and_an_error_when_refused(world, asked, method: str) -> None:
+    done = await world.client.request(method, "/flush_cache?timeout=2.5")
+    assert (done.status_code, done.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    refused = await world.client.request(method, "/flush_cache")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "busy")
+    assert [(message.action, message.timeout_s) for message in asked] == [("flush", 2.5), ("flush", 0.0)]
+
+
+@pytest.mark.parametrize("timeout", ["-1", "x", "nan", "inf", "", "1e999"])
+async def test_a_flush_takes_only_seconds(world, asked, timeout: str) -> None:
+    reply = await world.client.post(f"/flush_cache?timeout={timeout}")
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "timeout")
+    assert asked == []
+
+
+async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world, asked) -> None:
+    for _ in range(2):
+        paused = await world.client.post("/pause_generation")
+        assert (paused.status_code, paused.json()["status"]) == (200, "ok")
+    for reply in (await world.client.get("/ready"), await world.complete(), await world.chat()):
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "paused")
+        assert "retry-after" in reply.headers
+    assert (await world.client.get("/health")).status_code == 200
+    for _ in range(2):
+        assert (await world.client.post("/continue_generation", json={})).json()["status"] == "ok"
+    assert (await world.client.get("/ready")).status_code == 200
+    assert (await world.complete()).status_code == 200
+    assert [message.action for message in asked] == ["pause"] * 2 + ["continue"] * 2
+
+
+async def test_pausing_can_abort_what_is_open(world, asked) -> None:
+    import asyncio
+
+    world.engine.held = True
+    task = asyncio.create_task(world.complete())
+    while not world.engine.requests:
+        await asyncio.sleep(0)
+    assert (await world.client.post("/pause_generation", json={"mode": "in_place"})).status_code == 200
+    assert not task.done()
+    assert (await world.client.post("/pause_generation", json={"mode": "abort"})).status_code == 200
+    assert (await task).json()["error"]["code"] == "aborted"
+
+
+@pytest.mark.parametrize("body", [b'{"mode": "retract"}', b'{"mode": 1}', b"[]", b"{"])
+async def test_other_ways_to_pause_are_refused_and_pause_nothing(world, asked, body: bytes) -> None:
+    assert (await world.client.post("/pause_generation", content=body)).status_code == 400
+    assert asked == []
+    assert (await world.client.get("/ready")).status_code == 200
+
+
+async def test_a_scheduler_that_takes_nothing_is_503_and_is_not_paused(world) -> None:
+    world.engine.full = True
+    for path in ("/flush_cache", "/pause_generation", "/continue_generation"):
+        reply = await world.client.post(path)
+        assert (reply.status_code, reply.json()["error"]["type"]) == (503, "overloaded_error")
+    assert (await world.client.get("/ready")).status_code == 200
+
+
+async def test_new_children_are_not_paused(world, asked) -> None:
+    await world.client.post("/pause_generation")
+    world.state.liveness.started()
+    assert (await world.client.get("/ready")).status_code == 200
+
+
+async def test_a_request_s_limit_is_the_shorter_one(world) -> None:
+    await world.complete(timeout=5)
+    assert world.engine.requests[0].queue_timeout_s is None
+    assert 0 < world.engine.requests[0].timeout_s <= 5
+    await world.complete()
+    assert world.engine.requests[1].timeout_s is None
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", True, 1e400])
+async def test_a_limit_that_is_no_time_is_refused(world, timeout: object) -> None:
+    content = b'{"prompt": "x", "timeout": 1e400}' if timeout == 1e400 else None
+    reply = await (
+        world.complete(timeout=timeout) if content is None else world.client.post("/v1/completions", content=content)
+    )
+    assert reply.status_code == 400
