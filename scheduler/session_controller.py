@@ -200,6 +200,8 @@ class SessionController:
                 cut_off(session, lease.parent)
             own = req.known[lease.keep :]
             session.turns[lease.name] = Turn(lease.name, lease.parent, lease.keep, own, req.prompt_len)
+            if lease.named:
+                session.names.add(lease.name)  # the cut has forgotten it with the others
 
     def stopped_late(self, session_rid: str, num_outputs: int) -> None:
         """A stop string was found in a turn that had ended already: its tokens after that never happened.

@@ -192,6 +192,15 @@ def test_replacing_forgets_the_turns_after_the_parent_once_the_new_one_is_whole(
     assert plain.refusal("e") == (404, "turn_not_found")
 
 
+def test_the_name_of_a_turn_that_replaced_others_is_taken(plain: SessionWorld) -> None:
+    plain.turn("s", "c", "turn c.", FOUR, parent="a", replace=True, turn="c")
+    plain.run()
+    plain.turn("s", "d", "turn d.", FOUR, parent="a", turn="c")
+    assert plain.refusal("d") == (409, "duplicate_turn")
+    plain.turn("s", "e", "turn e.", FOUR, parent="a", turn="b")
+    assert plain.run()["e"].tokens, "the name of a turn that was cut off is free again"
+
+
 def test_replacing_without_a_parent_begins_anew(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR, replace=True)
     assert plain.run()["c"].tokens == alone(text("turn c."), FOUR)
