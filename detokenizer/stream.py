@@ -49,13 +49,12 @@ class TextStream:
         """The next output tokens. Not to be called after a stop."""
         if not self._stops:
             self.num_tokens += len(tokens)
-            data = self._pieces.joined(tokens, skip_special=self._params.skip_special_tokens)
+            data = b"".join(map(self._bytes, tokens))
             return Released(self._characters(data), len(tokens))
         parts: list[str] = []
         for index, token in enumerate(tokens):
             self.num_tokens += 1
-            data = self._pieces.of(token, skip_special=self._params.skip_special_tokens)
-            stop = self._scan(self._characters(data), parts)
+            stop = self._scan(self._characters(self._bytes(token)), parts)
             if stop is not None:
                 return Released("".join(parts), index + 1, stop)
         return Released("".join(parts), len(tokens))
@@ -65,6 +64,10 @@ class TextStream:
         rest = self._held + _decode(self._pending, final=True)[0]
         self._held, self._pending = "", b""
         return rest
+
+    def _bytes(self, token: int) -> bytes:
+        params = self._params
+        return self._pieces.of(token, skip_special=params.skip_special_tokens and token not in params.shown_ids)
 
     def _scan(self, text: str, parts: list[str]) -> str | None:
         """Release into ``parts`` what no stop string can claim; the stop string that is complete now, if any is.

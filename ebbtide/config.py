@@ -59,6 +59,12 @@ class ServerConfig:
         metavar="S",
         within="(0, inf)",
     )
+    tool_call_parser: str = option(
+        "auto", "how tool calls are read out of answers; auto goes by the chat template", metavar="NAME"
+    )
+    reasoning_parser: str = option(
+        "auto", "how reasoning is told from the answer, or none; auto goes by the chat template", metavar="NAME"
+    )
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
     )

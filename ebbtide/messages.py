@@ -51,12 +51,14 @@ class TextParams(Part, frozen=True):
     """What the detokenizer needs to turn tokens into the client's text.
 
     min_tokens: as in SamplingParams; a stop string that completes before this many output tokens does not count.
+    shown_ids: control tokens that are shown even if others are skipped, because a parser looks for them.
     """
 
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
     min_tokens: int = 0
+    shown_ids: tuple[int, ...] = ()
 
 
 class SessionTurn(Part, frozen=True):

@@ -45,6 +45,10 @@ class TextTokenizer(Protocol):
     def vocab_size(self) -> int:
         """Ids run from 0 to this minus one."""
 
+    @property
+    def chat_template(self) -> str:
+        """The source of the model's chat template; "" when it has none."""
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a raw text; ``add_special_tokens`` lets the tokenizer put its BOS in front."""
 
@@ -114,6 +118,12 @@ class FastTokenizer:
             strips_first_space=strips_first_space(backend),
         )
 
+    @property
+    def chat_template(self) -> str:
+        """All templates of the model in one text: some have a second one for tools."""
+        template = self._tokenizer.chat_template or ""
+        return "\n".join(template.values()) if isinstance(template, dict) else template
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a raw text; control tokens written in it are read as such."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
@@ -142,7 +152,9 @@ class FastTokenizer:
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
         """Token ids of a conversation. Text in a message that looks like a control token is encoded as plain text."""
         shield = _Shield(self._special_text)
-        rendered = self.render_chat(replace(chat, messages=[shield.message(message) for message in chat.messages]))
+        messages = [shield.message(message) for message in chat.messages]
+        tools = None if chat.tools is None else [shield.tool(tool) for tool in chat.tools]
+        rendered = self.render_chat(replace(chat, messages=messages, tools=tools))
         ids: list[int] = []
         for text, plain in shield.parts(rendered[skip(rendered) :]):
             backend = self._plain_backend if plain else self._backend
@@ -171,18 +183,23 @@ class _Shield:
 
     def __init__(self, special_text: re.Pattern[str]) -> None:
         self._special_text = special_text
-        self._mark = f"\uf8ff{secrets.token_hex(8)}\uf8fe"  # no client can guess it, so none can forge it
+        # No client can guess it, so none can forge it; in ASCII, for a template may escape anything else in JSON.
+        self._mark = f"~{secrets.token_hex(8)}:"
         self._hidden: list[str] = []
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
         """The message with every string value guarded, at any depth; the role is ours already."""
         return {key: value if key == "role" else _map_text(value, self._guard) for key, value in message.items()}
 
+    def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
+        """A tool's description, guarded likewise."""
+        return {key: _map_text(value, self._guard) for key, value in tool.items()}
+
     def parts(self, rendered: str) -> list[tuple[str, bool]]:
         """(text, whether it is a look-alike) in order; empty texts left out."""
         if not self._hidden:
             return [(rendered, False)]
-        pieces = re.split(f"{self._mark}(\\d+)\uf8fe", rendered)
+        pieces = re.split(f"{self._mark}(\\d+)~", rendered)
         texts = [(self._hidden[int(p)], True) if odd % 2 else (p, False) for odd, p in enumerate(pieces)]
         return [(text, plain) for text, plain in texts if text]
 
@@ -191,7 +208,7 @@ class _Shield:
 
     def _hide(self, match: re.Match[str]) -> str:
         self._hidden.append(match.group())
-        return f"{self._mark}{len(self._hidden) - 1}\uf8fe"
+        return f"{self._mark}{len(self._hidden) - 1}~"
 
 
 def _map_text(value: Any, change: Callable[[str], str]) -> Any:
@@ -200,7 +217,7 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_map_text(entry, change) for entry in value]
     if isinstance(value, dict):
-        return {key: _map_text(entry, change) for key, entry in value.items()}
+        return {change(key): _map_text(entry, change) for key, entry in value.items()}
     return value
 
 
@@ -210,6 +227,7 @@ class SimTokenizer:
     def __init__(self) -> None:
         self.vocabulary = sim_vocabulary()
         self.vocab_size = SIM_VOCAB_SIZE
+        self.chat_template = ""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The bytes of the text; there is no BOS, and no way to write a control token."""

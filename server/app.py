@@ -17,9 +17,10 @@ from ebbtide import __version__
 from .aborting import AbortBody, AbortRoute
 from .auth import KeyCheck, require_control
 from .browsers import UnderPath, for_browsers
+from .chat_fields import ChatBody
 from .control import ControlRoutes, PauseBody
 from .error_replies import install_error_replies
-from .fields import ChatBody, CompletionBody
+from .fields import CompletionBody
 from .health import HealthRoutes
 from .layers import BodyLimit, RequestIds
 from .models import ModelRoutes

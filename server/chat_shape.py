@@ -7,7 +7,7 @@ from typing import Any
 
 from ebbtide.tokenizer_mgr.answer import Delta, Order
 
-from .fields import ChatBody
+from .chat_fields import ChatBody
 from .fragments import Fragment, Kind
 from .generation import stop_reason
 from .logprobs import chat_logprobs

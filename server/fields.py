@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -72,37 +72,6 @@ class GenerationFields(ConstraintFields, kw_only=True):
         return (self.rid, self.request_id)
 
 
-class TextPart(msgspec.Struct):
-    """One part of a message's content; only text can be read here."""
-
-    type: str
-    text: str | None = None
-
-
-class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One message. Further keys are ignored."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-
-
-class ChatBody(GenerationFields, kw_only=True):
-    """POST /v1/chat/completions."""
-
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-
-
 class CompletionBody(GenerationFields, kw_only=True):
     """POST /v1/completions. prompt: a text, texts, token ids, or lists of token ids."""
 
@@ -115,10 +84,11 @@ CONSTRAINTS = ("grammar", "json_schema", "structural_tag")  # the others are in 
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend")
 TOKENS_OUT = ("return_token_ids", "return_tokens_as_token_ids")
 UNSUPPORTED = (*ELSEWHERE, *CONSTRAINTS, *GUIDED, "lora_path", *TOKENS_OUT, "chat_template")
-CHAT_UNSUPPORTED = (*UNSUPPORTED, "tools", "functions", "function_call", "audio", "echo")
+CHAT_UNSUPPORTED = (*UNSUPPORTED, "audio", "echo")
+LEGACY = {"functions": "tools", "function_call": "tool_choice"}  # what took their place
 COMPLETION_UNSUPPORTED = (*UNSUPPORTED, "echo", "suffix", "best_of")
 
-CHECKED_APART = ("tool_choice", "modalities")
+CHECKED_APART = ("modalities", *LEGACY)
 
 
 def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
@@ -127,8 +97,9 @@ def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
         value = raw.get(name)
         if value is not None and value is not False and value not in ("", []):
             raise Rejected(f"'{name}' is not supported by this server.", param=name)
-    if raw.get("tool_choice") not in (None, "none", "auto"):
-        raise Rejected("'tool_choice' is not supported by this server.", param="tool_choice")
+    for name, successor in LEGACY.items():
+        if raw.get(name) is not None:
+            raise Rejected(f"'{name}' is not supported by this server: use '{successor}'.", param=name)
     if raw.get("modalities") not in (None, ["text"]):
         raise Rejected("'modalities' other than text is not supported by this server.", param="modalities")
 

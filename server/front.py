@@ -20,6 +20,7 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from .access import access_from
 from .app import create_app
+from .dialect import learn_dialect
 from .engine_link import EngineLink
 from .liveness import Liveness
 from .metrics import FrontMetrics
@@ -64,6 +65,7 @@ class Front:
                 metrics=self._metrics,
                 liveness=self.liveness,
                 created=int(time.time()),
+                dialect=learn_dialect(tokenizer, config.server.tool_call_parser, config.server.reasoning_parser),
                 pressure=self._pressure,
                 access=access_from(config.access, config.limits),
             )

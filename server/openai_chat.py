@@ -10,18 +10,21 @@ from starlette.responses import Response
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import SessionTurn
+from ebbtide.tokenizer import ChatPrompt
 from ebbtide.tokenizer_mgr.answer import Order
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ebbtide.tokenizer_mgr.turns import Turn
 
 from . import fields
+from .chat_fields import ChatBody
+from .chat_plan import chat_plan, shown_marks
 from .chat_prompt import chat_prompt
 from .chat_shape import ChatShape, chat_head
-from .fields import ChatBody
 from .generation import Api, Work, generate
 from .reading import ReadingPlan
 from .session_fields import check_one_choice, session_turn
 from .state import AppState
+from .tool_fields import tool_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +38,53 @@ class ChatRoute:
         return await generate(request, self.state, Api(ChatBody, fields.CHAT_UNSUPPORTED, prepare))
 
 
+@dataclass(frozen=True, slots=True)
+class ChatOrder:
+    """What a chat comes to: what the engine is told, and how its answers are read."""
+
+    order: Order
+    plan: ReadingPlan
+
+
 async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
     """What a chat request comes to. Raises Rejected."""
     fields.check_stream(body)
+    chat = await order_chat(state, body)
+    return Work(chat.order, ChatShape(chat_head(request_id, state.model_name), body, chat.order, chat.plan))
+
+
+async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
+    """The same for every API whose requests can be written as a chat's body. Raises Rejected."""
     reader = state.prompts
+    use = tool_use(body)
+    if use is not None and use.required:
+        raise Rejected("'tool_choice' that requires a call is not supported by this server.", param="tool_choice")
     text = fields.text_params(body)
     logprobs = _num_logprobs(body)
     # Every field is looked at once before the costly part, and again with the true limit after it.
     fields.sampling_params(body, reader, max_tokens=2**31, logprobs=logprobs)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    turn, session = await _read(reader, body, context_limit=wanted is None)
+    turn, session = await _read(reader, body, chat_prompt(body, use, state.dialect), context_limit=wanted is None)
     max_tokens = reader.max_tokens(turn.shortest, wanted)
+    plan = chat_plan(body, use, state.dialect, reader.ending(turn.prompt or turn.continuation), reader.pieces)
     order = Order(
         prompts=[turn.prompt],
         sampling=[fields.sampling_params(body, reader, max_tokens=max_tokens, logprobs=logprobs)],
-        text=text,
+        text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(use, state.dialect))),
         n=body.n or 1,
         priority=body.priority or 0,
         namespace=fields.namespace(body),
         session=session,
         grammar=await state.structured.grammar_of(body),
     )
-    return Work(order, ChatShape(chat_head(request_id, state.model_name), body, order, ReadingPlan()))
+    return ChatOrder(order, plan)
 
 
-async def _read(reader: PromptReader, body: ChatBody, *, context_limit: bool) -> tuple[Turn, SessionTurn | None]:
+async def _read(
+    reader: PromptReader, body: ChatBody, chat: ChatPrompt, *, context_limit: bool
+) -> tuple[Turn, SessionTurn | None]:
     """The messages as tokens, and the session that they go on with, if they do."""
-    chat, session = chat_prompt(body), session_turn(body)
+    session = session_turn(body)
     if session is None:
         return Turn(await reader.chat(chat), []), None
     check_one_choice(1, body.n or 1)

@@ -18,6 +18,7 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from .access import Access
 from .auth import caller_of
+from .dialect import ChatDialect
 from .layers import REQUEST_ID
 from .liveness import Liveness
 from .metrics import FrontMetrics
@@ -45,6 +46,7 @@ class AppState:
     pressure: PressureLog = field(default_factory=PressureLog)
     noted_fields: set[str] = field(default_factory=set)
     access: Access = field(default_factory=Access)
+    dialect: ChatDialect = field(default_factory=ChatDialect)
 
     def note_ignored(self, names: Iterable[str], known: Iterable[str]) -> None:
         """Say once for each field that it has no effect here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from ebbtide.tokenizer import ChatPrompt, TextTokenizer
 from .turns import Turn, encode_turn
 
 NUM_THREADS = 2
+ENDING = 32  # tokens at a prompt's end that may say in what state the answer begins
 
 
 class PromptReader:
@@ -39,14 +40,29 @@ class PromptReader:
         """What ends an answer according to the tokenizer alone: the engine must be told."""
         return tuple(i for i in self.eos_ids if i not in self._info.eos_token_ids)
 
+    @property
+    def pieces(self) -> list[bytes]:
+        """Every token id's bytes."""
+        return self._tokenizer.vocabulary.pieces
+
+    def special_ids(self, texts: Iterable[str]) -> tuple[int, ...]:
+        """The control tokens that are written as one of ``texts``; those that end an answer are not among them."""
+        written = {text.encode() for text in texts}
+        ids = set(self._tokenizer.vocabulary.special_ids).difference(self.eos_ids)
+        return tuple(sorted(i for i in ids if i < len(self.pieces) and self.pieces[i] in written))
+
+    def ending(self, ids: list[int]) -> str:
+        """The last characters of a prompt, as the model sees them."""
+        return b"".join([self.pieces[i] for i in ids[-ENDING:]]).decode(errors="replace")
+
     async def chat(self, chat: ChatPrompt) -> list[int]:
         """Token ids of a conversation through the model's template. Raises Rejected."""
-        self._check_size(sum(map(_num_bytes, chat.messages)), "messages")
+        self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
         return await self._in_thread(lambda: self._tokenizer.encode_chat(chat), "messages")
 
     async def chat_turn(self, chat: ChatPrompt) -> Turn:
         """New messages of a conversation, as its first turn and as a later one. Raises Rejected when neither can be."""
-        self._check_size(sum(map(_num_bytes, chat.messages)), "messages")
+        self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, chat)
 
     async def text(self, text: str) -> list[int]:

@@ -210,3 +210,13 @@ def test_empty_stop_strings_are_ignored() -> None:
 def test_lone_continuation_bytes_do_not_pile_up() -> None:
     decoder = stream(stop=("never",))
     assert all(decoder.push([0x80]).text == "\ufffd" for _ in range(4000))
+
+
+@pytest.mark.parametrize("stop", [(), ("never",)])
+def test_a_control_token_that_a_parser_looks_for_is_shown_and_no_other(stop: tuple[str, ...]) -> None:
+    pieces = Pieces(Vocabulary(pieces=[b"a", b"<call>", b"<pad>"], special_ids=[1, 2], eos_ids=[2]))
+    tokens = [0, 1, 2, 0]
+    shown = TextStream(pieces, StreamStart(TextParams(stop=stop, shown_ids=(1,)), [], 0))
+    assert "".join(run(shown, [tokens])[0]) == "a<call>a"
+    hidden = TextStream(pieces, StreamStart(TextParams(stop=stop), [], 0))
+    assert "".join(run(hidden, [tokens])[0]) == "aa"

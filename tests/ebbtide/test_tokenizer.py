@@ -166,6 +166,23 @@ def test_control_tokens_come_from_the_template_only(chat_tokenizer: FastTokenize
     assert content.encode() in joined(chat_tokenizer, ids)
 
 
+def test_control_tokens_in_a_tool_are_plain_text() -> None:
+    template = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|im_end|>"
+    tokenizer = FastTokenizer(fast(byte_level(), chat_template=template))
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"<|im_end|>": ["<|im_start|>ü"]}}}
+    ids = tokenizer.encode_chat(ChatPrompt([{"role": "user", "content": "a"}], tools=[tool]))
+    assert [i for i in ids if i in tokenizer.vocabulary.special_ids] == ids[-1:]
+    assert json.dumps(tool, ensure_ascii=False).encode() in joined(tokenizer, ids)
+
+
+def test_the_template_itself_can_be_read() -> None:
+    assert FastTokenizer(fast(byte_level())).chat_template == ""
+    assert FastTokenizer(fast(byte_level(), chat_template="a")).chat_template == "a"
+    both = FastTokenizer(fast(byte_level(), chat_template={"default": "a", "tool_use": "b"}))
+    assert set(both.chat_template.split()) == {"a", "b"}
+    assert SimTokenizer().chat_template == ""
+
+
 def test_template_options_reach_the_template() -> None:
     template = "{{ messages[0].content }}{% if shout %}!{% endif %}"
     tokenizer = FastTokenizer(fast(byte_level(), chat_template=template))

@@ -26,6 +26,7 @@ from ebbtide.messages import (
     ToScheduler,
 )
 from ebbtide.server.app import create_app
+from ebbtide.server.dialect import ChatDialect
 from ebbtide.server.listening import listen, url_of
 from ebbtide.server.liveness import Liveness
 from ebbtide.server.metrics import FrontMetrics
@@ -142,7 +143,7 @@ class World:
         return await self.client.post("/v1/completions", json={"prompt": "hi", **fields})
 
 
-def build_state(engine: ScriptedEngine, config: ServerConfig, **more: object) -> AppState:
+def build_state(engine: ScriptedEngine, config: ServerConfig, info: RunnerInfo = INFO, **more: object) -> AppState:
     metrics = FrontMetrics("sim")
     manager = TokenizerManager(engine, metrics, time.monotonic)
     engine.manager, engine.desk = manager, Calls(engine)
@@ -152,11 +153,11 @@ def build_state(engine: ScriptedEngine, config: ServerConfig, **more: object) ->
     return AppState(
         config=config,
         model_name="org/sim",
-        info=INFO,
+        info=info,
         manager=manager,
         calls=engine.desk,
-        prompts=PromptReader(SimTokenizer(), INFO),
-        structured=StructuredOutput(SimTokenizer().vocabulary, INFO, config.grammar_timeout),
+        prompts=PromptReader(SimTokenizer(), info),
+        structured=StructuredOutput(SimTokenizer().vocabulary, info, config.grammar_timeout),
         metrics=metrics,
         liveness=liveness,
         created=1,
@@ -180,8 +181,20 @@ def config() -> ServerConfig:
 
 
 @pytest.fixture
-async def world(engine: ScriptedEngine, config: ServerConfig) -> AsyncIterator[World]:
-    state = build_state(engine, config)
+def info() -> RunnerInfo:
+    return INFO
+
+
+@pytest.fixture
+def dialect() -> ChatDialect:
+    return ChatDialect()
+
+
+@pytest.fixture
+async def world(
+    engine: ScriptedEngine, config: ServerConfig, info: RunnerInfo, dialect: ChatDialect
+) -> AsyncIterator[World]:
+    state = build_state(engine, config, info, dialect=dialect)
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield World(engine, state, client)

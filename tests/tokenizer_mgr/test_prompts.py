@@ -144,3 +144,19 @@ async def test_what_follows_has_no_mark_for_the_beginning(reader: PromptReader) 
     with pytest.raises(Rejected, match="empty"):
         await marking.continuation([1])
     marking.close()
+
+
+def test_control_tokens_are_found_by_what_they_are_written_as(reader: PromptReader) -> None:
+    assert reader.special_ids(["<|assistant|>", "<|user|>", "a", "<|nobody|>"]) == (SIM_USER, SIM_ASSISTANT)
+    assert reader.special_ids(["<|end|>"]) == (), "what ends an answer is no mark within it"
+
+
+def test_the_end_of_a_prompt_as_text(reader: PromptReader) -> None:
+    assert reader.ending([*b"x" * 99, SIM_ASSISTANT, *b"<think>\n"]).endswith("x<|assistant|><think>\n")
+    assert reader.ending([]) == ""
+
+
+async def test_tools_count_among_what_is_too_long(reader: PromptReader) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "x" * 2000}}]
+    with pytest.raises(Rejected, match="maximum context length"):
+        await reader.chat(ChatPrompt([{"role": "user", "content": "a"}], tools=tools))

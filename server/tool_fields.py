@@ -1,0 +1,152 @@
+"""The functions that a request offers to the model, and what it says of calling them. Knows no templates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from ebbtide.errors import Rejected
+
+MAX_TOOLS = 128
+GOOD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+CHOICES = "'none', 'auto', 'required', a function or 'allowed_tools'"
+
+
+class FunctionFields(msgspec.Struct):
+    """A function as OpenAI describes it. parameters: a JSON schema of an object; absent for none."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    """One entry of ``tools``."""
+
+    type: str
+    function: FunctionFields | None = None
+
+
+class ToolFields(Protocol):
+    """What the bodies of all routes with tools have."""
+
+    @property
+    def tools(self) -> list[Tool] | None:
+        """The functions on offer."""
+
+    @property
+    def tool_choice(self) -> Any:
+        """Whether and which of them must be called."""
+
+    @property
+    def parallel_tool_calls(self) -> bool | None:
+        """False for at most one call in an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What a request makes of tools. tools: as templates are shown them. schemas: those that may be called, with the
+    schemas of their arguments. required: the answer must be calls. named: it must be one call of this function.
+    """
+
+    tools: list[dict[str, Any]]
+    schemas: Mapping[str, Mapping[str, Any]]
+    required: bool = False
+    named: str | None = None
+    max_calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    mode: str
+    named: str | None = None
+    allowed: tuple[str, ...] | None = None
+
+
+def tool_use(fields: ToolFields) -> ToolUse | None:
+    """The request's functions; None when the model is offered none. Raises Rejected."""
+    functions = _functions(fields.tools or [])
+    choice = _choice(fields.tool_choice)
+    if not functions and choice.mode == "required":
+        raise Rejected("'tool_choice' asks for a call, but there are no 'tools'.", param="tool_choice")
+    for name in choice.allowed or ():
+        if name not in functions:
+            raise Rejected(f"'tool_choice' names {name[:100]!r}, which is not in 'tools'.", param="tool_choice")
+    if not functions or choice.mode == "none":
+        return None
+    schemas = {name: _schema(function) for name, function in functions.items()}
+    return ToolUse(
+        tools=[_shown(function) for function in functions.values()],
+        schemas=schemas if choice.allowed is None else {name: schemas[name] for name in choice.allowed},
+        required=choice.mode == "required",
+        named=choice.named,
+        max_calls=1 if fields.parallel_tool_calls is False or choice.named is not None else None,
+    )
+
+
+def _functions(tools: list[Tool]) -> dict[str, FunctionFields]:
+    if len(tools) > MAX_TOOLS:
+        raise Rejected(f"'tools' has {len(tools)} entries; at most {MAX_TOOLS} are allowed.", param="tools")
+    functions: dict[str, FunctionFields] = {}
+    for index, tool in enumerate(tools):
+        param = f"tools[{index}]"
+        if tool.type != "function" or tool.function is None:
+            raise Rejected(f"'{param}' is no function, which is the only type of tool here.", param=param)
+        name = tool.function.name
+        if GOOD_NAME.fullmatch(name) is None:
+            raise Rejected(
+                f"'{param}' has the name {name[:100]!r}: names have 1 to 64 letters, digits, '_' or '-'.", param=param
+            )
+        if name in functions:
+            raise Rejected(f"'tools' has the function {name!r} twice.", param=param)
+        if (tool.function.parameters or {}).get("type", "object") != "object":
+            raise Rejected(f"'{param}' has parameters that are no JSON schema of an object.", param=param)
+        functions[name] = tool.function
+    return functions
+
+
+def _schema(function: FunctionFields) -> dict[str, Any]:
+    return function.parameters or {"type": "object", "properties": {}}
+
+
+def _shown(function: FunctionFields) -> dict[str, Any]:
+    shown = {"name": function.name, "description": function.description or "", "parameters": _schema(function)}
+    return {"type": "function", "function": shown}
+
+
+def _choice(choice: Any) -> _Choice:
+    if choice is None:
+        return _Choice("auto")
+    if choice in ("none", "auto", "required"):
+        return _Choice(choice)
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "function":
+        name = _name(choice)
+        return _Choice("required", name, (name,))
+    if kind == "allowed_tools":
+        return _allowed(choice.get("allowed_tools", choice))
+    raise Rejected(f"'tool_choice' must be {CHOICES}.", param="tool_choice")
+
+
+def _allowed(choice: Any) -> _Choice:
+    """Some of the functions. Both the chat API's form and the flat one are understood."""
+    tools = choice.get("tools") if isinstance(choice, dict) else None
+    if not isinstance(tools, list) or not tools or choice.get("mode") not in ("auto", "required"):
+        raise Rejected(
+            "'tool_choice' of type 'allowed_tools' needs a 'mode', auto or required, and 'tools'.", param="tool_choice"
+        )
+    return _Choice(choice["mode"], None, tuple(dict.fromkeys(_name(tool) for tool in tools)))
+
+
+def _name(entry: Any) -> str:
+    """The function that ``{"type": "function", "function": {"name": …}}`` names."""
+    function = entry.get("function", entry) if isinstance(entry, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise Rejected("'tool_choice' does not name a function: it needs 'function.name'.", param="tool_choice")
+    return name
