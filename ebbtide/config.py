@@ -65,6 +65,9 @@ class ServerConfig:
     reasoning_parser: str = option(
         "auto", "how reasoning is told from the answer, or none; auto goes by the chat template", metavar="NAME"
     )
+    metrics_compat: str = option(
+        "", "whose metric names /metrics has besides ours: vllm, sglang, or vllm,sglang", metavar="NAMES"
+    )
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
     )

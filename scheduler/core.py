@@ -94,6 +94,7 @@ class Scheduler:
 
     def receive(self, messages: Iterable[ToScheduler], now: float) -> None:
         """Take in what the front says; also when it says nothing, because time passes."""
+        self.state.metrics.passed(now)
         for take in [partial(self._intake.tick, now), *(partial(self._intake.take, m, now) for m in messages)]:
             try:
                 take()
@@ -120,6 +121,7 @@ class Scheduler:
             self._violated(violation, everybody=True)
             return None
         tier = self.state.host_tier
+        self.state.metrics.planned(items)
         plan = StepPlan(self._steps, items, tier.take_copies() if tier is not None else None)
         self._steps += 1
         self._flights.append((plan, list(requests)))
@@ -182,6 +184,7 @@ class Scheduler:
             "new_token_ratio": state.ratio.value,
             "token_usage": used / max(books.total, 1),
             "max_total_num_tokens": books.total * size,
+            "page_size": size,
             "num_streaming_sessions": self._intake.sessions.num_streaming,
             "streaming_session_held_tokens": books.session_held * size,
         }
@@ -246,7 +249,7 @@ class Scheduler:
             self._endings.broke_grammar(req, str(error))
             return
         req.known.append(token)
-        self.state.metrics.count("generation_tokens_total")
+        self.state.metrics.sampled(req)
         if token in req.stop_ids and req.num_outputs > req.sampling.min_tokens:
             self._endings.finish(req, "stop", token=token, logprob=logprob)
         elif complete:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ebbtide.messages import Stats
+from ebbtide.plan import PlanItem
 
 from .memory.books import BookedPool
 from .request import Request
@@ -31,6 +32,8 @@ class SchedulerMetrics:
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
+        self._begun: list[Request] = []  # made their first token since the clock was last read
+        self._finished: list[Request] = []  # ended well since then
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a total. Amounts come from monotone sources and are never negative."""
@@ -62,6 +65,27 @@ class SchedulerMetrics:
         self.count("num_retracted_input_tokens_total", req.prompt_len)
         self.count("num_retracted_output_tokens_total", req.num_outputs)
 
+    def planned(self, items: Iterable[PlanItem]) -> None:
+        """A step computes ``items``."""
+        self.observe("scheduler_step_tokens", sum(1 if item.tokens is None else len(item.tokens) for item in items))
+
+    def sampled(self, req: Request) -> None:
+        """A request made an output token."""
+        self.count("generation_tokens_total")
+        if req.history.first_token_s is None:
+            self._begun.append(req)
+
+    def passed(self, now: float) -> None:
+        """What was booked since the last call has happened by ``now``: a step's results bring no time of their own."""
+        for req in self._begun:
+            history = req.history
+            if history.first_token_s is None and history.first_run_s is not None:
+                history.first_token_s = now
+                self.observe("prefill_time_seconds", now - history.first_run_s)
+        for req in self._finished:
+            self._took(req, now)
+        self._begun, self._finished = [], []
+
     def ended(self, req: Request, reason: str, *, aborted: bool) -> None:
         """A request is over. ``reason`` is its finish reason, or why it was aborted."""
         if req.is_retracted:
@@ -70,7 +94,20 @@ class SchedulerMetrics:
             self.count(f"num_aborted_requests_total{{reason={reason}}}")
         else:
             self.count(f"num_requests_total{{finish_reason={reason}}}")
+            self.observe("request_prompt_tokens", req.prompt_len)
+            self.observe("request_generation_tokens", req.num_outputs)
+            self._finished.append(req)
         self.observe("retractions_per_request", req.history.retraction_count)
+
+    def _took(self, req: Request, now: float) -> None:
+        history = req.history
+        if history.first_run_s is None or history.first_token_s is None:
+            return
+        decode_s = now - history.first_token_s
+        self.observe("inference_time_seconds", now - history.first_run_s)
+        self.observe("decode_time_seconds", decode_s)
+        if req.num_outputs > 1:
+            self.observe("time_per_output_token_seconds", decode_s / (req.num_outputs - 1))
 
     def snapshot(self, gauges: Mapping[str, float]) -> Stats:
         """Everything as one message; observations start afresh."""

@@ -121,6 +121,7 @@ class Loop:
         if settles:
             scheduler.settle(self._runner.collect())
             scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
+        scheduler.state.metrics.passed(time.monotonic())
         self._pulse.turned(scheduler, self.send_output(), time.monotonic())
         scheduler.self_check_during_busy()
         self.publish_kv_events()

@@ -38,6 +38,7 @@ class History:
     retracted_since_s: float = 0.0
     retracted_s: float = 0.0  # spent waiting after retractions that are over
     first_run_s: float | None = None
+    first_token_s: float | None = None
     cached_tokens: int = 0
     outputs_at_start: int = 0  # output tokens it had when it last began to run
     high_water: int = 0  # most tokens that ever were computed: what is computed again lies below

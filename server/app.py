@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 from fastapi import Depends, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from ebbtide import __version__
@@ -22,6 +23,7 @@ from .control import ControlRoutes, PauseBody
 from .error_replies import install_error_replies
 from .fields import CompletionBody
 from .health import HealthRoutes
+from .http_counts import CountRequests
 from .layers import BodyLimit, RequestIds
 from .models import ModelRoutes
 from .openai_chat import ChatRoute
@@ -96,10 +98,10 @@ def create_app(state: AppState) -> ASGIApp:
         )
     install_error_replies(app)
     _describe_bodies(app, [route.body for route in table if route.body is not None])
-    return _layered(app, state)
+    return _layered(app, app.routes, state)
 
 
-def _layered(app: ASGIApp, state: AppState) -> ASGIApp:
+def _layered(app: ASGIApp, routes: Sequence[BaseRoute], state: AppState) -> ASGIApp:
     """``app`` within what every request passes, the outermost last. Not ``add_middleware``: that leaves its answers to
     our own faults outside.
     """
@@ -108,6 +110,7 @@ def _layered(app: ASGIApp, state: AppState) -> ASGIApp:
     app = KeyCheck(app, access.keys, access.config.root_path)
     # Outside the check: a preflight request has no key, and a page must be able to read that its key is wrong.
     app = for_browsers(app, access.config.allowed_origins)
+    app = CountRequests(app, routes, state.metrics.http)
     return RequestIds(UnderPath(app, access.config.root_path))
 
 

@@ -20,6 +20,7 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from .access import access_from
 from .app import create_app
+from .compat import namings_of
 from .dialect import learn_dialect
 from .engine_link import EngineLink
 from .liveness import Liveness
@@ -43,7 +44,8 @@ class Front:
     ) -> None:
         model_name = config.server.served_model_name or files.name
         self._link = EngineLink(addresses)
-        self._metrics = FrontMetrics(model_name)
+        namings = namings_of(config.server.metrics_compat)
+        self._metrics = FrontMetrics(model_name, namings, info.context_length)
         self._pressure = PressureLog()
         self._look_s = min(LOOK_S, config.watchdog.watchdog_timeout / 40)
         self._awake = AwakeClock(time.monotonic, max(2 * self._look_s, 0.5))

@@ -26,6 +26,7 @@ from ebbtide.tokenizer import TextTokenizer, load_tokenizer
 
 from .browsers import check_addresses
 from .children import Children
+from .compat import namings_of
 from .dialect import check_parsers
 from .engine import Engine
 from .front_dump import front_dump, silent_child_dump
@@ -59,6 +60,7 @@ def launch(config: ServeConfig) -> int:
     signals = StopSignals()
     signals.install()
     check_addresses(config.access)
+    namings_of(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)
     tls = tls_from(config.access)
     files = resolve_model(config.model)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
+PREFIX = "ebbtide:"
+
 GAUGE_TEXTS = {
     "num_running_reqs": "Requests that hold a row of the runner now; every choice of n counts.",
     "num_queue_reqs": "Requests that wait to run, new and retracted ones.",
@@ -10,6 +14,7 @@ GAUGE_TEXTS = {
     "new_token_ratio": "Share of the output still allowed that admission reserves memory for; pressure raises it.",
     "token_usage": "Share of the KV pool that is neither free nor evictable, from 0 to 1.",
     "max_total_num_tokens": "Size of the KV pool in tokens.",
+    "page_size": "Tokens in a page of the KV pool.",
     "kv_available_tokens": "Tokens of free pages in the pool.",
     "kv_evictable_tokens": "Tokens of prefix-cache pages that nobody uses and that are given up when room is needed.",
     "kv_protected_tokens": "Tokens of prefix-cache pages that running requests stand on.",
@@ -21,7 +26,8 @@ GAUGE_TEXTS = {
     "num_streaming_sessions": "Streaming sessions that are open.",
     "streaming_session_held_tokens": "Tokens of KV that all streaming sessions hold.",
     "watchdog_last_progress_seconds": "Seconds since a token, a finish or a first-time prefill was last seen.",
-    "open_http_requests": "HTTP requests that are not fully answered yet.",
+    "open_http_requests": "HTTP requests for generated text that are not fully answered yet.",
+    "http_requests_active": "HTTP requests of any kind that are open, by endpoint and method; a scrape is one.",
 }
 
 TOTAL_TEXTS = {
@@ -41,6 +47,8 @@ TOTAL_TEXTS = {
     "generation_tokens_total": "Output tokens made.",
     "evicted_tokens_total": "Tokens of pages that the prefix cache gave up to make room.",
     "admission_alarms_total": "Times that requests waited and none was admitted for --progress-alarm seconds.",
+    "http_requests_total": "HTTP requests that came, by endpoint (a route's template, or other) and method.",
+    "http_responses_total": "HTTP answers that began, by endpoint, status and method; who left before has none.",
     "kv_invariant_violations_total": "Times that the memory books did not balance; anything but 0 is a bug.",
 }
 
@@ -50,7 +58,16 @@ HISTOGRAM_TEXTS = {
     "e2e_request_latency_seconds": "Time from the arrival of an HTTP request to the end of its last choice.",
     "queue_time_seconds": "Time from the arrival of a request in the scheduler until it first ran.",
     "grammar_compilation_time_seconds": "Time that the scheduler's compiler took for a grammar that it did not know.",
+    "prefill_time_seconds": "Time from a request's first run to its first output token.",
+    "decode_time_seconds": "Time from a request's first output token to its normal end, retractions included.",
+    "inference_time_seconds": "Time from a request's first run to its normal end, retractions included.",
+    "time_per_output_token_seconds": "A request's decode time for each output token after the first.",
     "scheduler_step_seconds": "Time of one turn of the scheduler's loop that collected a result.",
+    "scheduler_step_tokens": "Tokens that a step computed, of prompts and outputs; recomputed ones count again.",
+    "request_prompt_tokens": "Prompt tokens of a request that ended normally.",
+    "request_generation_tokens": "Output tokens of a request that ended normally.",
+    "request_params_n": "How many choices of a prompt were asked for.",
+    "request_params_max_tokens": "How many output tokens were allowed; without max_tokens, the rest of the context.",
     "retractions_per_request": "How often a request had been retracted when it ended.",
     "retract_resume_seconds": "Time from a request's retraction until it ran again.",
 }
@@ -70,14 +87,44 @@ KNOWN_LABELS = (
     "num_ended_while_retracted_total{reason=kv_cache_exhausted}",
 )
 
+# The labels of a series besides model_name.
+LABELS: dict[str, tuple[str, ...]] = {
+    **{name: ("pool",) for name in GAUGE_TEXTS if name.startswith("kv_")},
+    "num_requests_total": ("finish_reason",),
+    "num_aborted_requests_total": ("reason",),
+    "num_ended_while_retracted_total": ("reason",),
+    "http_requests_active": ("endpoint", "method"),
+    "http_requests_total": ("endpoint", "method"),
+    "http_responses_total": ("endpoint", "status_code", "method"),
+}
+
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000, 2560)
 # A retraction costs a step at least, and at most what a long queue in front of a protected request costs.
 RESUME_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 COUNT_BUCKETS = (0, 1, 2, 3, 4, 5, 8, 16, 32)
-BUCKETS = {"retractions_per_request": COUNT_BUCKETS, "retract_resume_seconds": RESUME_BUCKETS}
+STEP_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+CHOICE_BUCKETS = (1, 2, 5, 10, 20)
+BUCKETS: dict[str, tuple[float, ...]] = {
+    "retractions_per_request": COUNT_BUCKETS,
+    "retract_resume_seconds": RESUME_BUCKETS,
+    "scheduler_step_tokens": STEP_TOKEN_BUCKETS,
+    "request_params_n": CHOICE_BUCKETS,
+}
+SIZES = ("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens")
 
 
 def text_of(name: str) -> str:
     """The sentence of a series; of one that this version does not know, its name in words."""
     known = GAUGE_TEXTS.get(name) or TOTAL_TEXTS.get(name) or HISTOGRAM_TEXTS.get(name)
     return known or f"{name.replace('_', ' ').capitalize()}."
+
+
+def buckets_of(name: str, context_length: int) -> tuple[float, ...]:
+    """The upper bounds of a histogram of ours, without infinity."""
+    return size_buckets(context_length) if name in SIZES else BUCKETS.get(name, LATENCY_BUCKETS)
+
+
+def size_buckets(context_length: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, … up to the longest request there can be."""
+    steps = (digit * 10.0**power for power in range(9) for digit in (1, 2, 5))
+    return tuple(takewhile(lambda bound: bound <= context_length, steps))

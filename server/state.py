@@ -62,6 +62,7 @@ class AppState:
         """
         order = self.access.granted(order, caller_of(request), self.config.max_client_priority)
         answer = self.manager.submit(order, received_s=received_s)
+        self.metrics.requested(order.n, [sampling.max_tokens for sampling in order.sampling])
         if log.isEnabledFor(logging.DEBUG):
             sizes = sum(len(prompt) for prompt in order.prompts)
             text = "request %s is %s: %d prompts of %d tokens in all, %d choices of each"

@@ -96,13 +96,16 @@ NAMES_AT_START = """
     num_resumed_requests num_ended_while_retracted num_preempted_requests num_aborted_requests num_requests
     prompt_tokens cached_tokens generation_tokens evicted_tokens admission_alarms kv_invariant_violations
     retractions_per_request retract_resume_seconds time_to_first_token_seconds inter_token_latency_seconds
-    e2e_request_latency_seconds queue_time_seconds scheduler_step_seconds
+    e2e_request_latency_seconds queue_time_seconds scheduler_step_seconds scheduler_step_tokens
+    prefill_time_seconds decode_time_seconds inference_time_seconds time_per_output_token_seconds
+    request_prompt_tokens request_generation_tokens request_params_n request_params_max_tokens
+    http_requests http_responses http_requests_active
     grammar_compilation_time_seconds
 """
 POOL_PARTS = ("available", "evictable", "protected", "session_held", "uncached", "quarantined")
 LATER = [
     *(f"kv_{part}_tokens" for part in POOL_PARTS),
-    *("new_token_ratio", "max_total_num_tokens"),
+    *("new_token_ratio", "max_total_num_tokens", "page_size"),
     *("num_streaming_sessions", "streaming_session_held_tokens", "watchdog_last_progress_seconds"),
 ]
 
@@ -123,7 +126,7 @@ def test_every_series_that_the_scheduler_sends_has_a_sentence() -> None:
     names = set()
     for file in (Path(__file__).resolve().parents[2] / "scheduler").rglob("*.py"):
         names |= set(
-            re.findall(r'"([a-z_]+(?:_total|_seconds|_per_request|_reqs|_tokens))["{]', file.read_text("utf-8"))
+            re.findall(r'"([a-z_]+(?:_total|_seconds|_per_request|_reqs|_tokens|_size))["{]', file.read_text("utf-8"))
         )
     assert len(names) > 20
     assert names - {*GAUGE_TEXTS, *TOTAL_TEXTS, *HISTOGRAM_TEXTS} == set()

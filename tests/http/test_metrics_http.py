@@ -1,0 +1,127 @@
+"""/metrics of a whole daemon: every series that is promised is there, moves when it should, and rests when idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ebbtide.server.metric_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, TOTAL_TEXTS
+
+from .audit import check_idle, check_scrape
+from .conftest import Api
+
+FLAGS = ("--max-total-tokens", "1024", "--page-size", "16", "--sim-step-ms", "2", "--context-length", "4096")
+PRESSURE = ("--schedule-conservativeness", "0.1", "--enable-streaming-session", "--kv-offload-gb", "0.0001")
+COMPAT = ("--metrics-compat", "vllm,sglang", "--served-model-name", 'odd "name"')
+
+# Of the contract on memory pressure; the rest of the page is checked by name only.
+PROMISED = """
+    num_running_reqs num_queue_reqs num_retracted_reqs num_retracted_requests_total num_retracted_input_tokens_total
+    num_retracted_output_tokens_total num_recomputed_tokens_total num_resumed_requests_total
+    num_ended_while_retracted_total num_preempted_requests_total num_aborted_requests_total num_requests_total
+    retractions_per_request retract_resume_seconds new_token_ratio token_usage kv_available_tokens
+    kv_evictable_tokens kv_protected_tokens kv_session_held_tokens kv_uncached_tokens kv_quarantined_tokens
+    max_total_num_tokens cache_hit_rate prompt_tokens_total cached_tokens_total generation_tokens_total
+    time_to_first_token_seconds inter_token_latency_seconds e2e_request_latency_seconds queue_time_seconds
+    gen_throughput num_streaming_sessions streaming_session_held_tokens evicted_tokens_total
+    kv_invariant_violations_total scheduler_step_seconds watchdog_last_progress_seconds
+"""
+# Those that this load must move; a histogram by the number of its samples.
+MOVED = """
+    num_retracted_requests_total num_retracted_input_tokens_total num_retracted_output_tokens_total
+    num_resumed_requests_total num_requests_total prompt_tokens_total cached_tokens_total generation_tokens_total
+    evicted_tokens_total retractions_per_request_count retract_resume_seconds_count time_to_first_token_seconds_count
+    inter_token_latency_seconds_count e2e_request_latency_seconds_count queue_time_seconds_count
+    prefill_time_seconds_count decode_time_seconds_count inference_time_seconds_count
+    time_per_output_token_seconds_count scheduler_step_seconds_count scheduler_step_tokens_count
+    request_prompt_tokens_count request_generation_tokens_count request_params_n_count request_params_max_tokens_count
+    http_requests_total http_responses_total
+"""
+BUSY = (
+    *("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "token_usage", "gen_throughput"),
+    *("new_token_ratio", "kv_uncached_tokens", "open_http_requests", "http_requests_active"),
+)
+
+
+@pytest.fixture(scope="module")
+def pressed(start_shared_daemon: Any) -> Iterator[Api]:
+    """A daemon with a pool of 64 pages and everybody's names."""
+    api = Api(start_shared_daemon(*FLAGS, *PRESSURE, *COMPAT).url)
+    yield api
+    api.close()
+
+
+def load(api: Api) -> list[dict[str, float]]:
+    """Twenty requests that do not fit together, some of them the same; the scrapes meanwhile."""
+    bodies = [{"prompt": f"tide {index % 12} " * 8, "max_tokens": 150, "ignore_eos": True} for index in range(20)]
+    scrapes = []
+    with ThreadPoolExecutor(20) as pool:
+        answers = [pool.submit(api.complete, **body) for body in bodies]
+        while not all(answer.done() for answer in answers):
+            scrapes.append(api.totals())
+            check_scrape(api.totals())
+    assert all(answer.result()["choices"][0]["finish_reason"] == "length" for answer in answers)
+    return scrapes
+
+
+def test_every_promised_series_is_there_with_its_labels_and_nothing_unknown(pressed: Api) -> None:
+    pressed.complete("one")
+    reply = pressed.http.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(reply.text):
+        name = family.name.removeprefix("ebbtide:") + ("_total" if family.type == "counter" else "")
+        if family.name.startswith("ebbtide:") and not name.endswith("_created"):
+            found[name] = set().union(*(sample.labels for sample in family.samples))
+    assert set(PROMISED.split()) <= set(found)
+    assert set(found) == {*GAUGE_TEXTS, *TOTAL_TEXTS, *HISTOGRAM_TEXTS}
+    for name, labels in found.items():
+        assert labels - {"le"} == {"model_name", *LABELS.get(name, ())}, name
+
+
+def test_the_series_move_under_load_and_rest_when_idle(pressed: Api) -> None:
+    before = pressed.totals()
+    scrapes = load(pressed)
+    check_idle(pressed)
+    after = pressed.totals()
+    assert [name for name in MOVED.split() if after[name] <= before[name]] == []
+    assert [name for name in BUSY if not any(scrape[name] > 0 for scrape in scrapes)] == []
+    for name in ("inference_time_seconds_count", "request_generation_tokens_count", "queue_time_seconds_count"):
+        assert after[name] - before[name] == 20, name
+    assert after["http_requests_active"] == 1  # the scrape itself
+
+
+def test_other_engines_names_read_the_same(pressed: Api) -> None:
+    pressed.complete("one")
+    check_idle(pressed)
+    values: dict[str, float] = {}
+    for line in pressed.http.get("/metrics").text.splitlines():
+        if not line.startswith("#"):
+            series, value = line.rsplit(" ", 1)
+            assert r'model_name="odd \"name\""' in series
+            values[series.split("{")[0]] = values.get(series.split("{")[0], 0.0) + float(value)
+    for theirs, ours in {
+        "vllm:num_requests_running": "num_running_reqs",
+        "vllm:prompt_tokens_total": "prompt_tokens_total",
+        "vllm:generation_tokens_total": "generation_tokens_total",
+        "vllm:num_preemptions_total": "num_retracted_requests_total",
+        "vllm:e2e_request_latency_seconds_count": "e2e_request_latency_seconds_count",
+        "vllm:request_decode_time_seconds_sum": "decode_time_seconds_sum",
+        "vllm:iteration_tokens_total_sum": "scheduler_step_tokens_sum",
+        "sglang:cached_tokens_total": "cached_tokens_total",
+        "sglang:num_requests_total": "num_requests_total",
+        "sglang:num_retracted_requests_total": "num_retracted_requests_total",
+        "sglang:inter_token_latency_seconds_count": "inter_token_latency_seconds_count",
+    }.items():
+        assert values[theirs] == values[f"ebbtide:{ours}"], theirs
+    assert values["vllm:request_success_total"] == values["ebbtide:num_requests_total"]
+
+
+def test_an_engine_that_is_not_known_does_not_start(start_daemon: Any) -> None:
+    daemon = start_daemon("--metrics-compat", "tgi", ready=False)
+    assert daemon.wait() == 1
+    assert "--metrics-compat takes vllm and sglang, separated by commas, not 'tgi'." in daemon.log

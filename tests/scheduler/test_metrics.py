@@ -1,0 +1,86 @@
+"""What the scheduler observes of each request: once, with the time at which it was seen, whatever happens to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ebbtide.messages import AbortReq, FinishReq
+from ebbtide.scheduler.metrics import SchedulerMetrics
+
+from .make import request
+from .world import Shape, World, greedy, text
+
+PHASES = ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "inference_time_seconds")
+
+
+def observed(world: World) -> dict[str, list[float]]:
+    """All samples so far; the world's clock counts steps."""
+    world.receive()  # time passes, so that the last step's events get theirs
+    found: dict[str, list[float]] = defaultdict(list)
+    found |= world.scheduler.snapshot().observations
+    return found
+
+
+def test_the_phases_of_a_request_add_up() -> None:
+    world = World(Shape(chunk=4))
+    world.generate("a", text("twelve bytes"), greedy(5, ignore_eos=True))
+    world.run()
+    seen = observed(world)
+    assert [seen[name] for name in PHASES] == [[0.0], [3.0], [4.0], [7.0]]  # three chunks, then four more tokens
+    assert seen["time_per_output_token_seconds"] == [1.0]
+    assert (seen["request_prompt_tokens"], seen["request_generation_tokens"]) == ([12], [5])
+    assert seen["scheduler_step_tokens"] == [4, 4, 4, 1, 1, 1, 1]
+
+
+def test_a_retraction_repeats_no_observation() -> None:
+    pressed = World(Shape(num_pages=10, conservativeness=0.1))
+    for rid in "abc":
+        pressed.generate(rid, text(f"prompt {rid}"), greedy(12, ignore_eos=True))
+    pressed.run()
+    seen = observed(pressed)
+    assert pressed.scheduler.state.metrics.totals["num_retracted_requests_total"] > 0
+    for name in (*PHASES, "request_prompt_tokens", "request_generation_tokens", "retractions_per_request"):
+        assert len(seen[name]) == 3, name
+    for prefill, decode, whole in zip(*(sorted(seen[name]) for name in PHASES[1:]), strict=True):
+        assert 0 <= prefill <= whole
+        assert 0 <= decode <= whole
+
+
+def test_an_aborted_request_has_no_decode_time_and_no_size() -> None:
+    world = World()
+    world.generate("a", text("hello"), greedy(50, ignore_eos=True))
+    for _ in range(3):
+        world.step()
+    world.send(AbortReq("a", "client"))
+    world.run()
+    seen = observed(world)
+    assert len(seen["prefill_time_seconds"]) == 1
+    assert not any(seen[name] for name in (*PHASES[2:], "request_prompt_tokens", "time_per_output_token_seconds"))
+
+
+def test_a_request_that_a_stop_string_ends_has_the_size_that_its_client_got() -> None:
+    world = World()
+    world.generate("a", text("hello"), greedy(50, ignore_eos=True))
+    for _ in range(6):
+        world.step()
+    world.send(FinishReq("a", 2))
+    world.run()
+    seen = observed(world)
+    assert seen["request_generation_tokens"] == [2]
+    assert len(seen["decode_time_seconds"]) == 1
+
+
+def test_one_output_token_has_no_time_per_token() -> None:
+    world = World()
+    world.generate("a", text("hello"), greedy(1))
+    world.run()
+    seen = observed(world)
+    assert seen["decode_time_seconds"] == [0.0]
+    assert seen["time_per_output_token_seconds"] == []
+
+
+def test_a_token_before_the_first_run_was_booked_is_not_timed() -> None:
+    metrics = SchedulerMetrics()
+    metrics.sampled(request(outputs=1))
+    metrics.passed(1.0)
+    assert metrics.snapshot({}).observations == {}

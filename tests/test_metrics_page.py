@@ -1,0 +1,78 @@
+"""docs/metrics.md lists every series of ours and of other engines' names: generated, so that it stays true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ebbtide.server.compat_names import NAMINGS, Naming
+from ebbtide.server.metric_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, PREFIX, TOTAL_TEXTS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "metrics.md"
+KINDS = (("gauge", GAUGE_TEXTS), ("counter", TOTAL_TEXTS), ("histogram", HISTOGRAM_TEXTS))
+
+
+def metrics_table() -> str:
+    """Our own series."""
+    lines = ["| name | type | labels | |", "|---|---|---|---|"]
+    for kind, texts in KINDS:
+        for name, text in texts.items():
+            labels = ", ".join(f"`{label}`" for label in LABELS.get(name, ()))
+            lines.append(f"| `{PREFIX}{name}` | {kind} | {labels} | {text} |")
+    return "\n".join(lines)
+
+
+def compat_table() -> str:
+    """Other engines' names and ours."""
+    lines = ["| theirs | type | ours |", "|---|---|---|"]
+    lines += [row for naming in NAMINGS.values() for row in dict.fromkeys(_rows(naming))]
+    return "\n".join(lines)
+
+
+def _rows(naming: Naming) -> Iterator[str]:
+    for kind, aliases in (("gauge", naming.gauges), ("counter", naming.totals)):
+        for alias in aliases:
+            ours = " + ".join(f"`{key}`" for key in alias.ours) + "".join(f" − `{key}`" for key in alias.less)
+            yield f"| `{_shown(naming, alias.name, alias.labels)}` | {kind} | {ours} |"
+    for histogram in naming.histograms:
+        yield f"| `{_shown(naming, histogram.name, histogram.labels)}` | histogram | `{histogram.ours}` |"
+    if naming.shows_http:
+        counts = [(name, kind) for kind, texts in KINDS for name in texts if name.startswith("http_re")]
+        yield from (f"| `{naming.prefix}{name}` | {kind} | `{name}` |" for name, kind in counts)
+    if naming.cache_info is not None:
+        yield f"| `{naming.prefix}{naming.cache_info}` | gauge | `page_size`, `max_total_num_tokens` as labels |"
+
+
+def _shown(naming: Naming, name: str, labels: tuple[tuple[str, str], ...]) -> str:
+    chosen = ",".join(f"{key}={value}" for key, value in labels)
+    return f"{naming.prefix}{name}" + (f"{{{chosen}}}" if chosen else "")
+
+
+def part(page: str, name: str) -> tuple[int, int]:
+    """Where the generated part of that name begins and ends."""
+    return page.index("-->", page.index(f"<!-- {name}: ")) + len("-->\n"), page.index(f"<!-- /{name} -->")
+
+
+def test_the_table_has_every_series_and_its_sentence() -> None:
+    page = PAGE.read_text()
+    start, end = part(page, "metrics")
+    assert page[start:end].strip() == metrics_table()
+
+
+def test_the_table_has_every_name_of_other_engines() -> None:
+    page = PAGE.read_text()
+    start, end = part(page, "compat")
+    assert page[start:end].strip() == compat_table()
+
+
+def test_labels_are_those_of_series_that_there_are() -> None:
+    assert set(LABELS) <= {name for _, texts in KINDS for name in texts}
+
+
+if __name__ == "__main__":  # the tables anew, after a series has changed: python -m tests.test_metrics_page
+    text = PAGE.read_text()
+    for name, table in (("compat", compat_table()), ("metrics", metrics_table())):
+        start, end = part(text, name)
+        text = f"{text[:start]}{table}\n{text[end:]}"
+    PAGE.write_text(text)
