@@ -87,19 +87,24 @@ def constraint_of(fields: ConstraintFields) -> Constraint | None:
 
 def schema_constraint(schema: Any, param: str) -> Constraint:
     """A JSON text that is valid under ``schema``. Raises Rejected."""
+    return sized(f"start: {lark_of_schema(schema, param)}", param)
+
+
+def lark_of_schema(schema: Any, param: str) -> str:
+    """The same as a part of a rule in Lark."""
     check_schema(schema, param)
     if schema is False:
         raise Rejected(f"'{param}' is false, which no text satisfies.", param=param)
     options = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
     written = json.dumps((schema if isinstance(schema, dict) else {}) | options)
-    return _sized(f"start: %json {written}", param)
+    return f"%json {written}"
 
 
 def regex_constraint(regex: str, param: str) -> Constraint:
     """A text that matches ``regex`` from its beginning to its end. Raises Rejected."""
     if not regex:
         raise Rejected(f"'{param}' is empty.", param=param)
-    return _sized(lark_of_regex(_sized(regex, param).lark), param)
+    return sized(lark_of_regex(sized(regex, param).lark), param)
 
 
 def choice_constraint(choices: list[str], param: str) -> Constraint:
@@ -107,13 +112,13 @@ def choice_constraint(choices: list[str], param: str) -> Constraint:
     if not choices or not all(choices):
         raise Rejected(f"'{param}' must have at least one entry and no empty one.", param=param)
     written = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
-    return _sized(f"start: {written}", param)
+    return sized(f"start: {written}", param)
 
 
 def ebnf_constraint(text: str, param: str) -> Constraint:
     """A text of a grammar in GBNF or Lark. Raises Rejected."""
     try:
-        return _sized(lark_of_ebnf(_sized(text, param).lark), param)
+        return sized(lark_of_ebnf(sized(text, param).lark), param)
     except GrammarError as error:
         raise Rejected(f"'{param}' cannot be used: {error}", param=param) from error
 
@@ -176,7 +181,8 @@ def _from_structured_outputs(outputs: StructuredOutputs | None) -> Constraint | 
     return KINDS[kind](value, "structured_outputs")
 
 
-def _sized(lark: str, param: str) -> Constraint:
+def sized(lark: str, param: str) -> Constraint:
+    """The constraint, if it is not too large. Raises Rejected."""
     if len(lark) > MAX_BYTES:
         raise Rejected(f"'{param}' is larger than {MAX_BYTES // 1024} KiB.", param=param)
     return Constraint(lark, param)

@@ -24,7 +24,9 @@ from .generation import Api, Work, generate
 from .reading import ReadingPlan
 from .session_fields import check_one_choice, session_turn
 from .state import AppState
-from .tool_fields import tool_use
+from .structured import StructuredOutput
+from .tool_fields import ToolUse, tool_use
+from .tool_grammar import tool_constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,6 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
     """The same for every API whose requests can be written as a chat's body. Raises Rejected."""
     reader = state.prompts
     use = tool_use(body)
-    if use is not None and use.required:
-        raise Rejected("'tool_choice' that requires a call is not supported by this server.", param="tool_choice")
     text = fields.text_params(body)
     logprobs = _num_logprobs(body)
     # Every field is looked at once before the costly part, and again with the true limit after it.
@@ -75,9 +75,20 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
         priority=body.priority or 0,
         namespace=fields.namespace(body),
         session=session,
-        grammar=await state.structured.grammar_of(body),
+        grammar=await _grammar(state.structured, body, use, plan),
     )
     return ChatOrder(order, plan)
+
+
+async def _grammar(structured: StructuredOutput, body: ChatBody, use: ToolUse | None, plan: ReadingPlan) -> str:
+    """``Order.grammar``: a required call's form, else the one the body asks for. It begins behind the reasoning."""
+    after = plan.reasoning.closes if plan.reasoning is not None and plan.opened else None
+    if use is None or not use.required:
+        return await structured.grammar_of(body, after=after)
+    # A response format is that of an answer in words, which there will not be.
+    if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
+        raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
+    return await structured.compile(tool_constraint(use), after=after)
 
 
 async def _read(

@@ -5,17 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from ebbtide.messages import RunnerInfo
 from ebbtide.server.dialect import ChatDialect
 from ebbtide.server.reasoning import REASONING
 from ebbtide.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 
+from .conftest import INFO
 from .test_chat_tools import as_joined, joined
 from .test_streams import events
+from .test_structured import matches
 
 pytestmark = pytest.mark.anyio
 
 REPLY = "<think>\nwhy 日\n\nso\n</think>\n\nyes 👩‍👩‍👧"
+
+
+@pytest.fixture
+def info() -> RunnerInfo:
+    return replace(INFO, context_length=8192, num_pages=512)
 
 
 @pytest.fixture
@@ -111,6 +120,19 @@ async def test_an_answer_may_go_on_with_reasoning_that_was_begun(world) -> None:
     assert (message["reasoning"], message["content"]) == ("cause", "yes")
     prompt = [SIM_USER, ord("q"), SIM_EOS, SIM_ASSISTANT, *b"<think>be"]
     assert world.engine.requests[0].prompt == prompt
+
+
+async def test_a_constraint_begins_behind_the_reasoning(world) -> None:
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>"}]
+    tool = {"type": "function", "function": {"name": "f"}}
+    for fields in ({"response_format": {"type": "json_object"}}, {"tools": [tool], "tool_choice": "required"}):
+        reply = await world.chat(messages=messages, continue_final_message=True, **fields)
+        assert reply.status_code == 200, reply.text
+    json_object, call = (request.grammar for request in world.engine.requests)
+    assert matches(json_object, "why not?</think>\n\n{}")
+    assert not matches(json_object, "why not?</think>yes")
+    assert matches(call, 'so</think>[{"name": "f", "arguments": {}}]')
+    assert not matches(call, "so</think>{}")
 
 
 async def test_what_a_message_says_opens_nothing(world) -> None:

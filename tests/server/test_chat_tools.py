@@ -13,6 +13,7 @@ from ebbtide.vocabulary import SIM_SYSTEM
 
 from .conftest import INFO
 from .test_streams import events
+from .test_structured import matches
 
 pytestmark = pytest.mark.anyio
 
@@ -182,6 +183,54 @@ async def test_logprobs_of_held_back_tokens_are_not_lost(world) -> None:
     choices = await streamed(world, reply, logprobs=True)
     entries = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
     assert "".join(entry["token"] for entry in entries) == reply
+
+
+async def test_a_required_call_is_enforced_and_read(world) -> None:
+    reply = '[{"name": "weather", "arguments": {"city": "日"}}, {"name": "clock", "arguments": {}}]'
+    choice = await whole(world, reply, tool_choice="required")
+    calls = [["weather", '{"city": "日"}'], ["clock", "{}"]]
+    assert as_joined(choice) == {"content": "", "reasoning": "", "calls": calls, "finish": "tool_calls"}
+    assert joined(await streamed(world, reply, tool_choice="required")) == as_joined(choice)
+    assert matches(world.engine.requests[0].grammar, reply)
+    assert not matches(world.engine.requests[0].grammar, "I would rather talk.")
+
+
+async def test_a_named_function_is_called_and_said_to_be(world) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    choice = await whole(world, '{"city": "日"}', tool_choice=named)
+    calls = [["weather", '{"city": "日"}']]
+    assert as_joined(choice) == {"content": "", "reasoning": "", "calls": calls, "finish": "tool_calls"}
+    assert joined(await streamed(world, '{"city": "日"}', tool_choice=named)) == as_joined(choice)
+    assert matches(world.engine.requests[0].grammar, '{"city": "日"}')
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+async def test_a_required_call_that_was_cut_says_length(world, choice: Any) -> None:
+    world.engine.finish = "length"
+    reply = '{"city": "Par' if choice != "required" else '[{"name": "weather", "arguments": {"city": "Par'
+    message = as_joined(await whole(world, reply, tool_choice=choice))
+    assert message["calls"] == [["weather", '{"city": "Par']]
+    assert message["finish"] == "length"
+    assert joined(await streamed(world, reply, tool_choice=choice)) == message
+
+
+async def test_a_required_call_outranks_the_form_of_an_answer(world) -> None:
+    await whole(world, "[]", tool_choice="required", response_format={"type": "json_object"})
+    assert not matches(world.engine.requests[0].grammar, "{}")
+
+
+async def test_a_required_call_and_another_constraint_are_refused(world) -> None:
+    reply = await world.chat(tools=TOOLS, tool_choice="required", regex="a+")
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "tool_choice"
+
+
+async def test_a_schema_that_cannot_be_enforced_is_refused_only_then(world) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "odd"}}}}}]
+    reply = await world.chat(tools=tools, tool_choice="required")
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "tools"
+    assert (await world.chat(tools=tools)).status_code == 200
 
 
 @pytest.mark.parametrize("content", [{"content": None}, {"content": ""}, {}])
