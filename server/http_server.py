@@ -9,6 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from .tls import Tls
+from .wire_protocol import WireProtocol
 
 KEEP_ALIVE_S = 75  # longer than the pools of the usual clients keep a connection
 REPLY_S = 5  # for answers that are decided to leave
@@ -40,6 +41,7 @@ def http_server(app: ASGIApp, tls: Tls | None) -> HttpServer:
         log_config=None,
         log_level="warning",
         access_log=False,
+        http=WireProtocol,
         lifespan="off",
         ws="none",
         server_header=False,

@@ -221,8 +221,13 @@ class Play:
             if outcome.finish in ("stop", "length") and turn.session is not None and outcome.tokens:
                 assert outcome.prompt_tokens == len(turn.prompt)
                 assert outcome.cached_tokens <= len(turn.prompt)
-                if self.shape.num_pages == AMPLE and turn.session.streaming and turn.session.open:
+                if self.undisturbed and turn.session.streaming and turn.session.open:
                     assert outcome.cached_tokens >= turn.before - self.shape.page_size, turn.rid
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether no KV is ever lost: none is evicted, and no stop string finds its request waiting and without any."""
+        return self.shape.num_pages == AMPLE and not self.shape.retract_interval
 
     def _output(self, turn: ModelTurn) -> list[int]:
         outcome = self.world.outcomes.get(turn.rid)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import httpx
 import pytest
-import uvicorn
 
 from ebbtide.config import ServerConfig
 from ebbtide.messages import (
@@ -27,6 +26,7 @@ from ebbtide.messages import (
 )
 from ebbtide.server.app import create_app
 from ebbtide.server.dialect import ChatDialect
+from ebbtide.server.http_server import http_server
 from ebbtide.server.listening import listen, url_of
 from ebbtide.server.liveness import Liveness
 from ebbtide.server.metrics import FrontMetrics
@@ -224,14 +224,14 @@ def served(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Served]:
     listening = threading.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
-    class Announcing(uvicorn.Server):
-        async def startup(self, sockets: object = None) -> None:
-            await super().startup(sockets)
-            loops.append(asyncio.get_running_loop())
-            listening.set()
+    async def started(sockets: object = None) -> None:
+        await startup(sockets)
+        loops.append(asyncio.get_running_loop())
+        listening.set()
 
     listener = listen("127.0.0.1", 0, slow_reader_timeout_s=config.slow_reader_timeout)
-    server = Announcing(uvicorn.Config(create_app(state), log_level="error", timeout_graceful_shutdown=2))
+    server = http_server(create_app(state), None)
+    startup, server.startup = server.startup, started
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     assert listening.wait(20)

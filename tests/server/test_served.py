@@ -217,3 +217,14 @@ def test_health_answers_while_a_large_body_is_read(served) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_what_is_no_http_is_refused_in_the_envelope(served) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"BREW /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"x-request-id: " in head
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
