@@ -59,7 +59,6 @@ class Front:
             AppState(
                 config=config.server,
                 model_name=model_name,
-                info=info,
                 manager=self.manager,
                 calls=self._calls,
                 prompts=self._prompts,
@@ -83,9 +82,10 @@ class Front:
         self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
         self.liveness.started()
 
-    async def reconnect(self, addresses: Addresses) -> None:
-        """Work with new children, at new addresses, from now on."""
+    async def reconnect(self, addresses: Addresses, info: RunnerInfo) -> None:
+        """Work with new children, at new addresses and with a pool of their own size, from now on."""
         await self._stop_receiving()
+        self._prompts.info = info
         self._link.reconnect(addresses)
         await self.start()
 

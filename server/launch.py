@@ -213,10 +213,12 @@ class _Daemon:
 
     async def _load_again(self, front: Front) -> bool:
         vocabulary = self._tokenizer.vocabulary
-        await asyncio.gather(asyncio.to_thread(self._engine.tell_vocabulary, vocabulary), self._ready())
-        await front.reconnect(self._engine.addresses)
+        told = asyncio.to_thread(self._engine.tell_vocabulary, vocabulary)
+        _, runner = await asyncio.gather(told, self._ready())
+        await front.reconnect(self._engine.addresses, runner)
         self._progress.clear()
         log.info("the engine serves again")
+        _log_sizes(runner)
         return True
 
     def _dump_on_signal(self, front: Front) -> None:
@@ -246,16 +248,7 @@ class _Daemon:
             front.abort_all("The server is shutting down.")
 
     def _announce(self, runner: RunnerInfo) -> None:
-        log.info(
-            "KV pool: %d tokens in pages of %d (%.0f MiB), context %d, %s on %s, %s attention",
-            runner.num_pages * runner.page_size,
-            runner.page_size,
-            runner.pool_bytes / 2**20,
-            runner.context_length,
-            runner.dtype,
-            runner.device,
-            runner.attention or "no",
-        )
+        _log_sizes(runner)
         url = url_of(self._listener, secure=self._tls is not None)
         name = self._config.server.served_model_name or self._files.name
         body = {"model": name, "messages": [{"role": "user", "content": "What is a tide?"}], "stream": True}
@@ -265,3 +258,16 @@ class _Daemon:
             f"-d {shlex.quote(json.dumps(body))}",
             flush=True,
         )
+
+
+def _log_sizes(runner: RunnerInfo) -> None:
+    log.info(
+        "KV pool: %d tokens in pages of %d (%.0f MiB), context %d, %s on %s, %s attention",
+        runner.num_pages * runner.page_size,
+        runner.page_size,
+        runner.pool_bytes / 2**20,
+        runner.context_length,
+        runner.dtype,
+        runner.device,
+        runner.attention or "no",
+    )

@@ -35,7 +35,6 @@ class AppState:
 
     config: ServerConfig
     model_name: str
-    info: RunnerInfo
     manager: TokenizerManager
     calls: Calls
     prompts: PromptReader
@@ -47,6 +46,11 @@ class AppState:
     noted_fields: set[str] = field(default_factory=set)
     access: Access = field(default_factory=Access)
     dialect: ChatDialect = field(default_factory=ChatDialect)
+
+    @property
+    def info(self) -> RunnerInfo:
+        """The engine's numbers."""
+        return self.prompts.info
 
     def note_ignored(self, names: Iterable[str], known: Iterable[str]) -> None:
         """Say once for each field that it has no effect here."""

@@ -24,21 +24,24 @@ class PromptReader:
 
     def __init__(self, tokenizer: TextTokenizer, info: RunnerInfo) -> None:
         self._tokenizer = tokenizer
-        self._info = info
-        longest = max(map(len, tokenizer.vocabulary.pieces))
-        self._max_bytes = info.context_length * longest
+        self._longest_piece = max(map(len, tokenizer.vocabulary.pieces))
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
-        self.eos_ids = tuple(sorted({*tokenizer.vocabulary.eos_ids, *info.eos_token_ids}))
+        self.info = info  # of the engine of the moment: the next one may have measured other sizes
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """What ends an answer, according to the tokenizer or to the model."""
+        return tuple(sorted({*self._tokenizer.vocabulary.eos_ids, *self.info.eos_token_ids}))
 
     @property
     def vocab_size(self) -> int:
         """Ids that a client may name: those that the tokenizer and the model both have."""
-        return min(self._tokenizer.vocab_size, self._info.vocab_size)
+        return min(self._tokenizer.vocab_size, self.info.vocab_size)
 
     @property
     def extra_stop_ids(self) -> tuple[int, ...]:
         """What ends an answer according to the tokenizer alone: the engine must be told."""
-        return tuple(i for i in self.eos_ids if i not in self._info.eos_token_ids)
+        return tuple(i for i in self.eos_ids if i not in self.info.eos_token_ids)
 
     @property
     def pieces(self) -> list[bytes]:
@@ -95,7 +98,7 @@ class PromptReader:
 
         Raises Rejected ``context_length_exceeded`` when that cannot be, by the very formula of admission.
         """
-        context = self._info.context_length
+        context = self.info.context_length
         rest = context - prompt_len
         if rest < 1 or (wanted is not None and wanted > rest):
             asked = f" and {wanted} for the completion" if wanted is not None else ""
@@ -104,8 +107,8 @@ class PromptReader:
                 f" the prompt{asked}. Please shorten the prompt or ask for fewer tokens."
             )
         granted = wanted if wanted is not None else min(default or rest, rest)
-        if not fits(prompt_len, granted, self._info):
-            pool = self._info.num_pages * self._info.page_size
+        if not fits(prompt_len, granted, self.info):
+            pool = self.info.num_pages * self.info.page_size
             raise _too_long(
                 f"The prompt has {prompt_len} tokens, but the memory of this server holds {pool} tokens in all."
                 " Please shorten the prompt, or start the server with a larger --max-total-tokens."
@@ -126,10 +129,10 @@ class PromptReader:
 
     def _check_size(self, num_bytes: int, param: str) -> None:
         # No text of this many bytes has so few tokens that they fit, so it is not worth tokenising.
-        if num_bytes > self._max_bytes:
+        if num_bytes > self.info.context_length * self._longest_piece:
             raise _too_long(
                 f"'{param}' has {num_bytes} bytes, more than this model's maximum context length of"
-                f" {self._info.context_length} tokens can hold.",
+                f" {self.info.context_length} tokens can hold.",
                 param,
             )
 

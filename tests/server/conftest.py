@@ -153,7 +153,6 @@ def build_state(engine: ScriptedEngine, config: ServerConfig, info: RunnerInfo =
     return AppState(
         config=config,
         model_name="org/sim",
-        info=info,
         manager=manager,
         calls=engine.desk,
         prompts=PromptReader(SimTokenizer(), info),

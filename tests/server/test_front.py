@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import zmq
+from msgspec.structs import replace
 
 from ebbtide.channel import Receiver, Sender
 from ebbtide.config import Addresses, ServeConfig, ServerConfig, WatchdogConfig
@@ -34,6 +35,7 @@ from ebbtide.tokenizer import SimTokenizer
 from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, sim_vocabulary
 
 pytestmark = pytest.mark.anyio
+INFO = RunnerInfo(512, SIM_VOCAB_SIZE, 64, 16, 8, (SIM_EOS,))
 
 
 @dataclass
@@ -66,9 +68,8 @@ async def wired() -> AsyncIterator[Wired]:
     context: zmq.Context[Any] = zmq.Context()
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
-        info = RunnerInfo(512, SIM_VOCAB_SIZE, 64, 16, 8, (SIM_EOS,))
         config = ServeConfig(model="sim", server=ServerConfig(served_model_name="tide"))
-        front = Front(config, ModelFiles("sim"), SimTokenizer(), info, addresses)
+        front = Front(config, ModelFiles("sim"), SimTokenizer(), INFO, addresses)
         inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
         outbox: Sender[ToFront] = Sender(context, addresses.front)
         transport = httpx.ASGITransport(front.app)
@@ -171,7 +172,7 @@ async def test_new_children_at_new_addresses_take_over_and_totals_stay(wired: Wi
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
         inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
         outbox: Sender[ToFront] = Sender(context, addresses.front)
-        await wired.front.reconnect(addresses)
+        await wired.front.reconnect(addresses, INFO)
         wired.outbox.send(Stats({}, {"prompt_tokens_total": 1000}, {}))  # the old one's last words reach nobody
         outbox.send(Stats({"num_running_reqs": 1}, {"prompt_tokens_total": 30}, {}))  # more than the last one's
         again = await wired.ask()
@@ -189,6 +190,18 @@ async def test_new_children_at_new_addresses_take_over_and_totals_stay(wired: Wi
         context.term()
 
 
+async def test_the_sizes_of_a_new_engine_are_those_that_count(wired: Wired) -> None:
+    """It measures its pool anew, and may find less memory than the last one did."""
+    await wired.front.start()
+    with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
+        addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
+        await wired.front.reconnect(addresses, replace(INFO, context_length=256, num_pages=4))
+        assert (await wired.client.get("/v1/models")).json()["data"][0]["max_model_len"] == 256
+        for length in (100, 300):  # more than the pool, more than the context
+            refused = await wired.client.post("/v1/completions", json={"prompt": "x" * length})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 async def test_nothing_is_sent_to_an_engine_that_is_gone(wired: Wired) -> None:
     """A prompt that was tokenised while the engine died must not wait for an answer for ever."""
     await wired.front.start()
@@ -203,8 +216,7 @@ async def test_a_child_that_falls_silent_is_named(wired: Wired) -> None:
     config = ServeConfig(model="sim", watchdog=WatchdogConfig(watchdog_timeout=0.2))
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
-        info = RunnerInfo(512, SIM_VOCAB_SIZE, 64, 16, 8, (SIM_EOS,))
-        front = Front(config, ModelFiles("sim"), SimTokenizer(), info, addresses)
+        front = Front(config, ModelFiles("sim"), SimTokenizer(), INFO, addresses)
         await front.start()
         assert await asyncio.wait_for(front.silent_child(), 20) == "scheduler"
         await front.stop()
