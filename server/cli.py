@@ -69,6 +69,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from ebbtide.commands.dump import dump
 
             return dump(arguments.pid)
+        case "chat":
+            from ebbtide.commands.chat import run as chat
+
+            return chat(arguments)
         case "simulate":
             from ebbtide.commands.simulate import run as simulate
 
@@ -109,7 +113,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _parser(command: list[str]) -> argparse.ArgumentParser:
-    """The flags of every command; of bench and simulate only when they are asked for: ``command`` is the first word."""
+    """The flags of every command; those of chat, bench and simulate only when ``command``, the first word, asks."""
     parser = _Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -131,6 +135,11 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
     dump = commands.add_parser("dump", help="show what a running server does: batch, queue, memory, stacks")
     dump.add_argument("--pid", type=int, metavar="PID", help="which server, when there are several: its first process")
 
+    chat = commands.add_parser("chat", help="talk to a running server", allow_abbrev=False)
+    if command == ["chat"]:
+        from ebbtide.commands.chat import add_arguments as add_chat_arguments
+
+        add_chat_arguments(chat)
     bench = commands.add_parser("bench", help="measure a running server", allow_abbrev=False)
     if command == ["bench"]:
         from ebbtide.commands.bench import add_arguments

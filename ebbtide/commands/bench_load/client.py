@@ -168,7 +168,7 @@ async def _stream(session: aiohttp.ClientSession, target: Target, job: Job, outc
     async with session.post(target.url, json=body) as response:
         await _check_status(response)
         done = False
-        async for payload in _events(response.content):
+        async for payload in events(response.content):
             # Read on to the end: leaving here would close a connection that the next request can use.
             if payload == b"[DONE]":
                 done = True
@@ -178,7 +178,7 @@ async def _stream(session: aiohttp.ClientSession, target: Target, job: Job, outc
         raise Failure("connection dropped", "the stream ended before the answer did")
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """The payload of each ``data:`` line; comments and other fields of the event stream are passed over."""
     async for line in content:
         if line.startswith(b"data:"):

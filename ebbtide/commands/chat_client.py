@@ -1,0 +1,242 @@
+"""One conversation with a server over HTTP, on a session where there is one. Knows no terminal.
+
+The conversation is kept here too, so that it can be sent again when the session or the whole server is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from .bench_load.client import DECODER, MAX_LINE_BYTES, Chunk, Usage, events
+
+RETRY_S = 0.2
+BUSY_S = 10.0  # how long a turn that was left may take to end
+AWAY_S = 120.0  # how long a server may be away
+AWAY_STATUSES = (502, 503, 504)  # starting, draining, or a proxy in front of nothing
+
+
+class Refused(Exception):
+    """The server says no. status: HTTP, 200 for an error in a stream. code: the error's name, "" for none."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Lost(Exception):
+    """The server is not there, or not yet, or it went away before the answer was whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Whom to ask and how. base_url: with its /v1. None leaves a value to the server."""
+
+    base_url: str
+    model: str
+    system: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    wants_session: bool = True
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What every request has."""
+        chosen = {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **given}
+
+
+@dataclass(slots=True)
+class Turn:
+    """One answer and what it took. Times are seconds from the question on, waiting for a lost server included."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    output_tokens: int = 0
+    first_token_s: float = 0.0
+    total_s: float = 0.0
+
+
+class Conversation:
+    """Asks and remembers. ``show`` gets the text as it comes, ``note`` what the user should know besides."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, settings: Settings, show: Callable[[str], None], note: Callable[[str], None]
+    ) -> None:
+        self.session_id: str | None = None
+        self.turns: list[Turn] = []
+        self._http = http
+        self._settings = settings
+        self._show = show
+        self._note = note
+        self._wants_session = settings.wants_session
+        self._messages: list[dict[str, str]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._messages = [{"role": "system", "content": self._settings.system}] if self._settings.system else []
+        self.turns = []
+
+    async def ask(self, question: str) -> Turn:
+        """The answer to the next question. Cancelled, or with an error raised, it leaves the conversation as it was.
+
+        Raises Refused, or Lost when the server has been away for ``AWAY_S``.
+        """
+        began = time.monotonic()
+        message = {"role": "user", "content": question}
+        waits = False
+        while True:
+            try:
+                turn = await self._turn(message, began)
+                break
+            except Lost as error:
+                if time.monotonic() - began > AWAY_S:
+                    raise
+                if not waits:
+                    self._note(f"{error}: waiting for the server, to ask again.")
+                waits = True
+                await asyncio.sleep(RETRY_S)
+            except Refused as error:
+                await self._recover(error, began)
+        self._messages += [message, {"role": "assistant", "content": turn.text}]
+        self.turns.append(turn)
+        return turn
+
+    async def start_anew(self) -> None:
+        """Forget everything said."""
+        await self.close()
+        self._begin()
+
+    async def describe(self) -> dict[str, Any]:
+        """The session as the server sees it. Raises Refused or Lost."""
+        return await self._call("GET", f"/sessions/{self.session_id}")
+
+    async def close(self) -> None:
+        """Give the session back, if the server can still be told."""
+        session_id, self.session_id = self.session_id, None
+        if session_id is not None:
+            try:
+                await self._call("DELETE", f"/sessions/{session_id}")
+            except (Refused, Lost):
+                self._note("The session could not be closed; it expires by itself.")
+
+    async def _turn(self, message: dict[str, str], began: float) -> Turn:
+        """One try. On an open session only what is new is sent."""
+        goes_on = self.session_id is not None
+        if self._wants_session and not goes_on:
+            await self._open()
+        body = {**self._settings.fields, "messages": [message] if goes_on else [*self._messages, message]}
+        if self.session_id is not None:
+            body["session_id"] = self.session_id
+        turn = Turn()
+        async for chunk in self._stream(body):
+            self._take(turn, chunk, began)
+        turn.total_s = time.monotonic() - began
+        return turn
+
+    def _take(self, turn: Turn, chunk: Chunk, began: float) -> None:
+        for choice in chunk.choices:
+            if choice.has_content and not turn.first_token_s:
+                turn.first_token_s = time.monotonic() - began
+            if choice.delta is not None:
+                turn.text += choice.delta.content or ""
+                self._show(choice.delta.content or choice.delta.reasoning_content or "")
+            turn.finish_reason = choice.finish_reason or turn.finish_reason
+        if chunk.usage is not None:
+            _count(turn, chunk.usage)
+
+    async def _recover(self, error: Refused, began: float) -> None:
+        """Make the next try a different one. Raises the error again when there is none to be made."""
+        if error.code in ("session_not_found", "session_closed") and self.session_id is not None:
+            self.session_id = None
+            self._note("The session is gone: sending the whole conversation again.")
+        elif error.code == "session_busy" and time.monotonic() - began < BUSY_S:
+            await asyncio.sleep(RETRY_S)  # the turn that was left is about to end
+        elif error.code == "session_chat_unsupported" and self._wants_session:
+            await self.close()
+            self._wants_session = False
+            self._note(f"{error} Going on without a session.")
+        else:
+            raise error
+
+    async def _open(self) -> None:
+        """Open a session, of the kind that the server has; without one, the whole conversation is sent each time."""
+        try:
+            self.session_id = (await self._call("POST", "/sessions", {}))["id"]
+        except Refused as error:
+            if error.code == "streaming_sessions_off":
+                self.session_id = (await self._call("POST", "/sessions", {"streaming": False}))["id"]
+            else:
+                self._wants_session = False
+                self._note(f"There is no session ({error}): sending the whole conversation each time.")
+
+    async def _stream(self, body: dict[str, Any]) -> AsyncIterator[Chunk]:
+        whole = False
+        try:
+            async with self._http.post(f"{self._settings.base_url}/chat/completions", json=body) as response:
+                await _check(response)
+                async for payload in events(response.content):
+                    if payload == b"[DONE]":
+                        whole = True
+                        continue
+                    chunk = DECODER.decode(payload)
+                    if chunk.error is not None:
+                        raise _refusal(200, {"error": chunk.error})
+                    yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+            raise Lost(f"The connection was lost ({error or type(error).__name__})") from error
+        if not whole:
+            raise Lost("The stream ended before the answer did")
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            async with self._http.request(method, f"{self._settings.base_url}{path}", json=body) as response:
+                await _check(response)
+                answer: dict[str, Any] = await response.json(content_type=None)
+                return answer
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise Lost(f"The connection was lost ({error or type(error).__name__})") from error
+
+
+def connect(api_key: str | None) -> aiohttp.ClientSession:
+    """Connections that an answer may keep for as long as it takes."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+    return aiohttp.ClientSession(headers=headers, timeout=timeout, read_bufsize=MAX_LINE_BYTES)
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    if response.status == 200:
+        return
+    text = (await response.content.read(MAX_LINE_BYTES)).decode(errors="replace")
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = {"error": {"message": text[:200]}}
+    raise _refusal(response.status, answer)
+
+
+def _refusal(status: int, answer: Any) -> Refused | Lost:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    error = error if isinstance(error, dict) else {"message": str(answer)[:200]}
+    message, code = str(error.get("message")), str(error.get("code") or "")
+    if status in AWAY_STATUSES or code in ("engine_dead", "draining"):
+        return Lost(message.rstrip("."))
+    return Refused(status, code, message)
+
+
+def _count(turn: Turn, usage: Usage) -> None:
+    turn.prompt_tokens = usage.prompt_tokens or 0
+    turn.output_tokens = usage.completion_tokens or 0
+    turn.reused_tokens = (usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens) or 0
