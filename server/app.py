@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from ebbtide import __version__
 
 from .aborting import AbortBody, AbortRoute
+from .about import AboutRoutes
 from .auth import KeyCheck, require_control
 from .browsers import UnderPath, for_browsers
 from .chat_fields import ChatBody
@@ -25,6 +26,7 @@ from .fields import CompletionBody
 from .health import HealthRoutes
 from .http_counts import CountRequests
 from .layers import BodyLimit, RequestIds
+from .loads import LoadsRoute
 from .models import ModelRoutes
 from .openai_chat import ChatRoute
 from .openai_completions import CompletionRoute
@@ -33,6 +35,7 @@ from .sessions import CloseSession, NewSession, OpenSession, SessionRoutes
 from .sglang_fields import GenerateBody
 from .sglang_generate import GenerateRoute
 from .state import AppState
+from .tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -51,7 +54,8 @@ class Route:
 def routes(state: AppState) -> list[Route]:
     """Everything that can be asked. A new endpoint is one file and one line here."""
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
-    control = ControlRoutes(state)
+    control, tokens = ControlRoutes(state), TokenizeRoutes(state)
+    about, loads = AboutRoutes(state), LoadsRoute(state)
     return [
         Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
         Route("POST", "/v1/completions", CompletionRoute(state).create, CompletionBody),
@@ -72,6 +76,17 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/flush_cache", control.flush, is_admin=True),
         Route("POST", "/pause_generation", control.pause, PauseBody, is_admin=True),
         Route("POST", "/continue_generation", control.resume, is_admin=True),
+        Route("POST", "/tokenize", tokens.tokenize, TokenizeBody),
+        Route("POST", "/v1/tokenize", tokens.tokenize, TokenizeBody),
+        Route("POST", "/detokenize", tokens.detokenize, DetokenizeBody),
+        Route("POST", "/v1/detokenize", tokens.detokenize, DetokenizeBody),
+        Route("POST", "/v1/embeddings", about.embeddings),
+        Route("GET", "/server_info", about.server_info),
+        Route("GET", "/get_server_info", about.server_info),
+        Route("GET", "/model_info", about.model_info),
+        Route("GET", "/get_model_info", about.model_info),
+        Route("GET", "/version", about.version),
+        Route("GET", "/v1/loads", loads.show),
         Route("GET", "/pressure", PressureRoute(state.pressure, state.metrics).show),
     ]
 
@@ -96,6 +111,8 @@ def create_app(state: AppState) -> ASGIApp:
             openapi_extra=_body_schema(route.body),
             dependencies=[Depends(require_control)] if route.is_admin else [],
         )
+        if route.method == "GET" and not route.is_admin:
+            app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     install_error_replies(app)
     _describe_bodies(app, [route.body for route in table if route.body is not None])
     return _layered(app, app.routes, state)

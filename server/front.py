@@ -18,6 +18,7 @@ from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
+from .about import public_settings
 from .access import access_from
 from .app import create_app
 from .compat import namings_of
@@ -69,6 +70,7 @@ class Front:
                 dialect=learn_dialect(tokenizer, config.server.tool_call_parser, config.server.reasoning_parser),
                 pressure=self._pressure,
                 access=access_from(config.access, config.limits),
+                settings=public_settings(config),
             )
         )
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)

@@ -45,6 +45,11 @@ class FrontMetrics:
         """The scheduler's gauges from its last snapshot, by key; read only."""
         return self._snapshots.gauges
 
+    @property
+    def hit_rate(self) -> float:
+        """Share of all prompt tokens so far that the prefix cache had."""
+        return self._snapshots.hit_rate()
+
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """A gauge of the front's own, read when scraped."""
         self._snapshots.front_gauges[name] = read

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import Request
 
@@ -46,6 +47,7 @@ class AppState:
     noted_fields: set[str] = field(default_factory=set)
     access: Access = field(default_factory=Access)
     dialect: ChatDialect = field(default_factory=ChatDialect)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what clients may see of the configuration
 
     @property
     def info(self) -> RunnerInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from ebbtide.messages import RunnerInfo
 from ebbtide.plan import fits
 from ebbtide.tokenizer import ChatPrompt, TextTokenizer
 
+from .texts import VocabularyText
 from .turns import Turn, encode_turn
 
 NUM_THREADS = 2
@@ -25,6 +26,7 @@ class PromptReader:
     def __init__(self, tokenizer: TextTokenizer, info: RunnerInfo) -> None:
         self._tokenizer = tokenizer
         self._longest_piece = max(map(len, tokenizer.vocabulary.pieces))
+        self._vocabulary_text = VocabularyText(tokenizer.vocabulary)
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
         self.info = info  # of the engine of the moment: the next one may have measured other sizes
 
@@ -83,6 +85,21 @@ class PromptReader:
         ids = ids[1:] if ids[:1] == _beginning(self._tokenizer) else ids
         return _not_empty(ids, "prompt")
 
+    async def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of any text, which may be none. Raises Rejected for one that is longer than any prompt can be."""
+        self._check_size(_num_bytes(text), "prompt")
+        encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, encode)
+
+    async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of ids that are in the vocabulary."""
+        decode = partial(self._vocabulary_text.of, ids, skip_special_tokens=skip_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
+
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """Each id's own text; a part of a character is U+FFFD."""
+        return [self._vocabulary_text.of([token], skip_special_tokens=False, begins=False) for token in ids]
+
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
         """A client's own token ids, each of them in the vocabulary. Raises Rejected."""
         for token in ids:
@@ -123,9 +140,7 @@ class PromptReader:
         return _not_empty(await asyncio.get_running_loop().run_in_executor(self._pool, encode), param)
 
     async def _text(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        self._check_size(_num_bytes(text), "prompt")
-        encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
-        return await self._in_thread(encode, "prompt")
+        return _not_empty(await self.tokens_of(text, add_special_tokens=add_special_tokens), "prompt")
 
     def _check_size(self, num_bytes: int, param: str) -> None:
         # No text of this many bytes has so few tokens that they fit, so it is not worth tokenising.

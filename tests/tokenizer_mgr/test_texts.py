@@ -1,0 +1,33 @@
+"""Token ids as a text."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.tokenizer_mgr.texts import VocabularyText
+from ebbtide.vocabulary import Vocabulary, sim_vocabulary
+
+SMILE = list("😀".encode())
+
+
+@pytest.mark.parametrize(
+    ("ids", "skip", "text"),
+    [
+        ([], True, ""),
+        ([104, 105], True, "hi"),
+        ([104, 256, 105], True, "hi"),
+        ([104, 256, 105], False, "h<|end|>i"),
+        (SMILE, True, "😀"),
+        ([*SMILE[:2], 256, *SMILE[2:]], True, "😀"),
+        (SMILE[:2], True, "\ufffd"),
+    ],
+)
+def test_bytes_are_joined_before_they_are_read(ids: list[int], skip: bool, text: str) -> None:
+    assert VocabularyText(sim_vocabulary()).of(ids, skip_special_tokens=skip) == text
+
+
+def test_a_sentencepiece_text_has_no_space_in_front_and_its_tokens_have() -> None:
+    words = VocabularyText(Vocabulary([b" a", b" b", b""], [], [], strips_first_space=True))
+    assert words.of([0, 1, 2], skip_special_tokens=True) == "a b"
+    assert words.of([1], skip_special_tokens=True, begins=False) == " b"
+    assert words.of([99], skip_special_tokens=True) == "", "an embedding without a token"

@@ -1,0 +1,25 @@
+"""From token ids back to a text, all at once. (The detokenizer process does it for answers, token by token.)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ebbtide.vocabulary import Vocabulary
+
+
+class VocabularyText:
+    """A vocabulary that is read from ids to text."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._pieces = vocabulary.pieces
+        self._special = frozenset(vocabulary.special_ids)
+        self._strips_first_space = vocabulary.strips_first_space
+
+    def of(self, ids: Sequence[int], *, skip_special_tokens: bool, begins: bool = True) -> str:
+        """The text of ``ids``; what is no UTF-8 becomes U+FFFD. begins: a text begins with them.
+
+        An id that has no token, as in a padded vocabulary, has no text.
+        """
+        shown = [token for token in ids if not (skip_special_tokens and token in self._special)]
+        text = b"".join([self._pieces[token] for token in shown if token < len(self._pieces)]).decode(errors="replace")
+        return text.removeprefix(" ") if begins and self._strips_first_space else text
