@@ -30,9 +30,10 @@ class Pieces:
         return b"".join([self.of(token, skip_special=skip_special) for token in tokens])
 
     def logprob(self, token: int, entry: TokenLogprob) -> TextLogprob:
-        """An output position's entry in text. Raises ValueError when ids and values do not pair."""
+        """A position's entry in text. Raises ValueError when ids and values do not pair."""
         top = zip(entry.top_ids, entry.top_logprobs, strict=True)
-        return TextLogprob(self._alternative(token, entry.logprob), [self._alternative(i, value) for i, value in top])
+        alternatives = [self._alternative(i, value) for i, value in top]
+        return TextLogprob(self._alternative(token, entry.logprob), alternatives, entry.rank)
 
     def logprobs(self, tokens: Sequence[int], entries: Sequence[TokenLogprob]) -> list[TextLogprob]:
         """One entry per token; entries beyond the tokens are left out."""

@@ -115,6 +115,7 @@ class Detokenizer:
             cached_tokens=None if item.start is None else item.start.cached_tokens,
             pressure=item.pressure,
             prompt_tokens=None if item.start is None else item.start.prompt_tokens,
+            prompt=None if item.prompt is None else self._pieces.logprobs(item.prompt.tokens, item.prompt.logprobs),
         )
 
     def _forget(self, item: TokenItem) -> None:

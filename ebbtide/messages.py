@@ -255,6 +255,7 @@ class TokenItem(Part, frozen=True):
 
     start: only on the first item of a request. finish "abort" closes the entry: the AbortReq says why.
     stop_token: the token id that ended it, when one did (its text is not part of the answer).
+    prompt: the next tokens of the prompt, scored, in an item without output tokens.
     """
 
     rid: str
@@ -286,10 +287,11 @@ class TextAlternative(Part, frozen=True):
 
 
 class TextLogprob(Part, frozen=True):
-    """The chosen token and the most likely ones at one output position."""
+    """The chosen token and the most likely ones at one position. rank: as in ``TokenLogprob``."""
 
     chosen: TextAlternative
     top: list[TextAlternative] = []
+    rank: int | None = None
 
 
 class TextItem(Part, frozen=True):
@@ -298,6 +300,7 @@ class TextItem(Part, frozen=True):
     tokens: the output token ids covered by this item, also when its text is empty because characters are held back.
     matched: the stop string or stop token id that ended it. cached_tokens, prompt_tokens: only on the first item.
     num_output_tokens: total so far; on a stop string, the count at which the answer ends.
+    prompt: log-probabilities of the next prompt tokens; all of them come before the first output token.
     """
 
     rid: str
@@ -310,6 +313,7 @@ class TextItem(Part, frozen=True):
     cached_tokens: int | None = None
     pressure: PressureUsage | None = None
     prompt_tokens: int | None = None
+    prompt: list[TextLogprob] | None = None
 
 
 class TextBatch(Message, frozen=True):

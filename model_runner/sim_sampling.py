@@ -64,7 +64,8 @@ def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[in
     if row.script:
         scripted = row.script[index] if index < len(row.script) else SIM_EOS
         if allowed is None or allowed[scripted]:
-            return scripted, None
+            top = row.sampling.logprobs
+            return scripted, None if top is None else _logprob(_logits(context), scripted, top)
     if row.plain and allowed is None:
         return _first(context), None
     raw = _logits(context)

@@ -10,18 +10,20 @@ from ebbtide.tokenizer_mgr.answer import Delta, Order
 from .chat_fields import ChatBody
 from .fragments import Fragment, Kind
 from .generation import stop_reason
-from .logprobs import chat_logprobs
 from .reading import Readers, Reading, ReadingPlan, joined_calls
+from .token_fields import ChatTokens, TokenWishes
 from .usage import UsageCount
 
 
 class ChatShape:
     """One answer in the shape of the chat API, whole or in chunks."""
 
-    def __init__(self, head: dict[str, Any], body: ChatBody, order: Order, plan: ReadingPlan) -> None:
+    def __init__(
+        self, head: dict[str, Any], body: ChatBody, order: Order, plan: ReadingPlan, wishes: TokenWishes
+    ) -> None:
         self._head = head
         self._n = order.n
-        self._logprobs = bool(body.logprobs)
+        self._tokens = ChatTokens(wishes, order.prompts[0])
         self._readers = Readers(plan)
         self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
         options = body.stream_options
@@ -38,28 +40,36 @@ class ChatShape:
                 {
                     "index": delta.index,
                     "message": _message(reading),
-                    "logprobs": chat_logprobs(delta.logprobs) if self._logprobs else None,
+                    "logprobs": self._tokens.logprobs(delta),
                     "finish_reason": reading.finish,
                     "stop_reason": stop_reason(delta, self._named_stops),
+                    **self._tokens.of_choice(delta),
                 }
             )
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage.report()}
+        whole = {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage.report()}
+        return whole | self._tokens.of_prompt() | self._tokens.scores(deltas[0])
 
     def begin(self) -> list[dict[str, Any]]:
         """The role, once per choice and in index order: clients take the first choice they see for number 0."""
-        return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
+        roles = [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
+        roles[0] |= self._tokens.of_prompt()
+        return roles
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
         """What came, a chunk for each kind of it, then the finish reason in a chunk of its own.
 
-        Log-probabilities go with the first chunk; when all text is held back, one without text carries them.
+        What there is to say of tokens goes with the first chunk; when all text is held back, that has no text.
         """
         reading = self._read(delta)
         parts = [_delta(fragment) for fragment in reading.fragments]
-        logprobs = chat_logprobs(delta.logprobs) if self._logprobs and delta.logprobs else None
-        if logprobs is not None and not parts:
+        logprobs = self._tokens.logprobs(delta) if delta.logprobs else None
+        of_choice, scores = self._tokens.of_choice(delta), self._tokens.scores(delta)
+        if (logprobs or of_choice or scores) and not parts:
             parts = [_reasoning("") if reading.kind is Kind.REASONING else {"content": ""}]
         chunks = [self._chunk(delta.index, part, logprobs=None if at else logprobs) for at, part in enumerate(parts)]
+        if chunks:
+            chunks[0]["choices"][0] |= of_choice
+            chunks[0] |= scores
         if reading.finish is not None:
             last = self._chunk(delta.index, {}, finish=reading.finish)
             last["choices"][0]["stop_reason"] = stop_reason(delta, self._named_stops)

@@ -23,7 +23,6 @@ SMALLEST_TOP_P = 1e-9  # OpenAI accepts 0: the likeliest token alone
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Count = Annotated[int, Meta(ge=1)]
 Index = Annotated[int, Meta(ge=0)]
 
 
@@ -38,7 +37,7 @@ class GenerationFields(ConstraintFields, kw_only=True):
     """What chat and text completions share. null means absent."""
 
     model: str | None = None
-    max_tokens: Count | None = None
+    max_tokens: Index | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
     top_k: Annotated[int, Meta(ge=-1)] | None = None
@@ -65,6 +64,9 @@ class GenerationFields(ConstraintFields, kw_only=True):
     rid: str | None = None
     request_id: str | None = None
     timeout: Annotated[float, Meta(gt=0)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
 
     @property
     def names(self) -> tuple[str | None, ...]:
@@ -77,16 +79,16 @@ class CompletionBody(GenerationFields, kw_only=True):
 
     prompt: str | list[Any]
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
 
 
-ELSEWHERE = ("stop_regex", "bad_words", "allowed_token_ids", "logprob_token_ids", "prompt_logprobs", "use_beam_search")
+ELSEWHERE = ("stop_regex", "bad_words", "allowed_token_ids", "logprob_token_ids", "use_beam_search")
 CONSTRAINTS = ("grammar", "json_schema", "structural_tag")  # the others are in ConstraintFields
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend")
-TOKENS_OUT = ("return_token_ids", "return_tokens_as_token_ids")
-UNSUPPORTED = (*ELSEWHERE, *CONSTRAINTS, *GUIDED, "lora_path", *TOKENS_OUT, "chat_template")
+UNSUPPORTED = (*ELSEWHERE, *CONSTRAINTS, *GUIDED, "lora_path", "chat_template")
 CHAT_UNSUPPORTED = (*UNSUPPORTED, "audio", "echo")
 LEGACY = {"functions": "tools", "function_call": "tool_choice"}  # what took their place
-COMPLETION_UNSUPPORTED = (*UNSUPPORTED, "echo", "suffix", "best_of")
+COMPLETION_UNSUPPORTED = (*UNSUPPORTED, "suffix", "best_of")
 
 CHECKED_APART = ("modalities", *LEGACY)
 
@@ -128,7 +130,12 @@ def text_params(fields: GenerationFields) -> TextParams:
 
 
 def sampling_params(
-    fields: GenerationFields, reader: PromptReader, *, max_tokens: int, logprobs: int | None
+    fields: GenerationFields,
+    reader: PromptReader,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """What the scheduler and the runner are told: every value checked and complete. Raises Rejected."""
     if fields.min_tokens is not None and fields.min_tokens > max_tokens:
@@ -153,6 +160,7 @@ def sampling_params(
         stop_token_ids=tuple(dict.fromkeys([*stop_ids, *(() if ignore_eos else reader.extra_stop_ids)])),
         ignore_eos=ignore_eos,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import structs
 from starlette.requests import Request
@@ -25,6 +26,7 @@ from .reading import ReadingPlan
 from .session_fields import check_one_choice, session_turn
 from .state import AppState
 from .structured import StructuredOutput
+from .token_fields import TokenWishes, token_wishes
 from .tool_fields import ToolUse, tool_use
 from .tool_grammar import tool_constraint
 
@@ -46,13 +48,16 @@ class ChatOrder:
 
     order: Order
     plan: ReadingPlan
+    wishes: TokenWishes
 
 
 async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
     """What a chat request comes to. Raises Rejected."""
     fields.check_stream(body)
     chat = await order_chat(state, body)
-    return Work(chat.order, ChatShape(chat_head(request_id, state.model_name), body, chat.order, chat.plan))
+    return Work(
+        chat.order, ChatShape(chat_head(request_id, state.model_name), body, chat.order, chat.plan, chat.wishes)
+    )
 
 
 async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
@@ -60,16 +65,21 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
     reader = state.prompts
     use = tool_use(body)
     text = fields.text_params(body)
-    logprobs = _num_logprobs(body)
+    limit = ("max_tokens", body.max_tokens)
+    if body.max_completion_tokens is not None:
+        limit = ("max_completion_tokens", body.max_completion_tokens)
+    wishes = token_wishes(body, limit, logprobs=_num_logprobs(body))
+    sampling_for = partial(
+        fields.sampling_params, body, reader, logprobs=wishes.logprobs, prompt_logprobs=wishes.scored
+    )
     # Every field is looked at once before the costly part, and again with the true limit after it.
-    fields.sampling_params(body, reader, max_tokens=2**31, logprobs=logprobs)
-    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    turn, session = await _read(reader, body, chat_prompt(body, use, state.dialect), context_limit=wanted is None)
-    max_tokens = reader.max_tokens(turn.shortest, wanted)
+    sampling_for(max_tokens=2**31)
+    turn, session = await _read(reader, body, chat_prompt(body, use, state.dialect), context_limit=limit[1] is None)
+    max_tokens = reader.max_tokens(turn.shortest, limit[1])
     plan = chat_plan(body, use, state.dialect, reader.ending(turn.prompt or turn.continuation), reader.pieces)
     order = Order(
         prompts=[turn.prompt],
-        sampling=[fields.sampling_params(body, reader, max_tokens=max_tokens, logprobs=logprobs)],
+        sampling=[sampling_for(max_tokens=max_tokens)],
         text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(use, state.dialect))),
         n=body.n or 1,
         priority=body.priority or 0,
@@ -77,7 +87,7 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
         session=session,
         grammar=await _grammar(state.structured, body, use, plan),
     )
-    return ChatOrder(order, plan)
+    return ChatOrder(order, plan, wishes)
 
 
 async def _grammar(structured: StructuredOutput, body: ChatBody, use: ToolUse | None, plan: ReadingPlan) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -12,16 +12,16 @@ from starlette.responses import Response
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import SessionTurn
-from ebbtide.tokenizer_mgr.answer import Delta, Order
+from ebbtide.tokenizer_mgr.answer import Order
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from . import fields
+from .completion_shape import CompletionShape, PromptPart, completion_head, prompt_part
 from .fields import CompletionBody
-from .generation import Api, Work, generate, stop_reason
-from .logprobs import CompletionLogprobs
+from .generation import Api, Work, generate
 from .session_fields import check_one_choice, session_turn
 from .state import AppState
-from .usage import UsageCount
+from .token_fields import TokenWishes, token_wishes
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -45,16 +45,15 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
     listed = _listed(body.prompt)
     n = body.n or 1
     fields.check_num_choices(len(listed), n)
-    fields.sampling_params(body, reader, max_tokens=2**31, logprobs=body.logprobs)
+    wishes = token_wishes(body, ("max_tokens", body.max_tokens), logprobs=body.logprobs, echo=bool(body.echo))
+    sampling_for = partial(fields.sampling_params, body, reader, logprobs=body.logprobs, prompt_logprobs=wishes.scored)
+    sampling_for(max_tokens=2**31)
     session = await _session(reader, body, listed)
     prompts = [await _read(reader, prompt) for prompt in listed]
-    sampling = []
-    for prompt in prompts:
-        max_tokens = reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS)
-        sampling.append(fields.sampling_params(body, reader, max_tokens=max_tokens, logprobs=body.logprobs))
+    limits = [reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS) for prompt in prompts]
     order = Order(
         prompts=prompts,
-        sampling=sampling,
+        sampling=[sampling_for(max_tokens=limit) for limit in limits],
         text=text,
         n=n,
         priority=body.priority or 0,
@@ -62,70 +61,8 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
         session=session,
         grammar=await state.structured.grammar_of(body),
     )
-    return Work(order, _CompletionShape(request_id, state.model_name, body, order))
-
-
-class _CompletionShape:
-    """One answer in the shape of the completions API, whole or in chunks."""
-
-    def __init__(self, request_id: str, model: str, body: CompletionBody, order: Order) -> None:
-        self._head = {
-            "id": f"cmpl-{request_id}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model,
-        }
-        asked = body.logprobs is not None
-        self._num_choices = order.num_choices
-        self._logprobs = {i: CompletionLogprobs() for i in range(order.num_choices if asked else 0)}
-        self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
-        options = body.stream_options
-        self._final_usage = bool(options and options.include_usage)
-        self._running_usage = self._final_usage and bool(options and options.continuous_usage_stats)
-        self._named_stops = frozenset(body.stop_token_ids or ())
-
-    def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The answer of a request without stream."""
-        choices = []
-        for delta in deltas:
-            self._usage.see(delta)
-            choices.append(self._choice(delta, self._logprobs_of(delta)))
-        return {**self._head, "choices": choices, "usage": self._usage.report()}
-
-    def begin(self) -> list[dict[str, Any]]:
-        """Nothing for one choice; else an empty chunk of each, so that choice 0 comes first."""
-        if self._num_choices == 1:
-            return []
-        return [self._chunk(Delta(index), None) for index in range(self._num_choices)]
-
-    def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """One chunk with the text and, at the end, the finish reason."""
-        self._usage.see(delta)
-        shows = delta.text or delta.finish is not None or (delta.logprobs and self._logprobs)
-        return [self._chunk(delta, self._logprobs_of(delta))] if shows else []
-
-    def end(self) -> list[dict[str, Any]]:
-        """The usage chunk, if it was asked for."""
-        return [{**self._head, "choices": [], "usage": self._usage.report()}] if self._final_usage else []
-
-    def _chunk(self, delta: Delta, logprobs: dict[str, Any] | None) -> dict[str, Any]:
-        chunk = {**self._head, "choices": [self._choice(delta, logprobs)]}
-        if self._running_usage:
-            chunk["usage"] = self._usage.report()
-        return chunk
-
-    def _choice(self, delta: Delta, logprobs: dict[str, Any] | None) -> dict[str, Any]:
-        return {
-            "index": delta.index,
-            "text": delta.text,
-            "logprobs": logprobs,
-            "finish_reason": delta.finish,
-            "stop_reason": stop_reason(delta, self._named_stops),
-        }
-
-    def _logprobs_of(self, delta: Delta) -> dict[str, Any] | None:
-        shown = self._logprobs.get(delta.index)
-        return shown.take(delta.logprobs) if shown is not None else None
+    parts = [_part(reader, prompt, tokens, body, wishes) for prompt, tokens in zip(listed, prompts, strict=True)]
+    return Work(order, CompletionShape(completion_head(request_id, state.model_name), body, order, wishes, parts))
 
 
 def _listed(prompt: str | list[Any]) -> list[str | list[Any]]:
@@ -156,3 +93,16 @@ async def _session(reader: PromptReader, body: CompletionBody, listed: list[str 
 
 async def _read(reader: PromptReader, prompt: str | list[Any]) -> list[int]:
     return await reader.text(prompt) if isinstance(prompt, str) else reader.checked_ids(prompt, "prompt")
+
+
+def _part(
+    reader: PromptReader, prompt: str | list[Any], tokens: list[int], body: CompletionBody, wishes: TokenWishes
+) -> PromptPart:
+    return prompt_part(
+        tokens,
+        reader.vocabulary,
+        wishes,
+        text=prompt if isinstance(prompt, str) else None,
+        hidden=() if body.skip_special_tokens is False else reader.control_ids,
+        ends=body.max_tokens == 0,
+    )

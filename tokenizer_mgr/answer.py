@@ -43,6 +43,7 @@ class Delta:
     """What is new of one choice since the reader last asked.
 
     num_output_tokens: total so far. finish: "stop" or "length", once; matched: the stop string or token that did it.
+    prompt: log-probabilities of all prompt tokens but the first, in the first delta of a prompt's first choice.
     """
 
     index: int
@@ -55,12 +56,14 @@ class Delta:
     cached_tokens: int | None = None
     pressure: PressureUsage | None = None
     prompt_tokens: int | None = None
+    prompt: list[TextLogprob] = field(default_factory=list)
 
     def add(self, item: TextItem) -> None:
         """Append an item's news."""
         self.text += item.text
         self.tokens += item.tokens
         self.logprobs += item.logprobs or []
+        self.prompt += item.prompt or []
         self.num_output_tokens = item.num_output_tokens
         self.finish = self.finish or (None if item.finish == "abort" else item.finish)
         self.matched = item.matched if self.matched is None else self.matched
@@ -82,6 +85,7 @@ class Answer:
         self.had_token = False
         self._on_close = on_close
         self._unread: dict[int, Delta] = {}
+        self._held: dict[int, Delta] = {}
         self._num_open = len(rids)
         self._error: Rejected | None = None
         self._news = asyncio.Event()
@@ -130,8 +134,15 @@ class Answer:
 
     def add(self, index: int, item: TextItem) -> bool:
         """New text of choice ``index``; True when this was the last open choice's end."""
-        self._unread.setdefault(index, Delta(index)).add(item)
-        self._num_open -= item.finish in ("stop", "length")
+        ends = item.finish in ("stop", "length")
+        delta = self._held.pop(index, None) or self._unread.get(index) or Delta(index)
+        delta.add(item)
+        if not (item.tokens or item.text or ends) and index not in self._unread:
+            # Nothing of the answer yet, only of the prompt: as long as this is so, a failure is an HTTP error.
+            self._held[index] = delta
+            return False
+        self._unread[index] = delta
+        self._num_open -= ends
         self._news.set()
         if not self._num_open:
             self._outcome.set()

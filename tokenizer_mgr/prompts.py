@@ -12,6 +12,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
 from ebbtide.plan import fits
 from ebbtide.tokenizer import ChatPrompt, TextTokenizer
+from ebbtide.vocabulary import Vocabulary
 
 from .texts import VocabularyText
 from .turns import Turn, encode_turn
@@ -28,12 +29,18 @@ class PromptReader:
         self._longest_piece = max(map(len, tokenizer.vocabulary.pieces))
         self._vocabulary_text = VocabularyText(tokenizer.vocabulary)
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
+        self.control_ids = frozenset(tokenizer.vocabulary.special_ids)
         self.info = info  # of the engine of the moment: the next one may have measured other sizes
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """What ends an answer, according to the tokenizer or to the model."""
         return tuple(sorted({*self._tokenizer.vocabulary.eos_ids, *self.info.eos_token_ids}))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's."""
+        return self._tokenizer.vocabulary
 
     @property
     def vocab_size(self) -> int:
@@ -117,7 +124,7 @@ class PromptReader:
         """
         context = self.info.context_length
         rest = context - prompt_len
-        if rest < 1 or (wanted is not None and wanted > rest):
+        if rest < (1 if wanted is None else wanted):
             asked = f" and {wanted} for the completion" if wanted is not None else ""
             raise _too_long(
                 f"This model's maximum context length is {context} tokens, but the request has {prompt_len} tokens in"

@@ -63,7 +63,10 @@ def check_refused(reply: Any, param: str | None = None, *, status: int = 400) ->
         ("guided_json", [{}, {"type": "object"}]),
         ("regex", ["(unclosed"]),
         ("session_id", [5, ["s"]]),
-        ("prompt_logprobs", [1]),
+        ("prompt_logprobs", [-1, 21, 10**6, True, "1", 1.5]),
+        ("return_token_ids", [1, "yes"]),
+        ("return_tokens_as_token_ids", [0, []]),
+        ("echo", [True]),
     ],
 )
 async def test_a_bad_value_is_refused_by_name(world, field: str, values: list[Any]) -> None:

@@ -82,7 +82,7 @@ async def test_one_too_long_prompt_of_a_batch_stops_all_of_it(world) -> None:
     assert [request.prompt for request in world.engine.requests] == [[120], [121]]
 
 
-@pytest.mark.parametrize("fields", [{"echo": True}, {"suffix": "x"}, {"best_of": 2}, {"use_beam_search": True}])
+@pytest.mark.parametrize("fields", [{"suffix": "x"}, {"best_of": 2}, {"use_beam_search": True}])
 async def test_fields_of_others_are_refused_by_name(world, fields: dict[str, Any]) -> None:
     reply = await world.complete(**fields)
     assert reply.status_code == 400
@@ -113,3 +113,57 @@ async def test_half_characters_and_minus_infinity_are_valid_json(world) -> None:
     assert logprobs["text_offset"] == [0, 0, 1]
     chat = (await world.chat(logprobs=True)).json()["choices"][0]["logprobs"]["content"]
     assert [entry["bytes"] for entry in chat] == [[0xC3], [0xA9], [120]]
+
+
+async def test_the_engine_is_asked_to_score_a_prompt_only_when_that_is_needed(world) -> None:
+    cases: list[tuple[dict[str, Any], tuple[int | None, int | None]]] = [
+        ({}, (None, None)),
+        ({"echo": True}, (None, None)),
+        ({"logprobs": 3}, (3, None)),
+        ({"echo": True, "logprobs": 3}, (3, 3)),
+        ({"prompt_logprobs": 0}, (None, 0)),
+        ({"echo": True, "logprobs": 2, "prompt_logprobs": 5}, (2, 5)),
+    ]
+    for fields, _ in cases:
+        assert (await world.complete(**fields)).status_code == 200
+    asked = [(request.sampling.logprobs, request.sampling.prompt_logprobs) for request in world.engine.requests]
+    assert asked == [expected for _, expected in cases]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0, "logprobs": 1}, "max_tokens"),
+        ({"max_tokens": 0, "echo": False}, "max_tokens"),
+        ({"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
+        ({"echo": "yes"}, "echo"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"echo": True, "session_id": "s"}, "echo"),
+        ({"prompt_logprobs": 0, "session_id": "s"}, "prompt_logprobs"),
+        ({"echo": True, "best_of": 1}, "best_of"),
+        ({"echo": True, "suffix": "x"}, "suffix"),
+    ],
+)
+async def test_wishes_that_do_not_go_together_are_refused(world, fields: dict[str, Any], param: str) -> None:
+    reply = await world.complete(**fields)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+    assert world.engine.requests == []
+
+
+@pytest.mark.parametrize("route", ["complete", "chat"])
+async def test_a_failure_after_the_prompt_was_scored_is_still_an_http_error(world, route: str) -> None:
+    """Nothing of the answer was there: the status line has not gone out."""
+
+    def answer(request) -> None:
+        [rid] = request.rids
+        entry = TextLogprob(TextAlternative("i", b"i", -1.0, 105))
+        world.state.manager.handle(TextBatch([TextItem(rid, "", [], 0, prompt=[entry], cached_tokens=0)]))
+        world.engine.abort(rid)
+
+    world.engine.answer = answer
+    reply = await getattr(world, route)(prompt_logprobs=0, stream=True)
+    assert reply.status_code == 500
+    assert reply.json()["error"]["code"] == "kv_cache_exhausted"
