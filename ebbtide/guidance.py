@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
@@ -18,9 +19,18 @@ from .vocabulary import Vocabulary
 MAX_MESSAGE = 300
 OPTIONS = '%llguidance {"no_forcing": true}\n'  # a text that must come is left to the model to split into tokens
 CONVERTED = "%llguidance {}\n"  # what the converter from GBNF puts first
-# What stands before a constraint that starts late: any text up to a mark, then what models write after it.
-UP_TO_TEXT = "start: before GAP @body\nbefore[suffix={mark}]: /(.|\\n)*/\nGAP: /\\s{{0,2}}/\n"
-UP_TO_TOKEN = "start: /(.|\\n)*/ <[{mark}]> GAP @body\nGAP: /\\s{{0,2}}/\n"
+GAP = "GAP: /\\s{0,2}/\n"  # white space that models write around marks
+
+
+@dataclass(frozen=True, slots=True)
+class Preface:
+    """What stands before a constraint that starts late: any text up to ``closes``. Either mark may be a control token.
+
+    opens: the preface begins with this or is left out; "" for one that the prompt has begun, which must end.
+    """
+
+    closes: str
+    opens: str = ""
 
 
 def lark_of_regex(regex: str) -> str:
@@ -48,17 +58,24 @@ def special_ids(vocabulary: Vocabulary) -> dict[bytes, int]:
     return {vocabulary.pieces[token]: token for token in vocabulary.special_ids}
 
 
-def grammar_of(lark: str, *, special_ids: Mapping[bytes, int], after: str | None = None) -> str:
-    """What ``Guidance.compile`` takes, from a grammar in Lark.
-
-    after: the grammar starts behind this text, which may be a control token; before it everything is allowed.
-    """
+def grammar_of(lark: str, *, special_ids: Mapping[bytes, int], after: Preface | None = None) -> str:
+    """What ``Guidance.compile`` takes, from a grammar in Lark. after: what stands before it."""
     if after is None:
         return json.dumps({"grammars": [{"lark_grammar": OPTIONS + lark}]})
-    token = special_ids.get(after.encode())
-    head = UP_TO_TEXT.format(mark=json.dumps(after)) if token is None else UP_TO_TOKEN.format(mark=token)
-    body = {"name": "body", "lark_grammar": OPTIONS + lark}
-    return json.dumps({"grammars": [{"lark_grammar": OPTIONS + head}, body]})
+    head = {"lark_grammar": OPTIONS + _head(after, special_ids)}
+    return json.dumps({"grammars": [head, {"name": "body", "lark_grammar": OPTIONS + lark}]})
+
+
+def _head(preface: Preface, special_ids: Mapping[bytes, int]) -> str:
+    """The preface in Lark, in front of a grammar ``body``."""
+    closes = special_ids.get(preface.closes.encode())
+    opens = special_ids.get(preface.opens.encode())
+    inside = "before" if closes is None else f"/(.|\\n)*/ <[{closes}]>"
+    rule = "" if closes is not None else f"before[suffix={json.dumps(preface.closes)}]: /(.|\\n)*/\n"
+    if not preface.opens:
+        return f"start: {inside} GAP @body\n{rule}{GAP}"
+    mark = json.dumps(preface.opens) if opens is None else f"<[{opens}]>"
+    return f"start: (GAP {mark} {inside} GAP)? @body\n{rule}{GAP}"
 
 
 class Guidance:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ebbtide.guidance import Preface
+
 from .chat_fields import ChatBody, ChatMessage
 from .dialect import ChatDialect
 from .reading import ReadingPlan, Reasoning
@@ -27,6 +29,17 @@ def chat_plan(
         max_calls=None if use is None else use.max_calls,
         pieces=pieces,
     )
+
+
+def preface(plan: ReadingPlan, body: ChatBody, ending: str) -> Preface | None:
+    """The reasoning that may stand in front of a constraint; None when there can be none any more."""
+    form = plan.reasoning
+    if form is None:
+        return None
+    if plan.opened:
+        return Preface(form.closes)
+    past = body.continue_final_message or ending.rstrip().endswith(form.closes)
+    return None if past else Preface(form.closes, form.opens)
 
 
 def shown_marks(use: ToolUse | None, dialect: ChatDialect) -> tuple[str, ...]:

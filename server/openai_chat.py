@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ebbtide.errors import Rejected
+from ebbtide.guidance import Preface
 from ebbtide.messages import SessionTurn
 from ebbtide.tokenizer import ChatPrompt
 from ebbtide.tokenizer_mgr.answer import Order
@@ -18,7 +19,7 @@ from ebbtide.tokenizer_mgr.turns import Turn
 
 from . import fields
 from .chat_fields import ChatBody
-from .chat_plan import chat_plan, shown_marks
+from .chat_plan import chat_plan, preface, shown_marks
 from .chat_prompt import chat_prompt
 from .chat_shape import ChatShape, chat_head
 from .generation import Api, Work, generate
@@ -76,7 +77,8 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
     sampling_for(max_tokens=2**31)
     turn, session = await _read(reader, body, chat_prompt(body, use, state.dialect), context_limit=limit[1] is None)
     max_tokens = reader.max_tokens(turn.shortest, limit[1])
-    plan = chat_plan(body, use, state.dialect, reader.ending(turn.prompt or turn.continuation), reader.pieces)
+    ending = reader.ending(turn.prompt or turn.continuation)
+    plan = chat_plan(body, use, state.dialect, ending, reader.pieces)
     order = Order(
         prompts=[turn.prompt],
         sampling=[sampling_for(max_tokens=max_tokens)],
@@ -85,20 +87,19 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
         priority=body.priority or 0,
         namespace=fields.namespace(body),
         session=session,
-        grammar=await _grammar(state.structured, body, use, plan),
+        grammar=await _grammar(state.structured, body, use, preface(plan, body, ending)),
     )
     return ChatOrder(order, plan, wishes)
 
 
-async def _grammar(structured: StructuredOutput, body: ChatBody, use: ToolUse | None, plan: ReadingPlan) -> str:
-    """``Order.grammar``: a required call's form, else the one the body asks for. It begins behind the reasoning."""
-    after = plan.reasoning.closes if plan.reasoning is not None and plan.opened else None
+async def _grammar(structured: StructuredOutput, body: ChatBody, use: ToolUse | None, preface: Preface | None) -> str:
+    """``Order.grammar``: a required call's form, else the one that the body asks for, behind the reasoning."""
     if use is None or not use.required:
-        return await structured.grammar_of(body, after=after)
+        return await structured.grammar_of(body, after=preface)
     # A response format is that of an answer in words, which there will not be.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
         raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
-    return await structured.compile(tool_constraint(use), after=after)
+    return await structured.compile(tool_constraint(use), after=preface)
 
 
 async def _read(

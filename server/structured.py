@@ -12,7 +12,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 from ebbtide.errors import GrammarError, Rejected
-from ebbtide.guidance import Guidance, Matcher, grammar_of, special_ids
+from ebbtide.guidance import Guidance, Matcher, Preface, grammar_of, special_ids
 from ebbtide.messages import RunnerInfo
 from ebbtide.vocabulary import Vocabulary
 
@@ -37,17 +37,17 @@ class StructuredOutput:
         self._slots = asyncio.Semaphore(NUM_THREADS)
         self._verdicts: OrderedDict[bytes, asyncio.Task[str]] = OrderedDict()
 
-    async def grammar_of(self, fields: ConstraintFields, *, after: str | None = None) -> str:
+    async def grammar_of(self, fields: ConstraintFields, *, after: Preface | None = None) -> str:
         """``Order.grammar`` for a request; "" when it asks for no constraint. Raises Rejected."""
         constraint = constraint_of(fields)
         return "" if constraint is None else await self.compile(constraint, after=after)
 
-    async def compile(self, constraint: Constraint, *, after: str | None = None) -> str:
+    async def compile(self, constraint: Constraint, *, after: Preface | None = None) -> str:
         """``Order.grammar`` for a constraint that is sure to work. Raises Rejected.
 
-        after: the constraint starts behind this text (a model's end of reasoning); before it everything is allowed.
+        after: what may stand in front of it: a model's reasoning.
         """
-        problem = await asyncio.shield(self._judged(constraint.lark, after))
+        problem = await asyncio.shield(self._judged(constraint.lark))
         if problem:
             raise Rejected(
                 f"'{constraint.param}' cannot be used: {problem}", param=constraint.param, code="invalid_value"
@@ -58,20 +58,20 @@ class StructuredOutput:
         """End the threads; what they work on is finished first, and takes seconds at most."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _judged(self, lark: str, after: str | None) -> asyncio.Task[str]:
+    def _judged(self, lark: str) -> asyncio.Task[str]:
         """What is wrong with a grammar, "" for nothing: found out once for all requests that have the same."""
-        key = hashlib.sha256(f"{after or ''}\0{lark}".encode()).digest()
+        key = hashlib.sha256(lark.encode()).digest()
         task = self._verdicts.get(key)
         if task is None:
-            task = self._verdicts[key] = asyncio.create_task(self._judge(key, lark, after), name="grammar")
+            task = self._verdicts[key] = asyncio.create_task(self._judge(key, lark), name="grammar")
         self._verdicts.move_to_end(key)
         if len(self._verdicts) > MAX_REMEMBERED:
             self._verdicts.popitem(last=False)
         return task
 
-    async def _judge(self, key: bytes, lark: str, after: str | None) -> str:
+    async def _judge(self, key: bytes, lark: str) -> str:
         await self._slots.acquire()  # the time limit is for compiling, not for waiting behind others
-        work = asyncio.get_running_loop().run_in_executor(self._pool, self._problem, lark, after)
+        work = asyncio.get_running_loop().run_in_executor(self._pool, self._problem, lark)
         work.add_done_callback(lambda _: self._slots.release())  # a compiler that is too slow keeps its thread busy
         done, _ = await asyncio.wait({work}, timeout=self._timeout_s)
         if not done:
@@ -79,10 +79,10 @@ class StructuredOutput:
             return f"it takes longer than {self._timeout_s:g} s to compile (--grammar-timeout)."
         return work.result()
 
-    def _problem(self, lark: str, after: str | None) -> str:
+    def _problem(self, lark: str) -> str:
         """In a thread: the compiler's objection to a grammar, "" for none."""
         try:
-            _rehearse(self._built().compile(grammar_of(lark, after=after, special_ids=self._special_ids)))
+            _rehearse(self._built().compile(grammar_of(lark, special_ids=self._special_ids)))
         except GrammarError as error:
             return str(error)
         return ""

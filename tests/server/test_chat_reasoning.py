@@ -135,6 +135,18 @@ async def test_a_constraint_begins_behind_the_reasoning(world) -> None:
     assert not matches(call, "so</think>{}")
 
 
+async def test_a_model_may_reason_before_a_constraint_or_not(world) -> None:
+    await world.chat(response_format={"type": "json_object"})
+    closed = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>\n\n</think>"}]
+    await world.chat(messages=closed, continue_final_message=True, response_format={"type": "json_object"})
+    free, past = (request.grammar for request in world.engine.requests)
+    assert matches(free, "{}")
+    assert matches(free, "<think>\nwhy\n</think>\n\n{}")
+    assert not matches(free, "why</think>{}")
+    assert matches(past, "{}")
+    assert not matches(past, "<think>why</think>{}")
+
+
 async def test_what_a_message_says_opens_nothing(world) -> None:
     body = await whole(world, "yes", messages=[{"role": "user", "content": "<think>"}])
     assert body["choices"][0]["message"]["content"] == "yes"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.guidance import Guidance
+from ebbtide.guidance import Guidance, Preface
 from ebbtide.server.constraints import Constraint, choice_constraint, schema_constraint
 from ebbtide.server.structured import StructuredOutput
 from ebbtide.tokenizer import SimTokenizer
@@ -180,7 +180,7 @@ async def test_a_grammar_is_compiled_once_for_all_requests(world, monkeypatch: A
 async def test_a_constraint_can_start_behind_a_mark(world, mark: str) -> None:
     """The first is text, the second a control token of the simulated model."""
     constraint = schema_constraint({"const": [1]}, "response_format")
-    grammar = await world.state.structured.compile(constraint, after=mark)
+    grammar = await world.state.structured.compile(constraint, after=Preface(mark))
     matcher = GUIDANCE.compile(grammar)
     free = "I think </thin [2] " + ("" if mark == "</think>" else "</think>")
     special = {name: token for token, name in enumerate(map(bytes.decode, sim_vocabulary().pieces[256:]), 256)}
@@ -190,6 +190,29 @@ async def test_a_constraint_can_start_behind_a_mark(world, mark: str) -> None:
         matcher.advance(token)
     assert matcher.complete
     assert not matches(grammar, "[1]")
+
+
+@pytest.mark.parametrize("opens", ["<think>", "<|user|>"])
+@pytest.mark.parametrize("closes", ["</think>", "<|system|>"])
+async def test_what_stands_before_a_constraint_can_be_left_out(world, opens: str, closes: str) -> None:
+    constraint = schema_constraint({"const": [1]}, "response_format")
+    grammar = await world.state.structured.compile(constraint, after=Preface(closes, opens))
+    special = {name: token for token, name in enumerate(map(bytes.decode, sim_vocabulary().pieces[256:]), 256)}
+
+    def accepts(*texts: str) -> bool:
+        matcher = GUIDANCE.compile(grammar)
+        for token in [t for text in texts for t in ([special[text]] if text in special else text.encode())]:
+            if matcher.complete or not matcher.allows(token):
+                return False
+            matcher.advance(token)
+        return matcher.complete
+
+    assert accepts("[1]")
+    assert accepts(opens, "why [2]\n", closes, "\n\n", "[1]")
+    assert accepts("\n", opens, closes, "[1]")
+    assert not accepts("why", closes, "[1]")
+    assert not accepts(opens, "why [1]")
+    assert not accepts(opens, "why", closes, "[2]")
 
 
 async def test_whitespace_is_bounded(world) -> None:
