@@ -107,6 +107,24 @@ class AccessConfig:
 class LimitsConfig:
     """What one request or client may take."""
 
+    max_connections: int | None = option(
+        None,
+        "open connections; more get 503, but for the probes (default: what the system's file limit allows)",
+        metavar="N",
+        within="[1, inf)",
+    )
+    receive_timeout: float = option(
+        60.0,
+        "seconds in which a request must arrive, else 408; longer if it comes with 16 KiB/s",
+        metavar="S",
+        within="(0, inf)",
+    )
+    max_requests_per_key: int | None = option(
+        None,
+        "requests of one API key that are open at once; more get 429 (default: no limit)",
+        metavar="N",
+        within="[1, inf)",
+    )
     queue_timeout: float | None = option(
         None,
         "seconds until a request must have begun to run, else 504 (default: no limit)",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from ebbtide.config import AccessConfig, LimitsConfig
+from ebbtide.errors import Rejected
 from ebbtide.tokenizer_mgr.answer import Order
 
 from .auth import Caller, Keys
@@ -38,6 +39,15 @@ class Access:
             queue_timeout_s=self.limits.queue_timeout,
             timeout_s=min(limits_s, default=None),
         )
+
+    def check_share(self, caller: Caller, num_open: int) -> None:
+        """Raises Rejected when the sender's key has as many requests open as one may have. The admin has no limit."""
+        limit = self.limits.max_requests_per_key
+        if limit is not None and caller.owner and not caller.is_admin and num_open >= limit:
+            text = (
+                f"This API key has {num_open} requests open; no more than {limit} are allowed (--max-requests-per-key)."
+            )
+            raise Rejected(text, status=429, kind="rate_limit_error", code="queue_full", retry_after_s=1)
 
     def namespace(self, asked: str, caller: Caller) -> str:
         """The part of the prefix cache that the sender may use; the tag keeps keys apart from salts and other names."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from ebbtide.config import LimitsConfig
+
 from .tls import Tls
-from .wire_protocol import WireProtocol
+from .wire_protocol import WireLimits, WireProtocol
 
 KEEP_ALIVE_S = 75  # longer than the pools of the usual clients keep a connection
 REPLY_S = 5  # for answers that are decided to leave
+OWN_FILES = 256  # that the process has open besides connections, with room to spare
 TICKS_PER_LOOK = 100  # uvicorn ticks ten times a second; a renewed certificate is seen within ten seconds
 
 
@@ -34,14 +40,25 @@ class HttpServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def http_server(app: ASGIApp, tls: Tls | None) -> HttpServer:
+def wire_limits(config: LimitsConfig) -> WireLimits:
+    """The limits of connections; as many as this process may have files open when no number was given.
+
+    Raises that number to what the system allows.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    room = max(most - OWN_FILES, 1) if most != resource.RLIM_INFINITY else sys.maxsize
+    return WireLimits(min(config.max_connections or room, room), config.receive_timeout)
+
+
+def http_server(app: ASGIApp, tls: Tls | None, limits: WireLimits | None = None) -> HttpServer:
     """A server for ``app``, which is not started."""
     config = uvicorn.Config(
         app,
         log_config=None,
         log_level="warning",
         access_log=False,
-        http=WireProtocol,
+        http=partial(WireProtocol, limits=limits or WireLimits()),  # type: ignore[arg-type]  # called, no more
         lifespan="off",
         ws="none",
         server_header=False,

@@ -30,7 +30,7 @@ from .compat import namings_of
 from .dialect import check_parsers
 from .engine import Engine
 from .front_dump import front_dump, silent_child_dump
-from .http_server import http_server
+from .http_server import http_server, wire_limits
 from .listening import listen, url_of
 from .liveness import SECOND_WITNESS
 from .loading import Gate, ProgressLine
@@ -91,7 +91,7 @@ class _Daemon:
         self._progress = ProgressLine(logs=config.log.log_format == "json")
         self._gate = Gate()
         self._tls = tls
-        self.http = http_server(self._gate, tls)
+        self.http = http_server(self._gate, tls, wire_limits(config.limits))
 
     async def run(self) -> int:
         """The exit code. Raises StartupError when a child cannot start."""

@@ -66,7 +66,9 @@ class AppState:
 
         See ``TokenizerManager.submit``. The debug log says under which ids the engine knows the request.
         """
-        order = self.access.granted(order, caller_of(request), self.config.max_client_priority)
+        caller = caller_of(request)
+        self.access.check_share(caller, self.manager.num_open_of(caller.owner))
+        order = self.access.granted(order, caller, self.config.max_client_priority)
         answer = self.manager.submit(order, received_s=received_s)
         self.metrics.requested(order.n, [sampling.max_tokens for sampling in order.sampling])
         if log.isEnabledFor(logging.DEBUG):

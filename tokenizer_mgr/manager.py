@@ -86,6 +86,10 @@ class TokenizerManager:
         """Generations that the engine still works on, as far as is known here."""
         return len(self._choices)
 
+    def num_open_of(self, owner: str) -> int:
+        """HTTP requests of an owner's that are not fully answered yet."""
+        return self._client_ids.count(owner)
+
     def submit(self, order: Order, *, received_s: float) -> Answer:
         """Send every prompt to the scheduler. Enter the answer at once: leaving it early aborts the rest.
 

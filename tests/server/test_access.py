@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.config import AccessConfig, LimitsConfig
+from ebbtide.errors import Rejected
 from ebbtide.messages import TextParams
 from ebbtide.server.access import access_from
 from ebbtide.server.auth import Caller
@@ -31,6 +32,25 @@ def test_the_shorter_time_limit_holds(asked: float | None, server: float | None,
     access = access_from(AccessConfig(), LimitsConfig(queue_timeout=3, request_timeout=server))
     result = access.granted(replace(order(), timeout_s=asked), Caller(), 0)
     assert (result.queue_timeout_s, result.timeout_s) == (3, granted)
+
+
+@pytest.mark.parametrize(
+    ("caller", "num_open", "refused"),
+    [
+        (Caller("a"), 1, False),
+        (Caller("a"), 2, True),
+        (Caller("root", is_admin=True), 2, False),
+        (Caller(), 2, False),
+    ],
+)
+def test_a_key_has_only_so_many_requests_open(caller: Caller, num_open: int, refused: bool) -> None:
+    access = access_from(AccessConfig(), LimitsConfig(max_requests_per_key=2))
+    if not refused:
+        access.check_share(caller, num_open)
+        return
+    with pytest.raises(Rejected) as error:
+        access.check_share(caller, num_open)
+    assert (error.value.status, error.value.code, error.value.retry_after_s) == (429, "queue_full", 1)
 
 
 def test_isolated_keys_share_no_part_of_the_cache() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import httpx
 import pytest
 
-from ebbtide.config import AccessConfig, ServerConfig
+from ebbtide.config import AccessConfig, LimitsConfig, ServerConfig
 from ebbtide.server.access import access_from
 from ebbtide.server.app import Route, create_app, routes
 from ebbtide.server.auth import OPEN_PATHS, Keys
@@ -133,6 +134,28 @@ async def test_the_admin_may_ask_for_more_priority(world) -> None:
     for key, granted in ((USER, 0), (ADMIN, 70)):
         await world.client.post("/v1/completions", json={"prompt": "x", "priority": 70}, headers=bearer(key))
         assert world.engine.requests[-1].priority == granted
+
+
+async def test_one_key_cannot_take_all_places(engine, config: ServerConfig, access: AccessConfig) -> None:
+    engine.held = True
+    state = build_state(engine, config, access=access_from(access, LimitsConfig(max_requests_per_key=1)))
+    transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+
+        def ask(key: str) -> asyncio.Task[httpx.Response]:
+            return asyncio.create_task(client.post("/v1/completions", json={"prompt": "x"}, headers=bearer(key)))
+
+        waiting = [ask(key) for key in (USER, OTHER, ADMIN, ADMIN)]
+        while len(engine.requests) < 4:
+            await asyncio.sleep(0)
+        refused = await ask(USER)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert (await client.get("/v1/models", headers=bearer(USER))).status_code == 200
+        await client.post("/abort_request", json={"abort_all": True}, headers=bearer(ADMIN))
+        await asyncio.gather(*waiting)
+        engine.held = False
+        assert (await ask(USER)).status_code == 200
+    state.prompts.close()
 
 
 def test_owners_are_stable_names_that_show_no_key() -> None:
