@@ -42,14 +42,14 @@ def lark_of_regex(regex: str) -> str:
 
 def lark_of_ebnf(text: str) -> str:
     """A grammar in Lark from one in Lark or in GBNF. Raises GrammarError for what is neither."""
+    if "%llguidance" in text:
+        raise GrammarError("A grammar cannot set options (%llguidance).")
     try:
         lark: str = any_to_lark(text).removeprefix(CONVERTED)
     except RecursionError as error:
         raise GrammarError("The grammar is nested too deeply.") from error
     except Exception as error:  # the converter raises nothing more particular
         raise GrammarError(_sentence(str(error))) from error
-    if "%llguidance" in lark:
-        raise GrammarError("A grammar cannot set options (%llguidance).")
     return lark
 
 
@@ -83,11 +83,13 @@ class Guidance:
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_ids: Iterable[int]) -> None:
         """vocab_size: logits of a row. eos_ids: what may follow a complete text, besides the vocabulary's own."""
-        ends = {*eos_ids, *vocabulary.eos_ids}
-        self._eos_ids = frozenset(token for token in ends if token < vocab_size)
+        ends = {token for token in (*eos_ids, *vocabulary.eos_ids) if token < vocab_size}
+        self._eos_ids = frozenset(ends or {vocab_size})  # one that no model can sample stands for no end at all
         special = [token for token in vocabulary.special_ids if token < vocab_size]
-        tokens = _Tokens(vocabulary.pieces[:vocab_size], special, min(self._eos_ids))
-        self._tokenizer = LLTokenizer(tokens, n_vocab=vocab_size, eos_token=sorted(self._eos_ids))
+        pieces = vocabulary.pieces[:vocab_size]
+        pieces += [b""] * (vocab_size + 1 - len(pieces))  # masks must cover the logits that belong to no token, too
+        tokens = _Tokens(pieces, special, min(self._eos_ids))
+        self._tokenizer = LLTokenizer(tokens, eos_token=sorted(self._eos_ids))
         self._limits = LLParserLimits(verbose_errors=False)
 
     def compile(self, grammar: str) -> Matcher:
