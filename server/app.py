@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-import msgspec
 from fastapi import Depends, FastAPI
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
@@ -20,35 +15,24 @@ from .about import AboutRoutes
 from .auth import KeyCheck, require_control
 from .browsers import UnderPath, for_browsers
 from .chat_fields import ChatBody
-from .control import ControlRoutes, PauseBody
+from .control import FLUSH_QUERY, ControlRoutes, PauseBody
+from .description import describe, operation
 from .error_replies import install_error_replies
 from .fields import CompletionBody
 from .health import HealthRoutes
 from .http_counts import CountRequests
 from .layers import BodyLimit, RequestIds
-from .loads import LoadsRoute
+from .loads import LOADS_QUERY, LoadsRoute
 from .models import ModelRoutes
 from .openai_chat import ChatRoute
 from .openai_completions import CompletionRoute
 from .pressure import PressureRoute
+from .route import TEXT, Route
 from .sessions import CloseSession, NewSession, OpenSession, SessionRoutes
 from .sglang_fields import GenerateBody
 from .sglang_generate import GenerateRoute
 from .state import AppState
 from .tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One line of the table. body: the type of the request's JSON, for the schema. is_admin: steers the server."""
-
-    method: str
-    path: str
-    endpoint: Endpoint
-    body: type | None = None
-    is_admin: bool = False
 
 
 def routes(state: AppState) -> list[Route]:
@@ -64,7 +48,7 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/v1/models/{model_id:path}", models.one),
         Route("GET", "/health", health.health),
         Route("GET", "/ready", health.ready),
-        Route("GET", "/metrics", state.metrics.route),
+        Route("GET", "/metrics", state.metrics.route, media=TEXT),
         Route("POST", "/v1/sessions", sessions.create, NewSession),
         Route("GET", "/v1/sessions", sessions.every),
         Route("GET", "/v1/sessions/{session_id}", sessions.one),
@@ -72,9 +56,9 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", "/open_session", sessions.open_as_sglang, OpenSession),
         Route("POST", "/close_session", sessions.close_as_sglang, CloseSession),
         Route("POST", "/abort_request", AbortRoute(state).abort, AbortBody),
-        Route("POST", "/flush_cache", control.flush, is_admin=True),
-        Route("GET", "/flush_cache", control.flush, is_admin=True),
-        Route("POST", "/pause_generation", control.pause, PauseBody, is_admin=True),
+        Route("POST", "/flush_cache", control.flush, is_admin=True, query=FLUSH_QUERY, media=TEXT),
+        Route("GET", "/flush_cache", control.flush, is_admin=True, query=FLUSH_QUERY, media=TEXT),
+        Route("POST", "/pause_generation", control.pause, PauseBody, is_admin=True, optional=True),
         Route("POST", "/continue_generation", control.resume, is_admin=True),
         Route("POST", "/tokenize", tokens.tokenize, TokenizeBody),
         Route("POST", "/v1/tokenize", tokens.tokenize, TokenizeBody),
@@ -86,7 +70,7 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/model_info", about.model_info),
         Route("GET", "/get_model_info", about.model_info),
         Route("GET", "/version", about.version),
-        Route("GET", "/v1/loads", loads.show),
+        Route("GET", "/v1/loads", loads.show, query=LOADS_QUERY),
         Route("GET", "/pressure", PressureRoute(state.pressure, state.metrics).show),
     ]
 
@@ -107,14 +91,13 @@ def create_app(state: AppState) -> ASGIApp:
             route.endpoint,
             methods=[route.method],
             response_model=None,
-            summary=(route.endpoint.__doc__ or "").partition("\n")[0],
-            openapi_extra=_body_schema(route.body),
             dependencies=[Depends(require_control)] if route.is_admin else [],
+            **operation(route),
         )
         if route.method == "GET" and not route.is_admin:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     install_error_replies(app)
-    _describe_bodies(app, [route.body for route in table if route.body is not None])
+    describe(app, table, needs_key=state.access.keys.needed)
     return _layered(app, app.routes, state)
 
 
@@ -129,23 +112,3 @@ def _layered(app: ASGIApp, routes: Sequence[BaseRoute], state: AppState) -> ASGI
     app = for_browsers(app, access.config.allowed_origins)
     app = CountRequests(app, routes, state.metrics.http)
     return RequestIds(UnderPath(app, access.config.root_path))
-
-
-def _body_schema(body: type | None) -> dict[str, Any] | None:
-    if body is None:
-        return None
-    reference = {"$ref": f"#/components/schemas/{body.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
-
-
-def _describe_bodies(app: FastAPI, bodies: list[type]) -> None:
-    """Let /openapi.json define the types that the routes refer to."""
-    plain_schema = app.openapi
-    _, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
-
-    def with_bodies() -> dict[str, Any]:
-        schema = plain_schema()
-        schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
-        return schema
-
-    app.openapi = with_bodies  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema

@@ -36,6 +36,11 @@ class Keys:
         self._users = [_digest(key.encode()) for key in keys]
         self._admin = None if admin_key is None else _digest(admin_key.encode())
 
+    @property
+    def needed(self) -> bool:
+        """Whether a request without a key is refused."""
+        return bool(self._users)
+
     def caller(self, headers: RawHeaders) -> Caller | None:
         """Who sends ``headers``; None when a key is needed and none of theirs is right."""
         found: Caller | None = None if self._users else Caller(may_control=self._admin is None)

@@ -17,6 +17,8 @@ from .aborting import aborted
 from .state import AppState
 from .strict_json import convert, read_optional_object
 
+FLUSH_QUERY = {"timeout": "Seconds to wait for a moment without requests; 0 unless told."}
+
 
 class PauseBody(msgspec.Struct, kw_only=True):
     """POST /pause_generation. mode: what becomes of the requests that are open: they stay, or they are aborted."""

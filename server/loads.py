@@ -19,6 +19,11 @@ from .state import AppState
 SECTIONS = ("core", "memory", "queues")
 EMPTY_SECTIONS = ("spec", "lora", "disagg")  # routers may ask for them; there is nothing to say
 
+LOADS_QUERY = {
+    "include": "Sections, with commas: all, core, memory, queues.",
+    "format": "json or prometheus.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class LoadsRoute:
