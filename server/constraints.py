@@ -100,6 +100,16 @@ def lark_of_schema(schema: Any, param: str) -> str:
     return f"%json {written}"
 
 
+def json_constraint(schema: Any, param: str) -> Constraint:
+    """``schema_constraint`` for a schema that may be written as a text. Raises Rejected."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise Rejected(f"'{param}' has a schema that is not valid JSON.", param=param) from error
+    return schema_constraint(schema, param)
+
+
 def regex_constraint(regex: str, param: str) -> Constraint:
     """A text that matches ``regex`` from its beginning to its end. Raises Rejected."""
     if not regex:
@@ -144,22 +154,12 @@ def _json_object(wanted: bool, param: str) -> Constraint:
     return schema_constraint({"type": "object"}, param)
 
 
-def _json(schema: Any, param: str) -> Constraint:
-    """vLLM takes a schema also as a text."""
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError) as error:
-            raise Rejected(f"'{param}' has a schema that is not valid JSON.", param=param) from error
-    return schema_constraint(schema, param)
-
-
 def _structural_tag(_: Any, param: str) -> Constraint:
     raise Rejected("'structural_tag' is not supported by this server.", param=param)
 
 
 KINDS: dict[str, Callable[[Any, str], Constraint]] = {
-    "json": _json,
+    "json": json_constraint,
     "regex": regex_constraint,
     "choice": choice_constraint,
     "grammar": ebnf_constraint,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -9,11 +10,17 @@ from msgspec import Meta
 
 from ebbtide.errors import Rejected
 
+from .constraints import Constraint, ebnf_constraint, json_constraint, regex_constraint
 from .fields import GenerationFields, Index, Penalty, Share
 from .session_fields import SessionParams, TurnName
 
 DEFAULT_MAX_TOKENS = 128
-REFUSED_SAMPLING = ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "custom_params")
+REFUSED_SAMPLING = ("structural_tag", "stop_regex", "custom_params")
+CONSTRAINTS: dict[str, Callable[[str, str], Constraint]] = {
+    "json_schema": json_constraint,
+    "regex": regex_constraint,
+    "ebnf": ebnf_constraint,
+}
 MEDIA = ("image_data", "audio_data", "video_data", "input_embeds")
 UNSUPPORTED = (
     *MEDIA,
@@ -48,9 +55,9 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     no_stop_trim: bool | None = None
     spaces_between_special_tokens: bool | None = None
     stream_interval: int | None = None
-    json_schema: Any = None
-    regex: Any = None
-    ebnf: Any = None
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
     structural_tag: Any = None
     stop_regex: Any = None
     custom_params: Any = None
@@ -117,6 +124,14 @@ def openai_fields(sampling: SamplingFields, body: GenerateBody) -> GenerationFie
         cache_salt=body.cache_salt or body.extra_key,
         **{name: getattr(sampling, name) for name in (*same, *text)},
     )
+
+
+def constraint_of(sampling: SamplingFields) -> Constraint | None:
+    """What the answer must match; None for anything. Raises Rejected for more than one constraint."""
+    given = [(name, value) for name in CONSTRAINTS if (value := getattr(sampling, name)) is not None]
+    if len(given) > 1:
+        raise Rejected(f"Only one of {', '.join(CONSTRAINTS)} is allowed.", param=f"sampling_params.{given[1][0]}")
+    return CONSTRAINTS[given[0][0]](given[0][1], f"sampling_params.{given[0][0]}") if given else None
 
 
 def _complete(listed: list[Any], param: str) -> list[Any]:

@@ -25,12 +25,14 @@ from .sglang_fields import (
     UNSUPPORTED,
     GenerateBody,
     SamplingFields,
+    constraint_of,
     openai_fields,
     per_prompt,
     prompts_of,
 )
 from .sglang_shape import GenerateShape, ShapeOptions, choice_names
 from .state import AppState
+from .structured import StructuredOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
         priority=body.priority or 0,
         namespace=fields.namespace(wanted[0]),
         session=session,
+        grammar=await _common_grammar(state.structured, body, len(listed)),
     )
     options = ShapeOptions(
         names=names,
@@ -98,6 +101,14 @@ def _common_text(wanted: list[GenerationFields]) -> TextParams:
             param="sampling_params",
         )
     return texts[0]
+
+
+async def _common_grammar(structured: StructuredOutput, body: GenerateBody, count: int) -> str:
+    listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
+    constraint = constraint_of(listed[0])
+    if any(constraint_of(other) != constraint for other in listed[1:]):
+        raise Rejected("The constraint must be the same for all prompts of a batch.", param="sampling_params")
+    return "" if constraint is None else await structured.compile(constraint)
 
 
 def _num_logprobs(body: GenerateBody, count: int) -> list[int | None]:

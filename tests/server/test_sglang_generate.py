@@ -12,6 +12,8 @@ from ebbtide.messages import SessionTurn, TextBatch, TextItem
 from ebbtide.server.aborting import aborted
 from ebbtide.vocabulary import SIM_EOS
 
+from .test_structured import matches
+
 pytestmark = pytest.mark.anyio
 
 
@@ -243,7 +245,15 @@ async def test_a_request_can_be_aborted_by_its_rid(world) -> None:
         ({"sampling_params": {"max_new_tokens": 0}}, "sampling_params.max_new_tokens"),
         ({"sampling_params": {"max_new_tokens": 10_000}}, None),
         ({"sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
-        ({"sampling_params": {"json_schema": "{}"}}, "sampling_params.json_schema"),
+        ({"sampling_params": {"json_schema": '{"type": "odd"}'}}, "sampling_params.json_schema"),
+        ({"sampling_params": {"json_schema": "{"}}, "sampling_params.json_schema"),
+        ({"sampling_params": {"json_schema": {}}}, "sampling_params.json_schema"),
+        ({"sampling_params": {"regex": "("}}, "sampling_params.regex"),
+        ({"sampling_params": {"ebnf": "no"}}, "sampling_params.ebnf"),
+        ({"sampling_params": {"regex": "a", "ebnf": 'root ::= "a"'}}, "sampling_params.ebnf"),
+        ({"sampling_params": {"structural_tag": "x"}}, "sampling_params.structural_tag"),
+        ({"text": ["a", "b"], "sampling_params": [{"regex": "a"}, {"regex": "b"}]}, "sampling_params"),
+        ({"text": ["a", "b"], "sampling_params": [{}, {"regex": "b"}]}, "sampling_params"),
         ({"sampling_params": [{}, {}]}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{"stop": "x"}, {}]}, "sampling_params"),
@@ -265,3 +275,16 @@ async def test_a_bad_value_is_refused(world, fields: dict[str, Any], param: str 
     reply = await world.client.post("/generate", json={"text": "hi", **fields})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
     assert world.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [{"json_schema": '{"const": "yes"}'}, {"regex": '"yes"'}, {"ebnf": 'root ::= "\\"yes\\""'}, {"regex": None}],
+)
+async def test_a_constraint_reaches_the_engine(world, constraint: dict[str, str]) -> None:
+    both = [{"max_new_tokens": 5, **constraint}, {"max_new_tokens": 6, **constraint}]
+    reply = await world.client.post("/generate", json={"text": ["a", "b"], "sampling_params": both})
+    assert reply.status_code == 200, reply.text
+    one, other = (request.grammar for request in world.engine.requests)
+    assert one == other
+    assert not one if constraint == {"regex": None} else matches(one, '"yes"') and not matches(one, '"no"')
