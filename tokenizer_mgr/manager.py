@@ -177,7 +177,7 @@ class TokenizerManager:
             del self._choices[item.rid]
         if item.finish is not None and isinstance(item.matched, str):
             # The scheduler does not know of the stop string; it must, before the client can send its next request.
-            self._send(FinishReq(item.rid, item.num_output_tokens))
+            self._send(FinishReq(item.rid, item.num_output_tokens, item.num_shown_tokens))
         if choice.answer.add(choice.index, item):
             self._timings.completed(self.clock() - choice.answer.received_s)
 
