@@ -26,7 +26,9 @@ from .loads import LOADS_QUERY, LoadsRoute
 from .models import ModelRoutes
 from .openai_chat import ChatRoute
 from .openai_completions import CompletionRoute
+from .openai_responses import ResponsesRoutes
 from .pressure import PressureRoute
+from .responses_fields import ResponsesBody
 from .route import TEXT, Route
 from .sessions import CloseSession, NewSession, OpenSession, SessionRoutes
 from .sglang_fields import GenerateBody
@@ -40,9 +42,14 @@ def routes(state: AppState) -> list[Route]:
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)
     about, loads = AboutRoutes(state), LoadsRoute(state)
+    responses = ResponsesRoutes(state)
     return [
         Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
         Route("POST", "/v1/completions", CompletionRoute(state).create, CompletionBody),
+        Route("POST", "/v1/responses", responses.create, ResponsesBody),
+        Route("GET", "/v1/responses/{response_id}", responses.stored),
+        Route("DELETE", "/v1/responses/{response_id}", responses.stored),
+        Route("POST", "/v1/responses/{response_id}/cancel", responses.stored),
         Route("POST", "/generate", GenerateRoute(state).create, GenerateBody),
         Route("GET", "/v1/models", models.every),
         Route("GET", "/v1/models/{model_id:path}", models.one),
