@@ -12,6 +12,8 @@ from ebbtide import __version__
 
 from .aborting import AbortBody, AbortRoute
 from .about import AboutRoutes
+from .anthropic_fields import CountTokensBody, MessagesBody
+from .anthropic_messages import MessagesRoutes
 from .auth import KeyCheck, require_control
 from .browsers import UnderPath, for_browsers
 from .chat_fields import ChatBody
@@ -42,7 +44,7 @@ def routes(state: AppState) -> list[Route]:
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)
     about, loads = AboutRoutes(state), LoadsRoute(state)
-    responses = ResponsesRoutes(state)
+    responses, messages = ResponsesRoutes(state), MessagesRoutes(state)
     return [
         Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
         Route("POST", "/v1/completions", CompletionRoute(state).create, CompletionBody),
@@ -50,6 +52,8 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/v1/responses/{response_id}", responses.stored),
         Route("DELETE", "/v1/responses/{response_id}", responses.stored),
         Route("POST", "/v1/responses/{response_id}/cancel", responses.stored),
+        Route("POST", "/v1/messages", messages.create, MessagesBody),
+        Route("POST", "/v1/messages/count_tokens", messages.count_tokens, CountTokensBody),
         Route("POST", "/generate", GenerateRoute(state).create, GenerateBody),
         Route("GET", "/v1/models", models.every),
         Route("GET", "/v1/models/{model_id:path}", models.one),
