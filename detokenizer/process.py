@@ -111,6 +111,7 @@ class Detokenizer:
             num_output_tokens=stream.num_tokens,
             finish="stop" if stopped else item.finish,
             matched=released.stop if stopped else item.stop_token,
+            num_shown_tokens=released.num_shown,
             logprobs=None if item.logprobs is None else self._pieces.logprobs(tokens, item.logprobs),
             cached_tokens=None if item.start is None else item.start.cached_tokens,
             pressure=item.pressure,

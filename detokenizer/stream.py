@@ -7,6 +7,7 @@ completes: whoever splits the tokens differently gets other parts of the same te
 from __future__ import annotations
 
 import codecs
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,12 +21,14 @@ from .stop_strings import StopMatcher
 class Released:
     """Text that may be shown now. num_tokens: how many of the given tokens belong to the answer.
 
-    stop: the stop string that completed with the last of these tokens; nothing comes after it.
+    stop: the stop string that completed with the last of these tokens; nothing comes after it. num_shown: then, of all
+    tokens of the request, how many its text takes; the last may reach into the stop string.
     """
 
     text: str
     num_tokens: int
     stop: str | None = None
+    num_shown: int | None = None
 
 
 class TextStream:
@@ -40,6 +43,8 @@ class TextStream:
         self._params = start.text
         self._stops = [StopMatcher(stop) for stop in start.text.stop if stop]
         self._held = ""
+        self._num_released = 0  # characters
+        self._ends: list[int] = []  # of each token: characters up to its end; only where there are stop strings
         self._pending = b""
         prompt = pieces.joined(start.prompt_tail, skip_special=False)
         self._prompt_rest: bytes | None = prompt[_decode(prompt)[1] :]  # None once the first bytes have come
@@ -54,10 +59,18 @@ class TextStream:
         parts: list[str] = []
         for index, token in enumerate(tokens):
             self.num_tokens += 1
-            stop = self._scan(self._characters(self._bytes(token)), parts)
+            text = self._characters(self._bytes(token))
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(text))
+            stop = self._scan(text, parts)
             if stop is not None:
-                return Released("".join(parts), index + 1, stop)
+                self._num_released += sum(map(len, parts))
+                return Released("".join(parts), index + 1, stop, self._num_shown())
+        self._num_released += sum(map(len, parts))
         return Released("".join(parts), len(tokens))
+
+    def _num_shown(self) -> int:
+        """The fewest tokens that have all the released text."""
+        return bisect_left(self._ends, self._num_released) + 1 if self._num_released else 0
 
     def flush(self) -> str:
         """What was held back, when no more tokens come: an incomplete character is one U+FFFD."""

@@ -133,10 +133,14 @@ class AbortReq(Message, frozen=True):
 
 
 class FinishReq(Message, frozen=True):
-    """Front → scheduler: a stop string ended this request after ``num_output_tokens`` output tokens."""
+    """Front → scheduler: a stop string ended this request after ``num_output_tokens`` output tokens.
+
+    num_shown_tokens: how many of them make up the text that was shown; a session goes on from there. None: all.
+    """
 
     rid: str
     num_output_tokens: int
+    num_shown_tokens: int | None = None
 
 
 class OpenSessionReq(Message, frozen=True):
@@ -299,7 +303,8 @@ class TextItem(Part, frozen=True):
 
     tokens: the output token ids covered by this item, also when its text is empty because characters are held back.
     matched: the stop string or stop token id that ended it. cached_tokens, prompt_tokens: only on the first item.
-    num_output_tokens: total so far; on a stop string, the count at which the answer ends.
+    num_output_tokens: total so far; on a stop string, the count at which the answer ends. num_shown_tokens: then, how
+    many of them the text takes.
     prompt: log-probabilities of the next prompt tokens; all of them come before the first output token.
     """
 
@@ -314,6 +319,7 @@ class TextItem(Part, frozen=True):
     pressure: PressureUsage | None = None
     prompt_tokens: int | None = None
     prompt: list[TextLogprob] | None = None
+    num_shown_tokens: int | None = None
 
 
 class TextBatch(Message, frozen=True):

@@ -76,10 +76,12 @@ class Intake:
         match message:
             case AbortReq() if req is not None:
                 self._endings.abort(req, message, tell_front=False)
-            case FinishReq(num_output_tokens=count) if req is not None:
-                self._endings.stop_at(req, count)
-            case FinishReq(rid=rid, num_output_tokens=count):
-                self.sessions.stopped_late(rid, count)
+            case FinishReq(rid=rid, num_output_tokens=count, num_shown_tokens=shown):
+                if req is not None:
+                    self._endings.stop_at(req, count)
+                shown = count if shown is None else shown
+                if req is None or shown < count:
+                    self.sessions.cut_last_turn(rid, shown)
 
     def _turn(self, message: GenerateReq, now: float) -> None:
         """A session's turn is an ordinary request with the whole context as its prompt, or it is refused."""

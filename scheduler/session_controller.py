@@ -203,8 +203,8 @@ class SessionController:
             if lease.named:
                 session.names.add(lease.name)  # the cut has forgotten it with the others
 
-    def stopped_late(self, session_rid: str, num_outputs: int) -> None:
-        """A stop string was found in a turn that had ended already: its tokens after that never happened.
+    def cut_last_turn(self, session_rid: str, num_outputs: int) -> None:
+        """A stop string was found in a turn that has ended: its outputs after ``num_outputs`` never happened.
 
         Of no effect once another turn has begun. Looks at all sessions, which is rare and cheap enough.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,14 +62,18 @@ class AppState:
                 self.noted_fields.add(name)
                 log.info("the field %r has no effect here and is ignored", name)
 
+    def expect(self, request: Request, ids: Iterable[str]) -> AbstractContextManager[None]:
+        """See ``TokenizerManager.expect``. Raises Rejected at once when the sender has as many requests as it may."""
+        caller = caller_of(request)
+        self.access.check_share(caller, self.manager.num_open_of(caller.owner))
+        return self.manager.expect(ids, caller.owner)
+
     def submit(self, order: Order, request: Request, received_s: float) -> Answer:
         """Give the engine what ``request`` asked for, as far as its sender may have it.
 
         See ``TokenizerManager.submit``. The debug log says under which ids the engine knows the request.
         """
-        caller = caller_of(request)
-        self.access.check_share(caller, self.manager.num_open_of(caller.owner))
-        order = self.access.granted(order, caller, self.config.max_client_priority)
+        order = self.access.granted(order, caller_of(request), self.config.max_client_priority)
         answer = self.manager.submit(order, received_s=received_s)
         self.metrics.requested(order.n, [sampling.max_tokens for sampling in order.sampling])
         if log.isEnabledFor(logging.DEBUG):

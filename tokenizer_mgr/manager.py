@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +16,8 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToScheduler
 
 from .answer import Answer, Order
-from .client_ids import ClientIds
+from .client_ids import ClientIds, OpenRequest
+from .pending import Pending
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +88,19 @@ class TokenizerManager:
         """Generations that the engine still works on, as far as is known here."""
         return len(self._choices)
 
+    @contextmanager
+    def expect(self, ids: Iterable[str], owner: str) -> Iterator[None]:
+        """A request of ``owner``'s has come; within, its prompt is read. Raises, at the end, what it was ended with."""
+        pending = Pending(owner)
+        self._client_ids.add(pending, ids)
+        try:
+            yield
+        finally:
+            self._client_ids.remove(pending)
+        pending.check()
+
     def num_open_of(self, owner: str) -> int:
-        """HTTP requests of an owner's that are not fully answered yet."""
+        """HTTP requests of an owner's that have come and are not fully answered yet."""
         return self._client_ids.count(owner)
 
     def submit(self, order: Order, *, received_s: float) -> Answer:
@@ -138,11 +151,11 @@ class TokenizerManager:
 
         owner: only this owner's; None: anybody's. The readers get ``error`` after the text that came before it.
         """
-        answers = list(self._answers.values()) if name is None else self._client_ids.find(name)
-        ended = [answer for answer in answers if not answer.settled and owner in (None, answer.owner)]
-        for answer in ended:
-            answer.fail(error)
-            self._abandon(answer, reason="aborted")
+        found = self._client_ids.every() if name is None else self._client_ids.find(name)
+        ended = [request for request in found if not request.settled and owner in (None, request.owner)]
+        for request in ended:
+            request.fail(error)
+            self._abandon(request, reason="aborted")
         return len(ended)
 
     def fail_all(self, error: Rejected) -> None:
@@ -164,7 +177,7 @@ class TokenizerManager:
             del self._choices[item.rid]
         if item.finish is not None and isinstance(item.matched, str):
             # The scheduler does not know of the stop string; it must, before the client can send its next request.
-            self._send(FinishReq(item.rid, item.num_output_tokens))
+            self._send(FinishReq(item.rid, item.num_output_tokens, item.num_shown_tokens))
         if choice.answer.add(choice.index, item):
             self._timings.completed(self.clock() - choice.answer.received_s)
 
@@ -195,8 +208,8 @@ class TokenizerManager:
         self._client_ids.remove(answer)
         self._abandon(answer, reason="client")
 
-    def _abandon(self, answer: Answer, *, reason: str) -> None:
-        for rid in answer.rids:
+    def _abandon(self, request: OpenRequest, *, reason: str) -> None:
+        for rid in request.rids:
             if self._choices.pop(rid, None) is not None:
                 self._send(AbortReq(rid, reason))
 

@@ -1,5 +1,5 @@
 import codecs
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import example, given, settings
@@ -104,6 +104,43 @@ def test_released_text_is_that_of_decoding_all_and_cutting(
     start, tokens, items = run_of
     texts, count, stop = run(TextStream(WORD_PIECES, start), items)
     assert ("".join(texts), count, stop) == reference(WORDS, start, tokens)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(word_runs())
+def test_what_is_shown_takes_the_fewest_tokens_that_have_it(
+    run_of: tuple[StreamStart, list[int], list[list[int]]],
+) -> None:
+    start, tokens, items = run_of
+    stream = TextStream(WORD_PIECES, start)
+    shown, num_shown = "", None
+    for item in items:
+        released = stream.push(item)
+        shown += released.text
+        if released.stop is not None:
+            num_shown = released.num_shown
+            break
+    assert (num_shown is None) == (released.stop is None if items else True)
+    if num_shown is not None:
+        whole = TextStream(WORD_PIECES, StreamStart(TextParams(skip_special_tokens=False), [], 0))
+        sizes = list(accumulate((len(whole.push([token]).text) for token in tokens), initial=0))
+        assert num_shown == next(count for count, size in enumerate(sizes) if size >= len(shown))
+
+
+@pytest.mark.parametrize(
+    ("words", "stop", "num_shown"),
+    [
+        ([b"ab", b"a", b"\n\n"], "\n\n", 2),
+        ([b"ab", b"abc", b"b"], "cb", 2),
+        ([b"\n\n"], "\n\n", 0),
+        ([b"a", b"<s>", b"b", b"a"], "ba", 1),
+    ],
+)
+def test_the_tokens_of_a_stop_string_are_not_among_those_shown(words: list[bytes], stop: str, num_shown: int) -> None:
+    released = TextStream(WORD_PIECES, start(stop=(stop,))).push([WORDS.index(word) for word in words])
+    assert (released.stop, released.num_shown) == (stop, num_shown)
+    released = TextStream(WORD_PIECES, start(stop=(stop,), include_stop=True)).push([WORDS.index(w) for w in words])
+    assert released.num_shown == len(words)
 
 
 @settings(max_examples=500, deadline=None)

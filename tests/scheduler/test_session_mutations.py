@@ -123,7 +123,7 @@ def overlapping_turn_is_accepted(patch: Patch) -> None:
 
 
 def late_stop_is_ignored(patch: Patch) -> None:
-    patch.setattr(SessionController, "stopped_late", lambda self, rid, count: None)
+    patch.setattr(SessionController, "cut_last_turn", lambda self, rid, count: None)
 
 
 def late_stop_keeps_the_kv(patch: Patch) -> None:

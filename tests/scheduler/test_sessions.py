@@ -193,6 +193,21 @@ def test_the_end_that_a_stop_string_gives_a_turn_is_the_sessions_too() -> None:
     assert outcome.tokens == alone(text("hello there") + tokens + text(" more"), EIGHT)
 
 
+@pytest.mark.parametrize("num_shown", [0, 1, 3, 5])
+def test_a_session_goes_on_from_what_was_shown(num_shown: int) -> None:
+    world = SessionWorld()
+    world.open("s")
+    world.turn("s", "a", "hello there", greedy(40, ignore_eos=True))
+    for _ in range(12):
+        world.step()
+    tokens = world.outcomes["a"].tokens[:num_shown]
+    world.send(FinishReq("a", 5, num_shown))
+    world.run()
+    assert world.info("s").num_tokens == len("hello there") + num_shown
+    outcome = world.say("s", "b", " more")
+    assert outcome.tokens == alone(text("hello there") + tokens + text(" more"), EIGHT)
+
+
 def test_a_stop_string_that_is_found_after_the_end_shortens_the_turn() -> None:
     world = SessionWorld()
     world.open("s")

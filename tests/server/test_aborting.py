@@ -101,6 +101,27 @@ async def test_a_stream_that_has_begun_ends_with_one_error_event(world) -> None:
     assert len(events) == 2, "no finish reason and no [DONE]"
 
 
+@pytest.mark.parametrize("body", [{"rid": "mine"}, {"abort_all": True}])
+async def test_a_request_whose_prompt_is_being_read_never_reaches_the_engine(world, body, monkeypatch) -> None:
+    reading, go_on = asyncio.Event(), asyncio.Event()
+
+    async def text(prompt: str) -> list[int]:
+        reading.set()
+        await go_on.wait()
+        return [1, 2, 3]
+
+    monkeypatch.setattr(world.state.prompts, "text", text)
+    task = asyncio.create_task(world.client.post("/v1/completions", json={"prompt": "x", "rid": "mine"}))
+    await reading.wait()
+    assert await abort(world, rid="other") == 0
+    assert await abort(world, **body) == 1
+    assert await abort(world, **body) == 0
+    go_on.set()
+    assert (await task).status_code == 499
+    assert world.engine.requests == []
+    assert world.state.manager.num_open == 0
+
+
 async def test_a_request_that_has_its_outcome_keeps_it(world) -> None:
     [task] = await started(world, json={"prompt": "x", "rid": "mine"})
     world.engine.emit(world.engine.requests[0].rids[0], "H", 1, finish="stop")

@@ -276,11 +276,12 @@ async def test_messages_about_unknown_requests_change_nothing(desk: Desk) -> Non
 
 async def test_the_stop_string_reaches_the_scheduler_before_the_next_request(desk: Desk) -> None:
     with desk.submit() as answer:
-        desk.text(answer.rids[0], "a", 3, finish="stop", matched="S")
+        desk.text(answer.rids[0], "a", 3, finish="stop", matched="S", num_shown_tokens=2)
         await answer.whole()
     with desk.submit():
         kinds = [type(message) for message in desk.outbox.sent]
     assert kinds[:3] == [GenerateReq, FinishReq, GenerateReq]
+    assert desk.outbox.of(FinishReq) == [FinishReq(answer.rids[0], 3, 2)]
 
 
 async def test_a_stop_token_needs_no_message(desk: Desk) -> None:
