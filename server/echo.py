@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from ebbtide.vocabulary import Vocabulary
 
+from .characters import Places
+
 
 @dataclass(frozen=True, slots=True)
 class Echo:
@@ -43,17 +45,9 @@ def _decoded(
     tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], ends: bool
 ) -> tuple[list[int], str]:
     """Where each token begins, and the text. A character split over tokens begins where its first byte does."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    starts: list[int] = []
-    parts: list[str] = []
-    length = 0
-    for token in tokens:
-        starts.append(length)
-        part = decoder.decode(b"" if token in hidden else vocabulary.pieces[token])
-        parts.append(part)
-        length += len(part)
-    parts.append(decoder.decode(b"", final=True) if ends else "")
-    return starts, "".join(parts)
+    pieces = [b"" if token in hidden else vocabulary.pieces[token] for token in tokens]
+    places = Places()
+    return [places.next(piece) for piece in pieces], codecs.utf_8_decode(b"".join(pieces), "replace", ends)[0]
 
 
 def _shifted(starts: list[int], excess: int, length: int) -> list[int]:

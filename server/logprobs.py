@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import math
 from collections.abc import Callable, Collection
 from typing import Any
 
 from ebbtide.messages import TextAlternative, TextLogprob
+
+from .characters import Places, continues
 
 NEVER = -9999.0  # JSON has no minus infinity
 
@@ -71,25 +72,21 @@ class CompletionLogprobs:
 
     def __init__(self, name: Name, *, offset: int = 0, half: bytes = b"", hidden: Collection[int] = ()) -> None:
         self._name = name
-        self._offset = offset
+        self._places = Places(offset)
         self._half = half
         self._hidden = hidden
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def take(self, entries: list[TextLogprob]) -> Lists:
         """The lists for these output tokens. A character split over tokens begins where its first byte does."""
-        offsets = []
-        for entry in entries:
-            offsets.append(self._offset)
-            self._offset += self._num_characters(entry.chosen)
-        return _lists(entries, offsets, self._name)
+        return _lists(entries, [self._place(entry.chosen) for entry in entries], self._name)
 
-    def _num_characters(self, token: TextAlternative) -> int:
-        if not token.raw or token.token_id in self._hidden:
-            return 0
-        half, self._half = self._half, b""
-        # As in the text: what the prompt left incomplete counts only if the answer goes on with it.
-        return len(self._decoder.decode(half + token.raw if 0x80 <= token.raw[0] < 0xC0 else token.raw))
+    def _place(self, token: TextAlternative) -> int:
+        raw = b"" if token.token_id in self._hidden else token.raw
+        if raw and self._half:
+            # As in the text: what the prompt left incomplete counts only if the answer goes on with it.
+            self._places.half(self._half if continues(raw) else b"")
+            self._half = b""
+        return self._places.next(raw)
 
 
 def echoed_logprobs(

@@ -16,9 +16,12 @@ from ebbtide.messages import (
     AbortReq,
     Heartbeat,
     PressureUsage,
+    PromptScores,
     StreamStart,
+    TextAlternative,
     TextBatch,
     TextItem,
+    TextLogprob,
     TextParams,
     ToFront,
     TokenBatch,
@@ -211,3 +214,18 @@ def test_the_process_turns_batches_into_text_and_beats_when_idle(child: Child, a
         assert seen[-1] == Heartbeat("detokenizer", 1)
         scheduler.close()
         front.close()
+
+
+def test_scores_of_a_prompt_become_text_and_cover_no_output_token() -> None:
+    detokenizer = Detokenizer(sim_vocabulary())
+    scores = PromptScores([0xC3, 98], [TokenLogprob(-1.0, [65], [-0.5], 2), TokenLogprob(-2.0, rank=9)])
+    start = StreamStart(TextParams(), [0xC3, 98], 0, 3)
+    [item] = detokenizer.convert(TokenBatch([TokenItem("a", [], start, prompt=scores)])).items
+    assert (item.text, item.tokens, item.num_output_tokens, item.finish) == ("", [], 0, None)
+    assert item.prompt == [
+        TextLogprob(TextAlternative("\ufffd", b"\xc3", -1.0, 0xC3), [TextAlternative("A", b"A", -0.5, 65)], 2),
+        TextLogprob(TextAlternative("b", b"b", -2.0, 98), [], 9),
+    ]
+    [end] = detokenizer.convert(TokenBatch([TokenItem("a", [], finish="length")])).items
+    assert (end.text, end.finish, end.num_output_tokens) == ("", "length", 0)
+    assert detokenizer.num_open == 0

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from . import random_texts
 from .smollm2 import Answer, reference_answers
 
 SCRIPT: dict[str, Any] = {
@@ -21,6 +22,7 @@ SCRIPT: dict[str, Any] = {
     "broken": [0x61, 0x80, 0xE2, 0x82, 0x62, 0xF0, 0x9F, 0x8C],
     "separators": "a\u2028b\u2029c\u0085d",
     "lone bytes": [0x80] * 500,
+    **random_texts.SCRIPTS,
 }
 
 

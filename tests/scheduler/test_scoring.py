@@ -8,6 +8,7 @@ from ebbtide.messages import AbortReq, GenerateReq, SamplingParams
 
 from .loads import random_load, scored
 from .make import request
+from .session_world import SessionWorld, alone
 from .test_equality import compare
 from .world import Outcome, Shape, World, greedy, text
 
@@ -140,3 +141,17 @@ def test_a_small_pool_gives_the_scores_of_an_ample_one(first: int) -> None:
         compare(scored(random_load(seed, aborts=seed % 4 == 0), seed), seed) for seed in range(first, first + 20)
     )
     assert retractions > 10
+
+
+def test_a_scored_turn_is_computed_in_full_and_the_session_goes_on() -> None:
+    world = SessionWorld(Shape(sessions=True, chunk=8))
+    world.open("s")
+    first = world.say("s", "a", "a conversation that begins here")
+    context = text("a conversation that begins here") + first.tokens + text(" and goes on")
+    world.turn("s", "b", " and goes on", greedy(4, prompt_logprobs=0, ignore_eos=True))
+    second = world.run()["b"]
+    assert [token for token, _ in second.scores] == context[1:]
+    assert second.cached_tokens == 0
+    third = world.say("s", "c", " to its end")
+    assert third.tokens == alone(context + second.tokens + text(" to its end"), greedy(8, ignore_eos=True))
+    assert third.cached_tokens > len(context) - world.shape.page_size
