@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from typing import Any
 
 from ebbtide.errors import Rejected
@@ -93,7 +94,28 @@ def _parsed(arguments: str) -> str | dict[str, Any]:
 def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
     """The messages with calls as the template wants them, and every result with the name of its function."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
-    return [_styled(message, style, names) for message in messages]
+    ordered = _one_by_one(messages) if style.single_calls else messages
+    return [_styled(message, style, names) for message in ordered]
+
+
+def _one_by_one(messages: list[Message]) -> list[Message]:
+    """The same conversation as if the model had waited for every result before its next call."""
+    ordered: list[Message] = []
+    results: list[Message] = []  # of the calls that were made together, as far as they are not placed yet
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls", [])
+        if any(message is result for result in results):
+            continue
+        if len(calls) < 2:
+            ordered.append(message)
+            continue
+        results = list(takewhile(lambda later: later["role"] == "tool", messages[index + 1 :]))
+        for number, call in enumerate(calls):
+            ordered.append({**message, "content": "" if number else message["content"], "tool_calls": [call]})
+            ordered += [result for result in results if result.get("tool_call_id") == call["id"]]
+        known = {call["id"] for call in calls}
+        ordered += [result for result in results if result.get("tool_call_id") not in known]
+    return ordered
 
 
 def _styled(message: Message, style: CallStyle, names: dict[str, str]) -> Message:

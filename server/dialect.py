@@ -6,7 +6,7 @@ Found out once, at start, by rendering made-up conversations and looking at the 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -38,12 +38,14 @@ USER = {"role": "user", "content": "Look at it."}
 class CallStyle:
     """How the template wants a message with calls. arguments_as_text: else they are an object.
 
-    content_is_none: a message with nothing but calls has no content, rather than an empty one.
+    content_is_none: a message with nothing but calls has no content, rather than an empty one. short_ids: of nine
+    characters. single_calls: a message has one call at most.
     """
 
     arguments_as_text: bool = False
     content_is_none: bool = False
     short_ids: bool = False
+    single_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ def _call_style(tokenizer: TextTokenizer) -> CallStyle | None:
         without = _renders(tokenizer, [USER], tools=True)
         rendered = _renders(tokenizer, [USER, message, result], tools=True)
         if rendered.count(NAME) > without.count(NAME) and _well_written(rendered, without):
-            return style
+            two = {**message, "tool_calls": message["tool_calls"] * 2}
+            return replace(style, single_calls=not _renders(tokenizer, [USER, two, result, result], tools=True))
     return None
 
 

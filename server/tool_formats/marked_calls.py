@@ -14,8 +14,14 @@ from .json_text import JsonText
 from .scan import Scan, Steps, held
 
 MAX_HEAD = 300  # characters between a mark and the arguments; longer ones are no call
+NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
-HARMLESS = ("type", "id", "index")  # other keys that a call may have; with any further one an object is no call
+HARMLESS = (
+    "type",
+    "id",
+    "index",
+    "tool_call_id",
+)  # other keys that a call may have; with any further one an object is no call
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,13 @@ def marked_calls(scan: Scan, names: Collection[str], form: CallForm) -> Steps[No
 
 def call_list(scan: Scan, names: Collection[str]) -> Steps[None]:
     """``[call, call, …]``; what is no call is text from there on."""
-    more = yield from scan.literal("[")
+    if (yield from scan.literal("[")):
+        yield from calls_in_brackets(scan, names)
+
+
+def calls_in_brackets(scan: Scan, names: Collection[str]) -> Steps[None]:
+    """The same behind the opening bracket."""
+    more = True
     while more:
         yield from scan.spaces()
         if not (yield from call_object(scan, names, "")):
@@ -163,7 +175,7 @@ class _Call:
         return True
 
     def _takes(self, key: str, text: str) -> bool:
-        if key == "name" and not self.announced:
+        if key in NAMES and not self.announced:
             name = json.loads(text) if text.startswith('"') else ""
             self._name = name if name in self._names else ""
             return bool(self._name)

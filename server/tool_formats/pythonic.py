@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from .marked_calls import calls_in_brackets
 from .scan import Scan, Steps
 
 MAX_NAME = 100
@@ -34,6 +35,10 @@ def _list(scan: Scan, names: Collection[str], closes: tuple[str, ...]) -> Steps[
     yield from scan.spaces()
     if not (yield from scan.literal("[")):
         return
+    if (yield from scan.spaces()) == "{":  # some were trained on JSON too
+        yield from calls_in_brackets(scan, names)
+        yield from _behind(scan, closes)
+        return
     head, parenthesis = yield from scan.upto(("(",), MAX_NAME)
     if not parenthesis or head.strip() not in names:
         return
@@ -46,6 +51,13 @@ def _list(scan: Scan, names: Collection[str], closes: tuple[str, ...]) -> Steps[
         scan.sink.call(name)
         scan.sink.arguments(arguments)
         scan.sink.close_call()
+    yield from _behind(scan, closes)
+
+
+def _behind(scan: Scan, closes: tuple[str, ...]) -> Steps[None]:
+    """The closing mark and white space around it, if calls were read."""
+    if not scan.accepted:
+        return
     yield from scan.spaces()
     for close in closes:
         yield from scan.literal(close)

@@ -47,7 +47,11 @@ KIMI = CallForm(
     head=re.compile(r"\s*(?:functions\.)?([A-Za-z0-9_-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"),
 )
 JAMBA = CallForm(opens=("<tool_calls>",), closes=("</tool_calls>",))
-GRANITE = CallForm(opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>",))
+GRANITE = CallForm(opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>", "<|/tool_call|>"))
+NEMOTRON = CallForm(opens=("<TOOLCALL>",), closes=("</TOOLCALL>",))
+COHERE = CallForm(opens=("<|START_ACTION|>",), closes=("<|END_ACTION|>",))
+INTERNLM = CallForm(opens=("<|plugin|>",), skips=("<|action_start|>",), closes=("<|action_end|>",))
+LONGCAT = CallForm(opens=("<longcat_tool_call>",), closes=("</longcat_tool_call>",))
 PHI4 = CallForm(opens=("functools",))
 QWEN3_CODER = XmlForm(
     opens="<function=",
@@ -58,6 +62,16 @@ QWEN3_CODER = XmlForm(
     ends="</function>",
     skips=("<tool_call>",),
     closes=("</tool_call>",),
+)
+SEED_OSS = XmlForm(
+    opens="<function=",
+    name_closes=">",
+    key="<parameter=",
+    key_closes=">",
+    value_closes="</parameter>",
+    ends="</function>",
+    skips=("<seed:tool_call>",),
+    closes=("</seed:tool_call>",),
 )
 GLM = XmlForm(
     opens="<tool_call>",
@@ -101,6 +115,7 @@ def _pythonic(signs: tuple[str, ...], marks: tuple[tuple[str, ...], tuple[str, .
 
 # In the order of detection: those whose signs contain another's come first.
 FORMATS: dict[str, ToolFormat] = {
+    "seed_oss": _xml(("<seed:tool_call>",), SEED_OSS),
     "qwen3_coder": _xml(("<function=",), QWEN3_CODER),
     "glm": _xml(("<arg_key>",), GLM),
     "minimax": _xml(("<minimax:tool_call>",), MINIMAX),
@@ -110,6 +125,10 @@ FORMATS: dict[str, ToolFormat] = {
     "lfm2": _pythonic(("<|tool_call_start|>",), LFM2, bare=False),
     "llama4": _pythonic(("<|python_start|>",), LLAMA4, bare=True),
     "granite": _marked(("<|tool_call|>",), GRANITE),
+    "nemotron": _marked(("<TOOLCALL>",), NEMOTRON),
+    "cohere": _marked(("<|START_ACTION|>",), COHERE),
+    "internlm": _marked(("<|plugin|>",), INTERNLM),
+    "longcat": _marked(("<longcat_tool_call>",), LONGCAT),
     "hermes": _marked(("<tool_call>",), HERMES),
     "jamba": _marked(("<tool_calls>",), JAMBA),
     "phi4": _marked(("functools",), PHI4),

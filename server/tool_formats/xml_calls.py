@@ -71,15 +71,16 @@ def _arguments(scan: Scan, schema: Mapping[str, Any], form: XmlForm, stop: str) 
             yield from scan.literal(form.value_opens)
         scan.sink.arguments(f"{separator}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         separator = ", "
-        if not (yield from _value(scan, form, as_text=_is_text(schema, key.strip()))):
+        if not (yield from _value(scan, form, _types(schema, key.strip()))):
             return False
         stop = yield from _to_next(scan, form)
     scan.sink.arguments("}")
     return stop == form.ends
 
 
-def _value(scan: Scan, form: XmlForm, *, as_text: bool) -> Steps[bool]:
+def _value(scan: Scan, form: XmlForm, types: set[str]) -> Steps[bool]:
     """A value as JSON: a text as it comes, anything else when it is complete. False when the answer ends in it."""
+    as_text = types == {"string"}
     yield from scan.literal("\n")
     if as_text:
         scan.sink.arguments('"')
@@ -97,7 +98,7 @@ def _value(scan: Scan, form: XmlForm, *, as_text: bool) -> Steps[bool]:
             scan.sink.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
         else:
             parts.append(text)
-    scan.sink.arguments('"' if as_text else _as_json("".join(parts)))
+    scan.sink.arguments('"' if as_text else _as_json("".join(parts), types))
     return True
 
 
@@ -118,15 +119,24 @@ def _closing(scan: Scan, form: XmlForm) -> Steps[None]:
             return
 
 
-def _is_text(schema: Mapping[str, Any], key: str) -> bool:
+def _types(schema: Mapping[str, Any], key: str) -> set[str]:
+    """The JSON types that an argument may have, as far as its schema says so in a plain way; empty for any."""
     properties = schema.get("properties")
     described = properties.get(key) if isinstance(properties, dict) else None
-    return isinstance(described, dict) and described.get("type") == "string"
+    if not isinstance(described, dict):
+        return set()
+    options = described.get("anyOf") or described.get("oneOf")
+    described = [option for option in options if isinstance(option, dict)] if isinstance(options, list) else [described]
+    named = [option.get("type") for option in described]
+    types = {entry for name in named for entry in (name if isinstance(name, list) else [name])}
+    return set() if None in types else {str(entry) for entry in types}
 
 
-def _as_json(text: str) -> str:
+def _as_json(text: str, types: set[str]) -> str:
     """The value if it is JSON (or one of Python's words for it), else the text as a string."""
     value = PYTHON_WORDS.get(text.strip(), text.strip())
+    if types == {"string", "null"} and value != "null":
+        return json.dumps(text, ensure_ascii=False)
     try:
         json.loads(value, parse_constant=_no_constant)
     except (ValueError, RecursionError):

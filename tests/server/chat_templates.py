@@ -36,6 +36,13 @@ MISTRAL = (
     "{% for call in m.tool_calls %}{% if call.id | length != 9 %}{{ raise_exception('ids have length 9') }}{% endif %}"
     "{{ call.function | tojson }}{% endfor %}]{% else %}{{ m.content }}{% endif %}{% endfor %}"
 )
+LLAMA = (
+    "{% for tool in tools or [] %}{{ tool | tojson(indent=4) }}{% endfor %}"
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}"
+    "{% if m.tool_calls | length > 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+    '{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}'
+    "{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}"
+)
 # Writes arguments as Python does when they are an object, and once more as JSON when they are a text.
 UNUSABLE = (
     TOOLS + "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls %}{{ call.function.name }}"

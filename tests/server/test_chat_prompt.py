@@ -14,7 +14,7 @@ from ebbtide.server.dialect import CallStyle, ChatDialect, learn_dialect
 from ebbtide.server.tool_fields import tool_use
 from ebbtide.tokenizer import ChatPrompt
 
-from .chat_templates import DEEPSEEK, HERMES, MISTRAL, PLAIN, tokenizer_with
+from .chat_templates import DEEPSEEK, HERMES, LLAMA, MISTRAL, PLAIN, tokenizer_with
 
 CALL_ID = "call_0123456789abcdef01234567"
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -66,6 +66,29 @@ def test_a_style_wants_texts_no_content_and_short_ids() -> None:
     assert prompt(history(content="Look:"), style).messages[1]["content"] == "Look:"
 
 
+def test_calls_made_together_are_told_one_by_one_where_only_one_is_allowed() -> None:
+    messages = [
+        ASKED,
+        {"role": "assistant", "content": "Both:", "tool_calls": [call("{}", "a"), call("{}", "b")]},
+        {"role": "tool", "tool_call_id": "b", "content": "second"},
+        {"role": "tool", "tool_call_id": "a", "content": "first"},
+        {"role": "tool", "tool_call_id": "c", "content": "stray"},
+        {"role": "assistant", "content": "ok", "tool_calls": [call("{}", "d")]},
+    ]
+    told = prompt(messages, CallStyle(single_calls=True)).messages
+    shown = [(m["role"], m["content"], [c["id"] for c in m.get("tool_calls", ())]) for m in told]
+    assert shown == [
+        ("user", "hi", []),
+        ("assistant", "Both:", ["a"]),
+        ("tool", "first", []),
+        ("assistant", "", ["b"]),
+        ("tool", "second", []),
+        ("tool", "stray", []),
+        ("assistant", "ok", ["d"]),
+    ]
+    assert len(prompt(messages, CallStyle()).messages) == len(messages)
+
+
 def test_a_template_with_tools_is_given_them() -> None:
     shown = prompt([ASKED], CallStyle(), tools=[TOOL])
     assert shown.tools is not None
@@ -96,7 +119,7 @@ def test_no_effort_turns_thinking_off_unless_the_request_says_otherwise() -> Non
     assert prompt([ASKED], reasoning_effort="low").template_kwargs == {"reasoning_effort": "low"}
 
 
-@pytest.mark.parametrize("template", [PLAIN, HERMES, DEEPSEEK, MISTRAL])
+@pytest.mark.parametrize("template", [PLAIN, HERMES, DEEPSEEK, MISTRAL, LLAMA])
 def test_every_kind_of_template_writes_a_conversation_with_calls(template: str) -> None:
     tokenizer = tokenizer_with(template)
     body = msgspec.convert({"messages": history(), "tools": [TOOL]}, ChatBody)

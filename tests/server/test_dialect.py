@@ -10,7 +10,7 @@ from ebbtide.server.reasoning import REASONING
 from ebbtide.server.tool_formats.table import FORMATS
 from ebbtide.tokenizer import SimTokenizer
 
-from .chat_templates import DEEPSEEK, HERMES, MISTRAL, NO_SYSTEM, PLAIN, UNUSABLE, tokenizer_with
+from .chat_templates import DEEPSEEK, HERMES, LLAMA, MISTRAL, NO_SYSTEM, PLAIN, UNUSABLE, tokenizer_with
 
 
 def test_a_plain_template_gets_tools_in_words() -> None:
@@ -37,6 +37,9 @@ def test_the_style_of_earlier_calls_is_found_by_trying() -> None:
     deepseek = learn_dialect(tokenizer_with(DEEPSEEK))
     assert deepseek.tool_format is FORMATS["deepseek"]
     assert deepseek.calls == CallStyle(arguments_as_text=True, content_is_none=True)
+    llama = learn_dialect(tokenizer_with(LLAMA))
+    assert llama.tool_format is FORMATS["llama3"]
+    assert llama.calls == CallStyle(single_calls=True)
     mistral = learn_dialect(tokenizer_with(MISTRAL))
     assert mistral.tool_format is FORMATS["mistral"]
     assert mistral.calls == CallStyle(short_ids=True)

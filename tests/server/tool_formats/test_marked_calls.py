@@ -28,6 +28,17 @@ GOOD: dict[str, tuple[str, list[tuple[str, str]]]] = {
     ),
     "jamba": (f'<tool_calls>[\n  {{"name": "weather", "arguments": {ARGUMENTS}}}\n]</tool_calls>', ONE),
     "granite": (f'<|tool_call|>[{{"arguments": {ARGUMENTS}, "name": "weather"}}]', ONE),
+    "nemotron": (f'<TOOLCALL>[{{"name": "weather", "arguments": {ARGUMENTS}}}]</TOOLCALL>', ONE),
+    "cohere": (
+        f'<|START_ACTION|>[\n {{"tool_call_id": "0", "tool_name": "weather", "parameters": {ARGUMENTS}}}\n]'
+        "<|END_ACTION|>",
+        ONE,
+    ),
+    "internlm": (
+        f'<|action_start|><|plugin|>\n{{"name": "weather", "parameters": {ARGUMENTS}}}<|action_end|>\n',
+        ONE,
+    ),
+    "longcat": (f'<longcat_tool_call>{{"name": "weather", "arguments": {ARGUMENTS}}}</longcat_tool_call>', ONE),
     "phi4": (f'functools[{{"name": "weather", "arguments": {ARGUMENTS}}}]', ONE),
 }
 
@@ -53,6 +64,11 @@ def test_mistral_takes_a_name_in_front_of_the_arguments() -> None:
     text = '[TOOL_CALLS]weather[ARGS]{"city": "x"}[TOOL_CALLS]clock{}[TOOL_CALLS]clock[CALL_ID]abc123[ARGS]{}'
     calls = [("weather", '{"city": "x"}'), ("clock", "{}"), ("clock", "{}")]
     assert in_every_split("mistral", text) == Read("", calls, "tool_calls")
+
+
+def test_a_closing_mark_of_either_kind_belongs_to_a_call() -> None:
+    text = '<|tool_call|>{"name": "clock", "arguments": {}}<|/tool_call|>'
+    assert in_every_split("granite", text) == Read("", [("clock", "{}")], "tool_calls")
 
 
 def test_a_python_tag_begins_a_call_of_llama() -> None:

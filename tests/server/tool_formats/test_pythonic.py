@@ -25,6 +25,11 @@ def test_a_list_between_marks_is_read_anywhere() -> None:
     assert in_every_split("llama4", "<|python_start|>[clock()]<|python_end|>").calls == [("clock", "{}")]
 
 
+def test_a_list_may_be_json_instead() -> None:
+    text = 'sure <|tool_call_start|>[ {"name": "clock", "arguments": {"a": 1}} ]<|tool_call_end|> done'
+    assert in_every_split("lfm2", text) == Read("sure done", [("clock", '{"a": 1}')], "tool_calls")
+
+
 @pytest.mark.parametrize(
     "text",
     [

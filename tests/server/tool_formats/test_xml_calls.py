@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from ..reading_tool import Read, in_every_split, read
+from ebbtide.server.reading import ReadingPlan
+from ebbtide.server.tool_formats.table import FORMATS
+
+from ..reading_tool import Read, in_every_split, read, read_plan
 
 QWEN = (
     "<tool_call>\n<function=weather>\n<parameter=city>\n{city}\n</parameter>\n<parameter=days>\n{days}\n</parameter>\n"
@@ -20,7 +24,12 @@ MINIMAX = (
     '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">{city}</parameter>\n'
     '<parameter name="days">{days}</parameter>\n</invoke>\n</minimax:tool_call>'
 )
-FORMS = {"qwen3_coder": QWEN, "glm": GLM, "minimax": MINIMAX}
+FORMS = {
+    "qwen3_coder": QWEN,
+    "seed_oss": QWEN.replace("tool_call>", "seed:tool_call>"),
+    "glm": GLM,
+    "minimax": MINIMAX,
+}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -32,7 +41,8 @@ def test_a_text_argument_is_the_text_itself(name: str, city: str) -> None:
     values = json.loads(arguments)
     assert (function, values["days"]) == ("weather", 3)
     # One line break at either end belongs to the marks.
-    assert values["city"] == city if name == "qwen3_coder" else values["city"] in (city, city[1:-1])
+    own_lines = name in ("qwen3_coder", "seed_oss")
+    assert values["city"] == city if own_lines else values["city"] in (city, city[1:-1])
 
 
 @pytest.mark.parametrize(
@@ -50,6 +60,19 @@ def test_a_text_argument_is_the_text_itself(name: str, city: str) -> None:
 def test_any_other_argument_is_json_if_it_can_be(written: str, value: object) -> None:
     [(_, arguments)] = read("qwen3_coder", [QWEN.format(city="x", days=written)]).calls
     assert json.loads(arguments)["days"] == value
+
+
+@pytest.mark.parametrize(
+    "types", [{"anyOf": [{"type": "string"}, {"type": "null"}]}, {"oneOf": [{"type": ["string", "null"]}]}]
+)
+def test_a_text_that_may_be_absent_is_a_text_or_null(types: dict[str, Any]) -> None:
+    def read_city(written: str) -> object:
+        schemas = {"weather": {"type": "object", "properties": {"city": types}}}
+        plan = ReadingPlan(read_calls=lambda scan: FORMATS["qwen3_coder"].read(scan, schemas))
+        [(_, arguments)] = read_plan(plan, list(QWEN.format(city=written, days=1))).calls
+        return json.loads(arguments)["city"]
+
+    assert [read_city(written) for written in ("5", "None", "null", "Rome")] == ["5", None, None, "Rome"]
 
 
 def test_calls_without_arguments() -> None:
