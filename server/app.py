@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastapi import Depends, FastAPI
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
@@ -65,7 +66,7 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/v1/sessions/{session_id}", sessions.one),
         Route("DELETE", "/v1/sessions/{session_id}", sessions.close),
         Route("POST", "/open_session", sessions.open_as_sglang, OpenSession),
-        Route("POST", "/close_session", sessions.close_as_sglang, CloseSession),
+        Route("POST", "/close_session", sessions.close_as_sglang, CloseSession, media=""),
         Route("POST", "/abort_request", AbortRoute(state).abort, AbortBody),
         Route("POST", "/flush_cache", control.flush, is_admin=True, query=FLUSH_QUERY, media=TEXT),
         Route("GET", "/flush_cache", control.flush, is_admin=True, query=FLUSH_QUERY, media=TEXT),
@@ -102,6 +103,7 @@ def create_app(state: AppState) -> ASGIApp:
             route.endpoint,
             methods=[route.method],
             response_model=None,
+            response_class=Response,
             dependencies=[Depends(require_control)] if route.is_admin else [],
             **operation(route),
         )

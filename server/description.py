@@ -91,7 +91,7 @@ def _body(route: Route) -> dict[str, Any]:
 
 
 def _good(route: Route) -> dict[str, Any]:
-    content: dict[str, Any] = {route.media: {}}
+    content: dict[str, Any] = {route.media: {}} if route.media else {}
     if route.body is not None and "stream" in route.body.__struct_fields__:  # type: ignore[attr-defined]
         content[EVENTS] = {}
     return {"description": "The answer.", "content": content}

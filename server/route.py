@@ -16,7 +16,8 @@ TEXT = "text/plain"
 @dataclass(frozen=True, slots=True)
 class Route:
     """body: the type of the request's JSON; optional: it may be left out. is_admin: steers the server. query: what each
-    parameter means. media: the content type of a good answer; where a body can ask for a stream, that is another.
+    parameter means. media: the content type of a good answer, "" for none; where a body can ask for a stream, that is
+    another.
     """
 
     method: str

@@ -192,3 +192,9 @@ def test_a_refusal_never_lands_in_an_earlier_request_s_answer(serve: Serve, engi
         assert engine.heard.wait(20)
         opened.sendall(b"no http at all\r\n\r\n")
         assert rest(opened) == b""
+
+
+def test_idle_connections_outlive_the_pools_of_clients() -> None:
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    assert http_server(app, None).config.timeout_keep_alive >= 75
