@@ -19,6 +19,8 @@ from .vocabulary import Vocabulary
 MAX_MESSAGE = 300
 OPTIONS = '%llguidance {"no_forcing": true}\n'  # a text that must come is left to the model to split into tokens
 CONVERTED = "%llguidance {}\n"  # what the converter from GBNF puts first
+# What a client's grammar cannot have: options, and the notations that are checked where they are fields of their own.
+DIRECTIVES = ("%llguidance", "%json", "%regex", "%lark")
 GAP = "GAP: /\\s{0,2}/\n"  # white space that models write around marks
 
 
@@ -42,8 +44,9 @@ def lark_of_regex(regex: str) -> str:
 
 def lark_of_ebnf(text: str) -> str:
     """A grammar in Lark from one in Lark or in GBNF. Raises GrammarError for what is neither."""
-    if "%llguidance" in text:
-        raise GrammarError("A grammar cannot set options (%llguidance).")
+    for word in DIRECTIVES:
+        if word in text:
+            raise GrammarError(f"{word} is not supported in a grammar.")
     try:
         lark: str = any_to_lark(text).removeprefix(CONVERTED)
     except RecursionError as error:

@@ -7,11 +7,16 @@ about values that it would pass over in silence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from math import lcm
 from typing import Any
 
 from ebbtide.errors import Rejected
 
 MAX_DEPTH = 64
+# States that an automaton for "multiple of" may have. The compiler builds it at once and without a bound of its own:
+# 50,000 take half a second, and 12345.678 would take minutes and the machine's memory.
+MAX_MULTIPLE = 20_000
 OPTIONS = "x-guidance"  # would switch the compiler's checks off
 
 
@@ -96,6 +101,7 @@ def check_schema(schema: Any, param: str) -> None:
     if not _schema(schema):
         raise Rejected(f"'{param}' must be a JSON schema: an object, true or false.", param=param)
     _check_depth(schema, param)
+    multiple = 1
     for keyword, value in _keywords(schema):
         if keyword == OPTIONS:
             raise Rejected(f"'{OPTIONS}' in '{param}' is not supported.", param=param)
@@ -103,6 +109,16 @@ def check_schema(schema: Any, param: str) -> None:
             raise Rejected(
                 f"'{param}' is no valid JSON schema: '{keyword}' has a value that it cannot have.", param=param
             )
+        if keyword == "multipleOf":
+            multiple = lcm(multiple, _odd_part(value))  # alternatives may be merged, and their automata with them
+    if multiple > MAX_MULTIPLE:
+        raise Rejected(f"'{param}' has a 'multipleOf' of too many digits.", param=param)
+
+
+def _odd_part(value: float) -> int:
+    """The digits of a number without the zeros around them: a multiple of 1,200 is one of 12 with two zeros."""
+    digits = "".join(map(str, Decimal(repr(value)).as_tuple().digits))
+    return int(digits.strip("0"))
 
 
 def _check_depth(schema: Any, param: str) -> None:

@@ -67,5 +67,25 @@ def test_no_schema_switches_the_compilers_checks_off() -> None:
             check_schema(schema, "s")
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"multipleOf": 12345.678},
+        {"multipleOf": 0.3333333333333333},
+        {"multipleOf": 1000003},
+        {"multipleOf": 10**400 + 1},
+        {"allOf": [{"multipleOf": 9973}, {"items": {"multipleOf": 9967}}]},
+    ],
+)
+def test_a_multiple_that_would_take_minutes_to_compile_is_refused(schema: Any) -> None:
+    with pytest.raises(Rejected, match="'multipleOf' of too many digits"):
+        check_schema(schema, "s")
+
+
+@pytest.mark.parametrize("value", [1, 0.01, 1e-9, 0.25, 12, 365, 5000, 10**9, 86400, 2.5])
+def test_multiples_that_people_use_are_taken(value: float) -> None:
+    check_schema({"anyOf": [{"multipleOf": value}, {"multipleOf": 0.1}, {"multipleOf": 2}]}, "s")
+
+
 def test_unknown_keywords_are_annotations() -> None:
     check_schema({"nullable": 5, "x-order": []}, "s")
