@@ -1,0 +1,65 @@
+"""On SmolLM2 in float32 a chat on a session is the chat that the template writes, however its turns ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from transformers import AutoTokenizer
+
+from ebbtide.model_files import smollm2_path
+from ebbtide.tokenizer import ChatPrompt, FastTokenizer
+
+PAGE = 16
+QUESTIONS: list[tuple[str, dict[str, Any], str]] = [  # question, what ends its answer, and how it then ended
+    ("Why does the sea have tides?", {"max_tokens": 20}, "length"),
+    ("What is the capital of France?", {"stop": "."}, "stop string"),
+    ("Say hello.", {"max_tokens": 200}, "end of turn"),
+    ("What is the capital of Italy?", {"max_tokens": 7}, "length"),
+    ("Name three colours.", {"stop": [",", "\n"], "include_stop_str_in_output": True}, "stop string"),
+    ("Thank you!", {"max_tokens": 200}, "end of turn"),
+]
+
+
+@pytest.mark.skipif(not smollm2_path().is_file(), reason="the packaged model is not pulled")
+def test_every_turn_goes_on_with_the_conversation_as_the_template_writes_it(start_daemon: Any) -> None:
+    flags = ("--dtype", "float32", "--max-total-tokens", "4096", "--memory-check", "strict")
+    daemon = start_daemon("--enable-streaming-session", *flags, model="smollm2")
+    path = smollm2_path()
+    tokenizer = FastTokenizer(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
+    messages: list[dict[str, str]] = []
+    total = 0
+    with httpx.Client(base_url=daemon.url, timeout=300) as http:
+        assert http.post("/v1/sessions", json={"session_id": "s"}).status_code == 200
+
+        def ask(new: list[dict[str, str]], **fields: Any) -> dict[str, Any]:
+            body = {"messages": new, "temperature": 0, "return_token_ids": True, **fields}
+            reply = http.post("/v1/chat/completions", json=body)
+            assert reply.status_code == 200, reply.text
+            answer: dict[str, Any] = reply.json()
+            return answer
+
+        for question, limit, end in QUESTIONS:
+            new = {"role": "user", "content": question}
+            messages.append(new)
+            turn, whole = ask([new], session_id="s", **limit), ask(messages, **limit)
+            choice, usage = turn["choices"][0], turn["usage"]
+            assert how_it_ended(choice) == end
+            assert usage["prompt_tokens"] == len(tokenizer.encode_chat(ChatPrompt(messages)))
+            assert usage["prompt_tokens_details"]["cached_tokens"] >= total - PAGE
+            assert choice["token_ids"] == whole["choices"][0]["token_ids"]
+            assert choice["message"]["content"] == whole["choices"][0]["message"]["content"]
+            messages.append({"role": "assistant", "content": choice["message"]["content"]})
+            total = http.get("/v1/sessions/s").json()["num_tokens"]
+            closed = tokenizer.encode_chat(ChatPrompt(messages, add_generation_prompt=False))
+            open_tokens = closed[: len(closed) - 2 + (end == "end of turn")]  # <|im_end|> and a line break close it
+            assert total == len(open_tokens)
+
+
+def how_it_ended(choice: dict[str, Any]) -> str:
+    """The finish reason, with stop strings apart from the model's own end."""
+    if choice["finish_reason"] == "stop":
+        return "end of turn" if choice["stop_reason"] is None else "stop string"
+    reason: str = choice["finish_reason"]
+    return reason
