@@ -121,7 +121,7 @@ class _Choice:
         more: dict[str, Any] = {}
         if self._wishes.prompt_logprobs is not None:
             more["prompt_logprobs"] = prompt_logprobs(self._prompt.scores, self._wishes.prompt_logprobs)
-        if self._wishes.token_ids:
+        if self._wishes.prompt_ids:
             more["prompt_token_ids"] = self._prompt.tokens
         return more
 

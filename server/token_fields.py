@@ -32,12 +32,16 @@ class TokenFields(SessionFields, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenWishes:
-    """logprobs, prompt_logprobs: how many alternatives each, None when not wanted. echo: the prompt comes back too."""
+    """logprobs, prompt_logprobs: how many alternatives each, None when not wanted. echo: the prompt comes back too.
+
+    token_ids: those of the answer. prompt_ids: those of the prompt, which nobody but the scheduler knows in a session.
+    """
 
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
     token_ids: bool = False
+    prompt_ids: bool = False
     as_ids: bool = False
 
     @property
@@ -56,18 +60,20 @@ def token_wishes(
     fields: TokenFields, limit: tuple[str, int | None], *, logprobs: int | None, echo: bool = False
 ) -> TokenWishes:
     """limit: the field that limits the answer, and its value. Raises Rejected for wishes that do not go together."""
+    has_session = fields.session_id is not None or fields.session_params is not None
     wishes = TokenWishes(
         logprobs=logprobs,
         prompt_logprobs=fields.prompt_logprobs,
         echo=echo,
         token_ids=bool(fields.return_token_ids),
+        prompt_ids=bool(fields.return_token_ids) and not has_session,
         as_ids=bool(fields.return_tokens_as_token_ids),
     )
     looks_back = "echo" if echo else "prompt_logprobs" if fields.prompt_logprobs is not None else None
     name, max_tokens = limit
     if max_tokens == 0 and looks_back is None:
         raise Rejected(f"'{name}' is 0: that is only for a look at the prompt, with {LOOKS}.", param=name)
-    if looks_back is not None and (fields.session_id is not None or fields.session_params is not None):
+    if looks_back is not None and has_session:
         raise Rejected(f"'{looks_back}' cannot be combined with a session.", param=looks_back)
     return wishes
 
@@ -89,7 +95,7 @@ class ChatTokens:
 
     def of_prompt(self) -> dict[str, Any]:
         """What is known of the prompt before anything is computed."""
-        return {"prompt_token_ids": self._prompt} if self._wishes.token_ids else {}
+        return {"prompt_token_ids": self._prompt} if self._wishes.prompt_ids else {}
 
     def scores(self, delta: Delta) -> dict[str, Any]:
         """What the first delta of the first choice brings of the prompt."""

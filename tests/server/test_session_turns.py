@@ -107,3 +107,22 @@ async def test_a_refused_turn_is_a_plain_error_also_of_a_stream(world, stream: b
     reply = await world.chat(session_id="s", stream=stream)
     assert (reply.status_code, reply.headers["x-should-retry"]) == (409, "false")
     assert reply.json()["error"]["code"] == "session_busy"
+
+
+async def test_the_ids_of_a_turns_prompt_are_not_made_up(world) -> None:
+    """The front knows only what is new of it."""
+    for reply in (
+        await world.chat(session_id="s", return_token_ids=True),
+        await world.complete(session_id="s", return_token_ids=True),
+    ):
+        body = reply.json()
+        assert "prompt_token_ids" not in {**body, **body["choices"][0]}
+        assert body["choices"][0]["token_ids"] == list(b"Hello!")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"prompt_logprobs": 1}, "prompt_logprobs"), ({"max_tokens": 0}, "max_tokens")]
+)
+async def test_a_look_at_the_prompt_is_no_turn(world, fields: dict[str, int], param: str) -> None:
+    for reply in (await world.chat(session_id="s", **fields), await world.complete(session_id="s", **fields)):
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
