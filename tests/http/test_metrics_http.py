@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ebbtide.server.metric_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, TOTAL_TEXTS
 
-from .audit import check_idle, check_scrape
+from .audit import LIMIT_S, check_idle, check_scrape, within
 from .conftest import Api
 
 FLAGS = ("--max-total-tokens", "1024", "--page-size", "16", "--sim-step-ms", "2", "--context-length", "4096")
-PRESSURE = ("--schedule-conservativeness", "0.1", "--enable-streaming-session", "--kv-offload-gb", "0.0001")
+PRESSURE = ("--schedule-conservativeness", "0.1", "--enable-streaming-session", "--max-client-priority", "9")
+PRIORITY = ("--schedule-policy", "priority")
 COMPAT = ("--metrics-compat", "vllm,sglang", "--served-model-name", 'odd "name"')
 
 # Of the contract on memory pressure; the rest of the page is checked by name only.
@@ -33,7 +35,8 @@ PROMISED = """
 # Those that this load must move; a histogram by the number of its samples.
 MOVED = """
     num_retracted_requests_total num_retracted_input_tokens_total num_retracted_output_tokens_total
-    num_resumed_requests_total num_requests_total prompt_tokens_total cached_tokens_total generation_tokens_total
+    num_recomputed_tokens_total num_resumed_requests_total num_requests_total
+    prompt_tokens_total cached_tokens_total generation_tokens_total
     evicted_tokens_total retractions_per_request_count retract_resume_seconds_count time_to_first_token_seconds_count
     inter_token_latency_seconds_count e2e_request_latency_seconds_count queue_time_seconds_count
     prefill_time_seconds_count decode_time_seconds_count inference_time_seconds_count
@@ -50,7 +53,7 @@ BUSY = (
 @pytest.fixture(scope="module")
 def pressed(start_shared_daemon: Any) -> Iterator[Api]:
     """A daemon with a pool of 64 pages and everybody's names."""
-    api = Api(start_shared_daemon(*FLAGS, *PRESSURE, *COMPAT).url)
+    api = Api(start_shared_daemon(*FLAGS, *PRESSURE, *PRIORITY, *COMPAT).url)
     yield api
     api.close()
 
@@ -95,6 +98,57 @@ def test_the_series_move_under_load_and_rest_when_idle(pressed: Api) -> None:
     assert after["http_requests_active"] == 1  # the scrape itself
 
 
+def test_what_a_session_holds_and_what_the_cache_keeps_shows(pressed: Api) -> None:
+    body = {"capacity_of_str_len": 900, "session_id": "s", "streaming": True}
+    assert pressed.http.post("/open_session", json=body).status_code == 200
+    pressed.complete("a turn of some length", max_tokens=20, ignore_eos=True, session_params={"id": "s"})
+    within(LIMIT_S, lambda: pressed.totals()["streaming_session_held_tokens"] > 0)
+    totals = pressed.totals()
+    assert totals["num_streaming_sessions"] == 1
+    assert totals["kv_session_held_tokens"] == totals["streaming_session_held_tokens"]
+    assert pressed.http.post("/close_session", json={"session_id": "s"}).status_code == 200
+    pressed.complete("stays in the cache " * 4, max_tokens=2)
+    check_idle(pressed)
+    totals = pressed.totals()
+    assert (totals["num_streaming_sessions"], totals["kv_session_held_tokens"]) == (0, 0)
+    assert totals["kv_evictable_tokens"] > 0
+
+
+def test_every_way_to_end_early_counts_under_its_reason(pressed: Api) -> None:
+    def ended(reason: str) -> float:
+        lines = pressed.http.get("/metrics").text.splitlines()
+        found = [line for line in lines if line.startswith("ebbtide:num_aborted_requests_total{") and reason in line]
+        return sum(float(line.split()[-1]) for line in found)
+
+    before = {reason: ended(f'reason="{reason}"') for reason in ("client", "aborted", "kv_cache_exhausted")}
+    long = {"prompt": "long", "max_tokens": 900, "ignore_eos": True}
+    with pytest.raises(httpx.ReadTimeout):
+        pressed.http.post("/v1/completions", json=long, timeout=0.3)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(pressed.http.post, "/v1/completions", json=long, headers={"x-request-id": "mine"})
+        within(30, lambda: pressed.http.post("/abort_request", json={"rid": "mine"}).json()["num_aborted"] == 1)
+        assert answer.result().status_code == 499
+    assert pressed.http.post("/v1/completions", json={**long, "max_tokens": 3000}).status_code == 500
+    within(LIMIT_S, lambda: all(ended(f'reason="{reason}"') == count + 1 for reason, count in before.items()))
+    check_idle(pressed)
+
+
+def test_who_gives_way_to_a_higher_priority_counts_as_preempted_and_retracted(pressed: Api) -> None:
+    before = pressed.totals()
+    with ThreadPoolExecutor(8) as pool:
+        low = [
+            pool.submit(pressed.complete, f"low {index} " * 10, max_tokens=200, ignore_eos=True) for index in range(6)
+        ]
+        within(30, lambda: pressed.totals()["token_usage"] > 0.6)
+        high = pool.submit(pressed.complete, "high " * 100, max_tokens=100, ignore_eos=True, priority=9)
+        assert high.result()["choices"][0]["finish_reason"] == "length"
+        assert {answer.result()["choices"][0]["finish_reason"] for answer in low} == {"length"}
+    check_idle(pressed)
+    after = pressed.totals()
+    preempted = after["num_preempted_requests_total"] - before["num_preempted_requests_total"]
+    assert 0 < preempted <= after["num_retracted_requests_total"] - before["num_retracted_requests_total"]
+
+
 def test_other_engines_names_read_the_same(pressed: Api) -> None:
     pressed.complete("one")
     check_idle(pressed)
@@ -118,7 +172,8 @@ def test_other_engines_names_read_the_same(pressed: Api) -> None:
         "sglang:inter_token_latency_seconds_count": "inter_token_latency_seconds_count",
     }.items():
         assert values[theirs] == values[f"ebbtide:{ours}"], theirs
-    assert values["vllm:request_success_total"] == values["ebbtide:num_requests_total"]
+    ends = values["ebbtide:num_requests_total"] + values["ebbtide:num_aborted_requests_total"]
+    assert values["vllm:request_success_total"] + values["vllm:admission_rejections_total"] == ends
 
 
 def test_an_engine_that_is_not_known_does_not_start(start_daemon: Any) -> None:

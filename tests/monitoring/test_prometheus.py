@@ -138,7 +138,7 @@ class Load:
                 if self._over.is_set():
                     return
                 if index == 0:
-                    self._rarer(http)
+                    self._rarer(http, turn)
                 prompt = f"tide {(index + turn) % 8} " * 8
                 body = {"prompt": prompt, "max_tokens": 40 + 8 * index, "ignore_eos": True, "stream": index == 1}
                 patience_s = 0.2 if index == 2 else 60.0
@@ -149,11 +149,11 @@ class Load:
                 if status == 429:
                     self._over.wait(0.3)
 
-    def _rarer(self, http: httpx.Client) -> None:
+    def _rarer(self, http: httpx.Client, turn: int) -> None:
         """What not every client does in every turn."""
         http.get("/no/such/path")
         message = {"role": "user", "content": "json"}
-        schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+        schema = {"type": "object", "properties": {f"a{turn}": {"type": "boolean"}}}  # each is compiled anew
         grammar = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
         http.post("/v1/chat/completions", json={"messages": [message], "response_format": grammar, "max_tokens": 40})
         http.post("/v1/completions", json={"prompt": "two", "n": 2, "max_tokens": 5})
