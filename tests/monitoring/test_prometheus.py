@@ -26,8 +26,8 @@ from .expressions import ALERTS, alert_queries, panel_queries
 pytestmark = pytest.mark.soak
 
 FLAGS = (
-    *("--max-total-tokens", "1024", "--page-size", "16", "--sim-step-ms", "5", "--context-length", "4096"),
-    *("--schedule-conservativeness", "0.1", "--max-queued-requests", "12", "--enable-streaming-session"),
+    *("--max-total-tokens", "1024", "--page-size", "16", "--sim-step-ms", "2", "--context-length", "4096"),
+    *("--max-queued-requests", "12", "--enable-streaming-session"),
 )
 NUM_CLIENTS = 24
 WINDOW = "30s"
