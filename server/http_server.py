@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +17,7 @@ from .wire_protocol import WireLimits, WireProtocol
 
 KEEP_ALIVE_S = 75  # longer than the pools of the usual clients keep a connection
 REPLY_S = 5  # for answers that are decided to leave
+MANY_FILES = 65_536
 OWN_FILES = 256  # that the process has open besides connections, with room to spare
 TICKS_PER_LOOK = 100  # uvicorn ticks ten times a second; a renewed certificate is seen within ten seconds
 
@@ -41,13 +41,15 @@ class HttpServer(uvicorn.Server):
 
 
 def wire_limits(config: LimitsConfig) -> WireLimits:
-    """The limits of connections; as many as this process may have files open when no number was given.
+    """The limits of connections: as many as were asked for, at most as many as this process may have files open.
 
-    Raises that number to what the system allows.
+    Raises that number, within what the system allows.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    room = max(most - OWN_FILES, 1) if most != resource.RLIM_INFINITY else sys.maxsize
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    room = max(wanted - OWN_FILES, 1)
     return WireLimits(min(config.max_connections or room, room), config.receive_timeout)
 
 
