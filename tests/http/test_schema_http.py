@@ -1,0 +1,82 @@
+"""The published schema against the server: requests that it allows and some that it does not, on every route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.generation import GenerationMode
+from schemathesis.schemas import APIOperation
+from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
+
+from ..conftest import Daemon, StartDaemon
+
+# They steer the whole server; their own tests look at them.
+CONTROL = ("/flush_cache", "/pause_generation", "/continue_generation", "/abort_request")
+FLAGS = (
+    "--context-length",
+    "128",
+    "--max-total-tokens",
+    "4096",
+    "--log-level",
+    "warning",
+    "--enable-streaming-session",
+)
+
+
+@pytest.fixture(scope="module")
+def target(start_shared_daemon: StartDaemon) -> Daemon:
+    return start_shared_daemon(*FLAGS)
+
+
+def operations(daemon: Daemon, mode: GenerationMode) -> Iterator[APIOperation]:
+    """Every operation of the published schema that steers nobody else's requests; where a request can be wrong at all,
+    if it is to be wrong."""
+    schema = schemathesis.openapi.from_url(daemon.url + "/openapi.json")
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        if operation.path not in CONTROL and (mode is GenerationMode.POSITIVE or operation.body):
+            yield operation
+
+
+def attack(operation: APIOperation, mode: GenerationMode, max_examples: int) -> None:
+    """Requests to one operation; each answer must be one that the schema announces."""
+
+    @settings(
+        max_examples=max_examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def run(case: schemathesis.Case) -> None:
+        response = case.call(timeout=60)
+        assert response.status_code < 500, response.text[:500]
+        if response.status_code >= 400:
+            error = response.json()["error"]
+            assert error["message"]
+            assert error["type"]
+        case.validate_response(response, checks=[status_code_conformance, content_type_conformance])
+
+    run()
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])
+def test_every_route_answers_as_the_schema_says(target: Daemon, mode: GenerationMode) -> None:
+    seen = 0
+    for operation in operations(target, mode):
+        attack(operation, mode, max_examples=6)
+        seen += 1
+    assert seen > 10
+    assert "Traceback" not in target.log
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])
+def test_every_route_answers_as_the_schema_says_for_long(target: Daemon, mode: GenerationMode) -> None:
+    for operation in operations(target, mode):
+        attack(operation, mode, max_examples=400)
+    assert "Traceback" not in target.log
