@@ -60,6 +60,7 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/v1/models/{model_id:path}", models.one),
         Route("GET", "/health", health.health),
         Route("GET", "/ready", health.ready),
+        Route("GET", "/health_generate", health.ready),
         Route("GET", "/metrics", state.metrics.route, media=TEXT),
         Route("POST", "/v1/sessions", sessions.create, NewSession),
         Route("GET", "/v1/sessions", sessions.every),

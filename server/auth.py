@@ -15,7 +15,8 @@ from ebbtide.errors import Rejected
 from .error_replies import error_reply
 
 CALLER = "ebbtide.caller"  # the key in the ASGI scope
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})  # probes have no key; everything else needs one
+# Probes have no key; everything else needs one.
+OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 

@@ -39,8 +39,8 @@ def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
         headers["x-should-retry"] = str(error.should_retry).lower()
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if error.status == 413:
-        headers["Connection"] = "close"  # the rest of the body is not read
+    if error.status == 413 or error.code == "draining":
+        headers["Connection"] = "close"  # the rest of the body is not read; nobody should stay with a server that ends
     return JSONResponse(_form(scope)(error), status_code=error.status, headers=headers)
 
 

@@ -26,6 +26,9 @@ class HealthRoutes:
         return JSONResponse({})
 
     async def ready(self, _: Request) -> Response:
-        """GET /ready: 200 when a new request would be taken."""
+        """GET /ready, and /health_generate as SGLang calls it: 200 when a new request would be taken.
+
+        Nothing is generated for it: that fails a server that is only busy with long prompts.
+        """
         self.liveness.require_ready()
         return JSONResponse({})

@@ -66,6 +66,6 @@ def test_without_a_key_there_are_only_the_probes(tenants: dict[str, Tenant]) -> 
         for method in item
         if nobody.request(method, path.replace("{", "x").replace("}", "x")).status_code != 401
     ]
-    assert sorted(opened) == ["/health", "/metrics", "/ready"]
+    assert sorted(opened) == ["/health", "/health_generate", "/metrics", "/ready"]
     for path in ("/docs", "/redoc", "/openapi.json", "/nothing"):
         assert nobody.get(path).status_code == 401

@@ -60,7 +60,7 @@ def test_the_settings_have_no_secret_and_nothing_of_the_access() -> None:
     assert shown["scheduler"]["schedule_policy"] == "fcfs"
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models", "/version"])
+@pytest.mark.parametrize("path", ["/health", "/health_generate", "/ready", "/metrics", "/v1/models", "/version"])
 async def test_head_is_get_without_a_body(served, path: str) -> None:
     import httpx
 

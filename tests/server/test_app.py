@@ -147,6 +147,7 @@ async def test_draining_refuses_new_work_and_readiness_but_not_liveness(world) -
     for reply in (await world.chat(), await world.complete(), await world.client.get("/ready")):
         assert reply.status_code == 503
         assert reply.json()["error"]["code"] == "draining"
+        assert reply.headers["connection"] == "close"
         assert "retry-after" in reply.headers
     assert (await world.client.get("/health")).status_code == 200
 

@@ -103,6 +103,21 @@ async def test_options_needs_no_key(world) -> None:
 STEERS = {"/flush_cache", "/pause_generation", "/continue_generation"}
 
 
+USES = {
+    *("/v1/chat/completions", "/v1/completions", "/generate", "/v1/responses", "/v1/responses/{response_id}"),
+    *("/v1/responses/{response_id}/cancel", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings"),
+    *("/v1/models", "/v1/models/{model_id:path}", "/v1/sessions", "/v1/sessions/{session_id}"),
+    *("/open_session", "/close_session", "/abort_request", "/pressure", "/v1/loads", "/version"),
+    *("/server_info", "/get_server_info", "/model_info", "/get_model_info"),
+    *("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"),
+}
+
+
+async def test_every_route_is_for_probes_for_any_key_or_for_the_admin(world) -> None:
+    unclassified = {route.path for route in routes(world.state)} - OPEN_PATHS - STEERS - USES
+    assert not unclassified, "say here who may use it"
+
+
 async def test_routes_that_steer_the_server_need_the_admin_key(world) -> None:
     table = routes(world.state)
     assert {route.path for route in table if route.is_admin} == STEERS

@@ -104,4 +104,4 @@ async def test_keys_are_described_where_they_are_needed(world, engine, config, s
     state.prompts.close()
     assert guarded["security"] == [{"bearer": []}, {"x-api-key": []}]
     opened = [path for _, path, operation in operations(guarded) if operation.get("security") == []]
-    assert sorted(opened) == ["/health", "/metrics", "/ready"]
+    assert sorted(opened) == ["/health", "/health_generate", "/metrics", "/ready"]
