@@ -41,11 +41,11 @@ class FragmentSink:
     """Takes what a parser finds and gives out fragments.
 
     White space (and ``blank`` marks) around a call belong to the format, so they wait until it is clear that plain
-    text goes with them. max_calls: further calls are left out; None is no limit.
+    text goes with them. max_calls: further calls are left out; None is no limit. kind: what was found last, or begins.
     """
 
-    def __init__(self, max_calls: int | None = None) -> None:
-        self.kind = Kind.TEXT
+    def __init__(self, max_calls: int | None = None, kind: Kind = Kind.TEXT) -> None:
+        self.kind = kind
         self.num_calls = 0
         self.call_open = False
         self._max_calls = max_calls

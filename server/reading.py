@@ -103,7 +103,7 @@ class _Reader:
 
     def __init__(self, plan: ReadingPlan) -> None:
         self._plan = plan
-        self._sink = FragmentSink(plan.max_calls)
+        self._sink = FragmentSink(plan.max_calls, Kind.REASONING if plan.opened else Kind.TEXT)
         self._scan = Scan(self._sink)
         self._steps = self._read_all()
         self._reasoning: list[str] = []

@@ -81,6 +81,11 @@ def test_a_child_that_cannot_start_says_why(start_daemon: Any) -> None:
     fails_to_start(start_daemon("--sim-script", "/no/such/script.json", ready=False), "[^\n]*/no/such/script.json")
 
 
+def test_an_unknown_parser_is_refused_before_anything_is_loaded(start_daemon: Any) -> None:
+    daemon = start_daemon("--tool-call-parser", "nothing", model="/no/such/model", ready=False)
+    fails_to_start(daemon, "--tool-call-parser nothing is not known; it is one of auto, ")
+
+
 @pytest.mark.parametrize("daemon", [("--log-level", "debug")], indirect=True)
 def test_neither_prompts_nor_answers_are_logged(daemon: Any) -> None:
     answer = ask(daemon.url, prompt="marker-7f3a\nERROR forged", max_tokens=64, ignore_eos=True)

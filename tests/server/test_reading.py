@@ -85,6 +85,8 @@ def test_a_reading_without_fragments_says_what_its_tokens_belong_to() -> None:
     kinds = [reading.kind for reading in by_character(plan(), "<think>a\n\nb</think>\nyes")]
     assert kinds[9] is Kind.REASONING, "a line break that is held back"
     assert kinds[-1] is Kind.TEXT
+    [held, *_] = by_character(plan(opened=True), "\n\nwhy")
+    assert (held.fragments, held.kind) == ([], Kind.REASONING)
 
 
 def test_reasoning_can_come_at_once() -> None:
