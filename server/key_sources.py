@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shlex
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ebbtide.config import AccessConfig
+from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.errors import StartupError
 
 KEYS_VARIABLE = "EBBTIDE_API_KEY"
@@ -34,6 +35,23 @@ def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> Ac
     if admin_key in keys:
         raise StartupError("The admin key must not be one of the other API keys.")
     return replace(config, api_key=tuple(dict.fromkeys(keys)), admin_api_key=admin_key)
+
+
+def check_use_of_keys(config: AccessConfig, limits: LimitsConfig) -> None:
+    """Raises StartupError for what divides clients by their keys when they have none."""
+    if config.api_key:
+        return
+    if config.isolate_keys:
+        raise StartupError("--isolate-keys needs API keys: give --api-key, --api-key-file or EBBTIDE_API_KEY.")
+    if limits.max_requests_per_key is not None:
+        raise StartupError("--max-requests-per-key needs API keys: give --api-key, --api-key-file or EBBTIDE_API_KEY.")
+
+
+def warning_of_openness(config: AccessConfig, address: str) -> str | None:
+    """What an operator should know who listens on ``address``, a number: anybody may use the server. None if not so."""
+    if config.api_key or config.ssl_ca_certs or ipaddress.ip_address(address).is_loopback:
+        return None
+    return f"listening on {address} without API keys: whoever reaches this port may use the server, and steer it"
 
 
 def masked(words: Sequence[str]) -> str | None:

@@ -31,6 +31,7 @@ from .dialect import check_parsers
 from .engine import Engine
 from .front_dump import front_dump, silent_child_dump
 from .http_server import http_server, wire_limits
+from .key_sources import check_use_of_keys, warning_of_openness
 from .listening import listen, url_of
 from .liveness import SECOND_WITNESS
 from .loading import Gate, ProgressLine
@@ -60,6 +61,7 @@ def launch(config: ServeConfig) -> int:
     signals = StopSignals()
     signals.install()
     check_addresses(config.access)
+    check_use_of_keys(config.access, config.limits)
     namings_of(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)
     tls = tls_from(config.access)
@@ -252,9 +254,13 @@ class _Daemon:
         url = url_of(self._listener, secure=self._tls is not None)
         name = self._config.server.served_model_name or self._files.name
         body = {"model": name, "messages": [{"role": "user", "content": "What is a tide?"}], "stream": True}
+        warning = warning_of_openness(self._config.access, self._listener.getsockname()[0])
+        if warning is not None:
+            log.warning("%s", warning)
+        key = "-H 'x-api-key: YOUR KEY' " if self._config.access.api_key else ""
         print(f"ebbtide serves {name} on {url}", flush=True)
         print(
-            f"Try it:  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' "
+            f"Try it:  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' {key}"
             f"-d {shlex.quote(json.dumps(body))}",
             flush=True,
         )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from ebbtide.config import AccessConfig
+from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.errors import StartupError
-from ebbtide.server.key_sources import masked, with_all_keys
+from ebbtide.server.key_sources import check_use_of_keys, masked, warning_of_openness, with_all_keys
 
 
 def test_keys_come_from_flags_environment_and_file(tmp_path: Path) -> None:
@@ -57,6 +58,22 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes | Non
         with_all_keys(AccessConfig(api_key_file=str(path)), {})
 
 
+def test_what_divides_by_keys_needs_keys() -> None:
+    for access, limits in ((AccessConfig(isolate_keys=True), {}), (AccessConfig(), {"max_requests_per_key": 2})):
+        with pytest.raises(StartupError, match="needs API keys"):
+            check_use_of_keys(access, LimitsConfig(**limits))
+        check_use_of_keys(replace(access, api_key=("a",)), LimitsConfig(**limits))
+    check_use_of_keys(AccessConfig(), LimitsConfig())
+
+
+@pytest.mark.parametrize(
+    ("address", "warns"), [("127.0.0.1", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("192.0.2.1", True)]
+)
+def test_an_open_server_on_an_open_address_is_worth_a_warning(address: str, warns: bool) -> None:
+    assert (warning_of_openness(AccessConfig(), address) is not None) == warns
+    assert warning_of_openness(AccessConfig(api_key=("a",)), address) is None
+
+
 def test_secrets_are_masked_in_both_forms_of_a_flag() -> None:
     assert masked(["serve", "--port", "1"]) is None
     words = ["serve", "--api-key", "s3cret", "--port", "1", "--admin-api-key=s3cret", "--api-key-file", "k"]
@@ -92,5 +109,6 @@ def test_a_daemon_with_keys_asks_for_them_and_shows_them_nowhere(start_daemon, m
         shown += " ".join(process.cmdline()) + process.name()
         if pid != daemon.process.pid:
             shown += str(process.environ())
+    assert "without API keys" not in daemon.log
     assert psutil.Process(daemon.process.pid).cmdline()[0].startswith("ebbtide serve sim")
     assert not [key for key in secrets if key in shown + daemon.log + dump.stdout + dump.stderr]
