@@ -15,8 +15,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from daemon import Daemon
 
 from ebbtide.model_files import smollm2_path
 
@@ -70,41 +71,16 @@ class Transformers:
         return self._process.stdout.readline()
 
 
-class Daemon:
-    """``ebbtide serve`` on a free port."""
-
-    def __init__(self, dtype: str) -> None:
-        command = [sys.executable, "-m", "ebbtide.server.cli", "serve", "smollm2", "--port", "0", "--dtype", dtype]
-        self._log = tempfile.NamedTemporaryFile("r", suffix=".log")  # noqa: SIM115 (closed with the daemon)
-        output = open(self._log.name, "w")  # noqa: SIM115 (the child's own from here on)
-        self._process = subprocess.Popen([*command, "--max-total-tokens", "32768"], stdout=output, stderr=output)
-        output.close()
-        self.url = self._wait_for_url()
-
-    def bench(self, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
-        """One run of ``ebbtide bench``; its figures."""
-        with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder) / "result.json"
-            arguments = ["--concurrency", concurrency, "--num-requests", num_requests, "--seed", seed, "--warmup", 1]
-            lengths = ["--prompt-len", PROMPT_LEN, "--output-len", OUTPUT_LEN, "--json", result]
-            command = [sys.executable, "-m", "ebbtide.server.cli", "bench", "--base-url", f"{self.url}/v1"]
-            subprocess.run([*command, *map(str, arguments + lengths)], check=True, stdout=subprocess.DEVNULL)
-            totals: dict[str, float] = json.loads(result.read_text())["result"]["totals"]
-            return totals
-
-    def close(self) -> None:
-        """End it well."""
-        self._process.terminate()
-        self._process.wait()
-
-    def _wait_for_url(self) -> str:
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            for line in Path(self._log.name).read_text().splitlines():
-                if "serves smollm2 on " in line:
-                    return line.split(" on ")[1].strip()
-            time.sleep(0.2)
-        raise TimeoutError(Path(self._log.name).read_text())
+def bench(daemon: Daemon, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
+    """One run of ``ebbtide bench``; its figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        arguments = ["--concurrency", concurrency, "--num-requests", num_requests, "--seed", seed, "--warmup", 1]
+        lengths = ["--prompt-len", PROMPT_LEN, "--output-len", OUTPUT_LEN, "--json", result]
+        command = [sys.executable, "-m", "ebbtide.server.cli", "bench", "--base-url", f"{daemon.url}/v1"]
+        subprocess.run([*command, *map(str, arguments + lengths)], check=True, stdout=subprocess.DEVNULL)
+        totals: dict[str, float] = json.loads(result.read_text())["result"]["totals"]
+        return totals
 
 
 def main() -> None:
@@ -114,12 +90,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    daemon, reference = Daemon(args.dtype), Transformers(args.dtype)
+    daemon = Daemon("--dtype", args.dtype, "--max-total-tokens", "32768")
+    reference = Transformers(args.dtype)
     rounds = []
     for number in range(args.rounds):
         generate = reference.tokens_per_s()
-        single = daemon.bench(1, 3, seed=1000 * number + 1)
-        batch = daemon.bench(32, 64, seed=1000 * number + 2)
+        single = bench(daemon, 1, 3, seed=1000 * number + 1)
+        batch = bench(daemon, 32, 64, seed=1000 * number + 2)
         rounds.append({"generate": generate, "single": single, "batch": batch, "load": os.getloadavg()[0]})
         print(number, f"generate {generate:.1f}", json.dumps(single), json.dumps(batch), file=sys.stderr)
     daemon.close()
