@@ -56,4 +56,11 @@ class PlanError(EbbtideError):
 
 
 class InvariantViolation(EbbtideError):
-    """The memory books do not balance. The message names the pages and their holders."""
+    """The memory books do not balance. The message names the pages and their holders.
+
+    ``pages``: those on which nothing may be computed although their holder and the ledger agree about them now.
+    """
+
+    def __init__(self, message: str, *, pages: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.pages = pages

@@ -117,12 +117,13 @@ class Scheduler:
                 return None
             by_row = {req.row: req for req in self.state.running}
             requests = [by_row[item.row] for item in items]
+            tier = self.state.host_tier
+            copies = tier.take_copies() if tier is not None else None
         except InvariantViolation as violation:
             self._violated(violation, everybody=True)
             return None
-        tier = self.state.host_tier
         self.state.metrics.planned(items)
-        plan = StepPlan(self._steps, items, tier.take_copies() if tier is not None else None)
+        plan = StepPlan(self._steps, items, copies)
         self._steps += 1
         self._flights.append((plan, list(requests)))
         return self._audited(plan, requests)
@@ -202,17 +203,19 @@ class Scheduler:
         """The plan after an audit of the pages that it changes; without the items that stand on pages in doubt."""
         if self.state.limits.memory_check == "off":
             return plan
-        try:
-            self._checker.audit_plan(plan.items, requests)
-        except InvariantViolation as violation:
-            self._violated(violation, everybody=False)
+        while True:  # ends because each violation costs the plan the item that it is about
+            try:
+                self._checker.audit_plan(plan.items, requests)
+                return plan
+            except InvariantViolation as violation:
+                self._violated(violation, everybody=False)
             _, left = self._flights.pop()
             kept = [(item, req) for item, req in zip(plan.items, left, strict=True) if req is not None]
             if not kept and plan.copies is None:
                 return None  # with copies it runs without items: the host tier counts on them
+            requests = [req for _, req in kept]
             plan = replace(plan, items=[item for item, _ in kept])
-            self._flights.append((plan, [req for _, req in kept]))
-        return plan
+            self._flights.append((plan, list(requests)))
 
     def _checked(self, check: Callable[[], None]) -> None:
         if self.state.limits.memory_check == "off":
@@ -227,8 +230,9 @@ class Scheduler:
         if self.state.limits.memory_check == "strict":
             raise violation
         self.state.metrics.count("kv_invariant_violations_total")
-        pages = self._recovery.recover(everybody=everybody)
-        log.error("The memory books do not balance: %s. Pages out of service: %s", violation, sorted(pages) or "none")
+        pages = self._recovery.recover(violation.pages, everybody=everybody)
+        gone = "; ".join(f"{name} {numbers}" for name, numbers in pages.items()) or "none"
+        log.error("The memory books do not balance: %s. Pages out of service: %s", violation, gone)
 
     def _computed(self, req: Request, item: PlanItem) -> None:
         """The item's K/V exists now. Nothing to do for a request whose memory was taken back meanwhile."""

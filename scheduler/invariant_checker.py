@@ -18,6 +18,8 @@ from .memory.session_aware_cache import SessionSlot
 from .request import Request
 from .state import State
 
+NAMED_ROWS = 8  # in a message
+
 
 class InvariantChecker:
     """Raises InvariantViolation with the pages and their holders when the books do not balance."""
@@ -30,7 +32,10 @@ class InvariantChecker:
         request's own or locked in the tree."""
         size = self._state.pool.page_size
         ledger = self._state.pool.ledger
-        first = [req.pages[item.start // size] for item, req in zip(items, requests, strict=True)]
+        try:
+            first = [req.pages[item.start // size] for item, req in zip(items, requests, strict=True)]
+        except IndexError:
+            raise InvariantViolation(_without_page(items, requests, size)) from None
         if ledger.holders(first) != requests:  # compares identities: some 100 ns a row, all told
             for page, req in zip(first, requests, strict=True):
                 self._agrees([page], req)
@@ -48,6 +53,8 @@ class InvariantChecker:
             doubts = pool.sweep(running)
             if doubts:
                 raise InvariantViolation(_of(pool, in_words(doubts, pool.ledger)))
+        if len(running) + len(self._state.free_rows) != self._state.limits.num_rows:
+            self._check_req_pool()
 
     def on_idle(self) -> None:
         """Everything, when nothing runs: every page, every row, the tree and its counters."""
@@ -65,7 +72,8 @@ class InvariantChecker:
         books = pool.books()
         held = pool.recount(self._state.running)
         total_accounted = books.available + books.evictable + books.protected + books.session_held + held
-        leak = total_accounted != books.total
+        negative = min(books.available, books.evictable, books.protected, books.session_held, held) < 0
+        leak = total_accounted != books.total or negative
         if held != books.uncached:
             self._unbalanced(pool, f"requests hold {held} pages of their own, but {books.uncached} are booked")
         if leak:
@@ -87,21 +95,27 @@ class InvariantChecker:
         if not (isinstance(holder, Node | SessionSlot) and holder.locks):
             raise InvariantViolation(
                 f"{req.tag} is about to read page {page}, which is held by {tag(holder)}, unlocked; "
-                f"its last moves: {self._state.pool.ledger.history([page])}"
+                f"its last moves: {self._state.pool.ledger.history([page])}",
+                pages=(page,),
             )
 
     def _agrees(self, pages: Sequence[int], req: Request) -> None:
         ledger = self._state.pool.ledger
         doubts = denied(ledger, pages, req)
         if doubts:
-            raise InvariantViolation(in_words(doubts, ledger))
+            raise InvariantViolation(in_words(doubts, ledger), pages=tuple(doubt.page for doubt in doubts))
 
     def _check_req_pool(self) -> None:
         """Every row is free or one running request's; whoever runs or waits is in the table of requests."""
         state = self._state
-        rows = [req.row for req in state.running]
-        if sorted(state.free_rows + [row for row in rows if row is not None]) != list(range(state.limits.num_rows)):
-            raise InvariantViolation(f"rows do not add up: {rows} run, {sorted(state.free_rows)} are free")
+        tenants: dict[int | None, list[str]] = {row: [] for row in range(state.limits.num_rows)}
+        for row in state.free_rows:
+            tenants.setdefault(row, []).append("the free list")
+        for req in state.running:
+            tenants.setdefault(req.row, []).append(req.tag)
+        wrong = [f"row {row}: {' and '.join(who) or 'nobody'}" for row, who in tenants.items() if len(who) != 1]
+        if wrong or len(tenants) != state.limits.num_rows:
+            raise InvariantViolation(f"rows without exactly one holder: {', '.join(wrong[:NAMED_ROWS])}")
         known = set(state.requests)
         stray = {req.rid for req in state.running} | {req.rid for req in state.waiting}
         if not stray <= known:
@@ -113,6 +127,13 @@ class InvariantChecker:
         faults = pool.tree_cache.faults(self._state.running)
         if faults:
             raise InvariantViolation("; ".join(faults))
+
+
+def _without_page(items: Sequence[PlanItem], requests: Sequence[Request], size: int) -> str:
+    for item, req in zip(items, requests, strict=True):
+        if item.start // size >= len(req.pages):
+            return f"{req.tag} is about to write token {item.start} and has only {len(req.pages)} pages"
+    raise AssertionError("every request has the page")
 
 
 def _of(pool: BookedPool, words: str) -> str:

@@ -7,21 +7,16 @@ recomputed. What the books say afterwards is derived anew from the structures th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ebbtide.plan import StepPlan
 
+from .memory.books import Doubt, losers
 from .memory.node import Node
 from .request import Phase, Request
 from .state import State
 
 Flights = deque[tuple[StepPlan, list[Request | None]]]
-
-
-class OutOfService:
-    """The holder of pages that nobody may use again."""
-
-    tag = "quarantine"
 
 
 class Recovery:
@@ -30,32 +25,36 @@ class Recovery:
     def __init__(self, state: State, flights: Flights) -> None:
         self._state = state
         self._flights = flights
-        self._out = OutOfService()
 
-    def recover(self, *, everybody: bool) -> set[int]:
-        """Bring the state into order; returns the pages that left service.
+    def recover(self, pages: Iterable[int], *, everybody: bool) -> dict[str, list[int]]:
+        """Bring the state into order; returns the pages that left service, by pool.
 
+        pages: in doubt whatever the books say of them now.
         everybody: the violation was met in the middle of an operation, so no running request can be trusted to be
         whole, and all of them are recomputed; otherwise only those that stand on a page in doubt.
         """
-        doubt = self._pages_in_doubt(everybody=everybody)
+        before = {pool.name: set(pool.quarantined) for pool in self._state.pools}
+        doubts = self._state.pool.doubts([] if everybody else self._state.running)
+        doubt = self._pages_in_doubt(doubts, everybody=everybody).union(pages)
+        torn = losers(doubts)
         self._state.pool.quarantined |= doubt
         alive = self._state.pool.tree_cache.cut(doubt)
         for req in list(self._state.requests.values()):
-            if self._must_leave(req, doubt, alive, everybody=everybody):
+            is_torn = id(req) in torn and req.phase is Phase.RUNNING
+            if is_torn or self._must_leave(req, doubt, alive, everybody=everybody):
                 self._send_back(req)
         self._state.filter_batch()
         self._rebuild()
         self._keep_promises()
-        return doubt
+        gone = {pool.name: sorted(pool.quarantined - before[pool.name]) for pool in self._state.pools}
+        return {name: pages for name, pages in gone.items() if pages}
 
-    def _pages_in_doubt(self, *, everybody: bool) -> set[int]:
+    def _pages_in_doubt(self, doubts: Iterable[Doubt], *, everybody: bool) -> set[int]:
         """Pages with several claims, none, or one that the ledger denies; one out of service must have none.
 
         A page without a claim that was a running request's (with ``everybody``), or hung in a part of the tree that
         came off, is in nobody's hands once that request has left, and is simply free afterwards.
         """
-        doubts = self._state.pool.doubts([] if everybody else self._state.running)
         return {doubt.page for doubt in doubts if doubt.listed_by or not (everybody or isinstance(doubt.said, Node))}
 
     def _must_leave(self, req: Request, doubt: Collection[int], alive: Collection[int], *, everybody: bool) -> bool:
@@ -80,19 +79,10 @@ class Recovery:
         self._state.add_request_to_queue(req, is_retracted=True)
 
     def _rebuild(self) -> None:
-        """Derive free list, ledger, locks, counters and rows from what is left."""
+        """Derive the pools' books and the rows from what is left."""
         state = self._state
-        pool = state.pool
-        allocator = pool.token_to_kv_pool_allocator
-        allocator.ledger.assign(range(allocator.num_pages), None)
-        allocator.ledger.assign(pool.quarantined, self._out)
-        held = set(pool.quarantined)
-        for holder, pages in pool.holders(state.running):
-            allocator.ledger.assign(pages, holder)
-            held.update(pages)
-        allocator.reset([page for page in range(allocator.num_pages) if page not in held])
-        pool.uncached = pool.recount(state.running)
-        pool.tree_cache.relock(state.running)
+        for pool in state.pools:
+            pool.repair(state.running)
         rows = {req.row for req in state.running}
         state.free_rows[:] = [row for row in range(state.limits.num_rows - 1, -1, -1) if row not in rows]
         state.num_retracted = sum(req.is_retracted for req in state.requests.values())

@@ -56,10 +56,17 @@ class Doubt:
     said: Holder | None
 
 
+class OutOfService:
+    """The holder of pages that nobody may use again."""
+
+    tag = "quarantine"
+
+
 class BookedPool(Protocol):
-    """Pages of one kind with their books. ``running``: the requests that run, in any order."""
+    """Pages of one kind with their books. ``running``: the requests that run. quarantined: pages out of service."""
 
     name: str
+    quarantined: set[int]
 
     @property
     def page_size(self) -> int:
@@ -80,6 +87,9 @@ class BookedPool(Protocol):
 
     def sweep(self, running: Sequence[Request]) -> list[Doubt]:
         """The same for a share of all pages, in turn: all have been seen after 1 / ``SWEEP_SHARE`` calls."""
+
+    def repair(self, running: Sequence[Request]) -> None:
+        """Derive free list, ledger and counts from what the holders list. ``running`` stand on no page in doubt."""
 
 
 def find_doubts(
@@ -102,6 +112,24 @@ def find_doubts(
         if wrong:
             doubts.append(Doubt(page, who, said))
     return doubts
+
+
+def losers(doubts: Iterable[Doubt]) -> set[int]:
+    """Identities of those who, by the ledger, hold a page that they do not list: their lists have a hole."""
+    return {id(doubt.said) for doubt in doubts if doubt.said not in doubt.listed_by}
+
+
+def rebuild(
+    allocator: PageAllocator, holders: Iterable[tuple[Holder, Sequence[int]]], out_of_service: Collection[int]
+) -> None:
+    """Make free list and ledger say what ``holders`` list: pages of nobody are free unless they are out of service."""
+    allocator.ledger.assign(range(allocator.num_pages), None)
+    allocator.ledger.assign(out_of_service, OutOfService())
+    held = set(out_of_service)
+    for holder, pages in holders:
+        allocator.ledger.assign(pages, holder)
+        held.update(pages)
+    allocator.reset([page for page in range(allocator.num_pages) if page not in held])
 
 
 def denied(ledger: Ledger, pages: Sequence[int], holder: Holder | None) -> list[Doubt]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ebbtide.errors import InvariantViolation
 from ebbtide.messages import RunnerInfo
 from ebbtide.plan import PageCopies, pages_for
 
 from ..request import Phase, Request
 from .allocator import PageAllocator
-from .books import Books, Doubt, Sweep, denied, find_doubts
+from .books import Books, Doubt, Sweep, denied, find_doubts, in_words, losers, rebuild
 from .ledger import Holder, Ledger
 
 
@@ -46,6 +47,7 @@ class HostTier:
         self._restored: list[HostCopy] = []
         self._to_host: list[int] = []
         self._to_device: list[int] = []
+        self.quarantined: set[int] = set()  # pages out of service
         self._held = 0  # pages of all copies, counted as it changes
         self._sweep = Sweep(self.allocator)
 
@@ -61,7 +63,8 @@ class HostTier:
 
     def books(self) -> Books:
         """Free pages, and those that hold a copy or are still read by the next plan."""
-        return Books(self.allocator.available_pages, 0, 0, 0, self._held, self.allocator.num_pages)
+        out = len(self.quarantined)
+        return Books(self.allocator.available_pages, 0, 0, 0, self._held, self.allocator.num_pages - out, out)
 
     def copies(self) -> list[HostCopy]:
         """All there are: of requests that wait, and those that the next plan reads."""
@@ -81,7 +84,7 @@ class HostTier:
 
     def doubts(self, running: Iterable[Request]) -> list[Doubt]:
         """See ``BookedPool``."""
-        return find_doubts(self.allocator, self.holders(running))
+        return find_doubts(self.allocator, self.holders(running), self.quarantined)
 
     def sweep(self, running: Sequence[Request]) -> list[Doubt]:
         """See ``BookedPool``."""
@@ -89,6 +92,17 @@ class HostTier:
         for copy in self._sweep.turn(self.copies()):
             doubts += denied(self.ledger, copy.pages, copy)
         return doubts
+
+    def repair(self, running: Sequence[Request]) -> None:
+        """See ``BookedPool``. Copies on a page in doubt are dropped: their requests are computed instead."""
+        doubts = self.doubts(running)
+        self.quarantined.update(doubt.page for doubt in doubts)
+        torn = losers(doubts)
+        whole = [c for c in self.copies() if id(c) not in torn and self.quarantined.isdisjoint(c.pages)]
+        self._restored = [copy for copy in whole if copy in self._restored]
+        self._copies = {copy.req.rid: copy for copy in whole if copy.req.phase is Phase.WAITING}
+        rebuild(self.allocator, self.holders(running), self.quarantined)
+        self._held = self.recount(running)
 
     def offload_kv_cache(self, req: Request, first: int) -> bool:
         """Copy the computed pages of a running request from index ``first`` on; whether there was room and it pays.
@@ -116,8 +130,18 @@ class HostTier:
         return copy.num_tokens if copy is not None and num_cached >= copy.first else 0
 
     def restore(self, req: Request) -> None:
-        """Copy back into the request's own pages, which must cover the copy's tokens, and forget the copy."""
-        copy = self._copies.pop(req.rid)
+        """Copy back into the request's own pages, which must cover the copy's tokens, and forget the copy.
+
+        Raises InvariantViolation when the copy is not whole.
+        """
+        copy = self._copies[req.rid]
+        doubts = denied(self.ledger, copy.pages, copy)
+        if doubts or copy.first + len(copy.pages) != pages_for(copy.num_tokens, self.page_size):
+            raise InvariantViolation(
+                f"{copy.tag} has {len(copy.pages)} pages from {copy.first} on for {copy.num_tokens} tokens; "
+                f"{in_words(doubts, self.ledger)}"
+            )
+        del self._copies[req.rid]
         for index in range(max(req.num_shared, copy.first), copy.first + len(copy.pages)):
             self._to_device += (copy.pages[index - copy.first], req.pages[index])
         self._restored.append(copy)  # its pages are read by the next plan and free after that
@@ -133,11 +157,11 @@ class HostTier:
         """What the plan that is being made must move; host pages that were read by it are free for the next one."""
         if not self._to_host and not self._to_device:
             return None
-        copies = PageCopies(self._to_host, self._to_device)
-        self._to_host, self._to_device = [], []
         for copy in self._restored:
             self._give(copy)
         self._restored = []
+        copies = PageCopies(self._to_host, self._to_device)  # not before: a violation must not lose a copy
+        self._to_host, self._to_device = [], []
         return copies
 
     def _give(self, copy: HostCopy) -> None:

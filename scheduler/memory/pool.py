@@ -11,7 +11,7 @@ from ebbtide.plan import pages_for
 
 from ..request import Request
 from .allocator import PageAllocator
-from .books import SWEEP_SHARE, Books, Doubt, Sweep, denied, find_doubts
+from .books import SWEEP_SHARE, Books, Doubt, Sweep, denied, find_doubts, rebuild
 from .ledger import Holder, Ledger
 from .prefix_cache import BasePrefixCache
 
@@ -84,6 +84,12 @@ class Pool:
         for holder, pages in self.tree_cache.next_holders(SWEEP_SHARE):
             doubts += denied(self.ledger, pages, holder)
         return doubts
+
+    def repair(self, running: Sequence[Request]) -> None:
+        """See ``BookedPool``; the cache counts its locks anew, too."""
+        rebuild(self.token_to_kv_pool_allocator, self.holders(running), self.quarantined)
+        self.uncached = self.recount(running)
+        self.tree_cache.relock(running)
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
         """Evict the shortfall only, so that ``num_pages`` are free; whether they are."""

@@ -16,11 +16,13 @@ import pytest
 from ebbtide.errors import InvariantViolation
 
 from . import test_recovery
-from .test_mutations import SEEDED, expectations, play_all
+from .accounting_bugs import ACCOUNTING
+from .test_mutations import OTHERS, expectations, play_all
+
+Bug = Callable[[pytest.MonkeyPatch], None]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "mutations.md"
-START, END = "<!-- table -->\n", "<!-- /table -->"
-MESSAGE = 150  # characters of it that are shown
+MESSAGE = 330  # characters of it that are shown
 
 # The innermost of these functions in the traceback is who noticed.
 WITNESSES = {
@@ -33,11 +35,14 @@ WITNESSES = {
     "_take": "text: tokens after the end",
 }
 LOST = ("stuck", "no progress", "was expected to be over")
-HOLDERS = re.compile(r"request [\w.]+|a tree node of \d+ pages|the free list|running requests")
+HOLDERS = re.compile(
+    r"the host copy of request [\w.]+|request [\w.]+|a tree node of \d+ pages|the free list|quarantine\b|nobody"
+    r"|running requests"
+)
 MAX_HOLDERS = 3
 
 
-def caught(bug: Callable[[pytest.MonkeyPatch], None]) -> tuple[str, str, str]:
+def caught(bug: Bug) -> tuple[str, str, str]:
     """(who noticed, which holders the message names, the message) when ``bug`` is in the scheduler."""
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
@@ -52,7 +57,7 @@ def caught(bug: Callable[[pytest.MonkeyPatch], None]) -> tuple[str, str, str]:
 def _named(error: Exception) -> str:
     if not isinstance(error, InvariantViolation):
         return ""
-    found = list(dict.fromkeys(HOLDERS.findall(str(error).partition("; its last moves")[0])))
+    found = list(dict.fromkeys(HOLDERS.findall(str(error).partition("; its last moves:")[0])))
     return ", ".join(found[:MAX_HOLDERS]) + (" …" if len(found) > MAX_HOLDERS else "")
 
 
@@ -67,17 +72,17 @@ def _witness(error: Exception) -> str:
     return "another check"
 
 
-def _in_quarantine(bug: Callable[[pytest.MonkeyPatch], None]) -> str:
+def _in_quarantine(bug: Bug) -> str:
     if bug in test_recovery.CAUGHT_BEFORE_THE_FORWARD:
         return "every answer right"
     return "one end each, serving goes on" if bug in test_recovery.CAUGHT_SOMEHOW else ""
 
 
-def table() -> str:
+def table(bugs: list[Bug]) -> str:
     """One row a bug, in the order of the tests."""
     expectations()  # without a bug
     lines = ["| bug | noticed by | holders named | message | in quarantine |", "|---|---|---|---|---|"]
-    for bug in SEEDED:
+    for bug in bugs:
         witness, named, said = caught(bug)
         short = said if len(said) <= MESSAGE else said[:MESSAGE] + " …"
         what = bug.__name__.replace("_", " ")
@@ -88,4 +93,7 @@ def table() -> str:
 if __name__ == "__main__":
     logging.disable()
     text = PAGE.read_text()
-    PAGE.write_text(text[: text.index(START) + len(START)] + table() + text[text.index(END) :])
+    for name, bugs in (("accounting", ACCOUNTING), ("others", OTHERS)):
+        start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        text = text[: text.index(start) + len(start)] + table(bugs) + text[text.index(end) :]
+    PAGE.write_text(text)

@@ -56,7 +56,7 @@ def test_a_free_page_with_a_holder_is_found(busy: World) -> None:
 
 def test_a_lost_row_is_found(busy: World) -> None:
     busy.scheduler.state.free_rows.pop()
-    with pytest.raises(InvariantViolation, match="rows do not add up"):
+    with pytest.raises(InvariantViolation, match="rows without exactly one holder: row 1: nobody"):
         busy.checker.on_idle()
 
 

@@ -12,23 +12,25 @@ from ebbtide.plan import PlanItem
 from ebbtide.scheduler.request import Request
 from ebbtide.vocabulary import SIM_EOS
 
-from . import test_mutations as bugs
+from . import accounting_bugs as bugs
 from .loads import Arrival, assert_same, play
 from .make import request
+from .test_mutations import expectations
 from .world import Shape, World, greedy, text
 
 Patch = pytest.MonkeyPatch
 VIOLATIONS = "kv_invariant_violations_total"
 
-CAUGHT_BEFORE_THE_FORWARD = [
-    bugs.forgotten_unlock,
-    bugs.double_free,
-    bugs.lost_page,
-    bugs.abort_frees_nothing,
-    bugs.lost_row,
-    bugs.page_taken_uncounted,
+# A step may be computed with these before the books see them: somebody may have read what was not his.
+CAUGHT_SOMEHOW = [
+    bugs.skip_lock,
+    bugs.lock_only_the_leaf,
+    bugs.unlocked_twice,
+    bugs.evict_locked_pages,
+    bugs.split_off_by_one,
+    bugs.copies_freed_and_still_used,
 ]
-CAUGHT_SOMEHOW = [bugs.skip_lock, bugs.lock_only_the_leaf, bugs.evict_locked_pages, bugs.split_off_by_one]
+CAUGHT_BEFORE_THE_FORWARD = [bug for bug in bugs.ACCOUNTING if bug not in CAUGHT_SOMEHOW]
 
 
 def play_with(bug: Callable[[Patch], None], load: list[Arrival], shape: Shape) -> World:
@@ -47,12 +49,16 @@ def play_with(bug: Callable[[Patch], None], load: list[Arrival], shape: Shape) -
         return play(load, replace(shape, memory_check="quarantine"))
 
 
+def roomy(shape: Shape) -> Shape:
+    """With pages to lose; retractions come as often as if memory were short, and K/V goes to the host."""
+    return replace(shape, num_pages=shape.num_pages + 40, retract_interval=6, host_pages=64)
+
+
 @pytest.mark.parametrize("bug", CAUGHT_BEFORE_THE_FORWARD, ids=lambda bug: bug.__name__)
 def test_what_the_books_catch_costs_no_answer(bug: Callable[[Patch], None]) -> None:
     caught = 0
-    for load, expected, shape in bugs.expectations():
-        roomy = replace(shape, num_pages=shape.num_pages + 40)
-        world = play_with(bug, load, roomy)
+    for load, expected, shape in expectations()[::3]:
+        world = play_with(bug, load, roomy(shape))
         caught += world.scheduler.state.metrics.totals[VIOLATIONS]
         assert_same(load, expected, world)
     assert caught
@@ -60,8 +66,8 @@ def test_what_the_books_catch_costs_no_answer(bug: Callable[[Patch], None]) -> N
 
 @pytest.mark.parametrize("bug", CAUGHT_SOMEHOW, ids=lambda bug: bug.__name__)
 def test_whatever_breaks_everybody_gets_one_end_and_serving_goes_on(bug: Callable[[Patch], None]) -> None:
-    for load, _, shape in bugs.expectations():
-        world = play_with(bug, load, replace(shape, num_pages=shape.num_pages + 40))
+    for load, _, shape in expectations()[::3]:
+        world = play_with(bug, load, roomy(shape))
         assert {rid for arrival in load for rid in arrival.rids} == set(world.outcomes)
         assert all(outcome.ends == 1 for outcome in world.outcomes.values())
         world.generate("probe", text("probe"), greedy(4, ignore_eos=True))
@@ -222,3 +228,50 @@ def test_off_does_not_look() -> None:
     world.generate("a", text("hello"), greedy(5))
     assert world.run()["a"].finish == "length"
     assert SIM_EOS not in world.outcomes["a"].tokens
+
+
+def test_one_wrong_item_of_a_plan_does_not_hide_another(busy: World) -> None:
+    """Two requests write to pages that the tree has by now; books and ledger agree, and neither may be computed."""
+    for rid in "ab":
+        req = running(busy, rid)
+        busy.pool.publish(req, len(req.pages) * req.page_size)
+    published = {page for rid in "ab" for page in running(busy, rid).pages[-1:]}
+    plan = busy.scheduler.next_step(100.0)
+    assert plan is not None
+    assert [item.row for item in plan.items] == [running(busy, "c").row]
+    assert busy.scheduler.state.pool.quarantined == published
+    busy.runner.submit(plan)
+    busy.collect()
+    finish(busy)
+
+
+def test_a_page_lost_in_the_host_tier_costs_its_copy_and_nothing_else() -> None:
+    shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=2, memory_check="quarantine")
+    world = World(shape)
+    for rid in "abc":
+        world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
+    tier = world.scheduler.state.host_tier
+    assert tier is not None
+    while not tier.copies():
+        world.step()
+    lost = tier.copies()[0].pages.pop()
+    finish(world)
+    assert tier.quarantined == {lost}
+    assert tier.books().total == tier.books().available == 63
+    assert world.scheduler.state.metrics.totals[VIOLATIONS] == 1
+    assert world.scheduler.snapshot().gauges["kv_quarantined_tokens{pool=host}"] == 4
+
+
+def test_the_log_says_which_pages_of_which_pool_left_service(busy: World, caplog: pytest.LogCaptureFixture) -> None:
+    lost = busy.allocator._free.pop()
+    busy.step()
+    assert f"page {lost} is held by nobody, but the ledger says the free list" in caplog.text
+    assert f"Pages out of service: full [{lost}]" in caplog.text
+
+
+def test_a_request_whose_list_has_lost_a_page_is_computed_again(busy: World) -> None:
+    """The page is nobody's, so it leaves service; what the request would read in its place is another one."""
+    req = running(busy, "a")
+    lost = req.pages.pop()
+    finish(busy)
+    assert busy.scheduler.state.pool.quarantined == {lost}

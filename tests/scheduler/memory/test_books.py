@@ -9,7 +9,7 @@ import pytest
 from ebbtide.errors import InvariantViolation
 from ebbtide.scheduler.dump import picture
 from ebbtide.scheduler.memory.allocator import PageAllocator
-from ebbtide.scheduler.memory.books import Books, Doubt, find_doubts, in_words
+from ebbtide.scheduler.memory.books import Books, Doubt, find_doubts, in_words, rebuild
 from ebbtide.scheduler.memory.ledger import Ledger
 from ebbtide.scheduler.request import Request
 
@@ -74,6 +74,7 @@ class StatePool:
     page_size = 1
 
     def __init__(self) -> None:
+        self.quarantined: set[int] = set()
         self.allocator = PageAllocator(16, 1)
         self.held: dict[str, list[int]] = {}
         self.uncached = 0
@@ -97,6 +98,11 @@ class StatePool:
 
     def sweep(self, running: Sequence[Request]) -> list[Doubt]:
         return self.doubts(running)
+
+    def repair(self, running: Sequence[Request]) -> None:
+        self.quarantined.update(doubt.page for doubt in self.doubts(running))
+        rebuild(self.allocator, [(req, self.held.get(req.rid, [])) for req in running], self.quarantined)
+        self.uncached = self.recount(running)
 
 
 @pytest.fixture

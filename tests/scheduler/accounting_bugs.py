@@ -1,0 +1,367 @@
+"""Accounting bugs to be seeded: pages, locks and rows that are lost, given twice, held by two, or not counted.
+
+Each replaces one function by a version with a typical mistake. ``test_mutations`` says what must notice them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ebbtide.plan import PlanItem
+from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.books import OutOfService
+from ebbtide.scheduler.memory.host_tier import HostCopy, HostTier
+from ebbtide.scheduler.memory.ledger import Holder, Ledger
+from ebbtide.scheduler.memory.node import Node
+from ebbtide.scheduler.memory.pool import Pool
+from ebbtide.scheduler.memory.prefix_cache import MatchResult
+from ebbtide.scheduler.memory.radix_cache import RadixCache
+from ebbtide.scheduler.planning import Planner
+from ebbtide.scheduler.pressure import Pressure, Why
+from ebbtide.scheduler.request import Request
+
+Patch = pytest.MonkeyPatch
+
+
+def skip_lock(patch: Patch) -> None:
+    patch.setattr(RadixCache, "_lock_path", lambda self, node: None)
+
+
+def lock_only_the_leaf(patch: Patch) -> None:
+    patch.setattr(RadixCache, "_lock_path", lambda self, node: self._lock(node))
+
+
+def forgotten_unlock(patch: Patch) -> None:
+    def release(self: RadixCache, req: Request) -> None:
+        req.node = None
+
+    patch.setattr(RadixCache, "release", release)
+
+
+def locks_uncounted(patch: Patch) -> None:
+    """A page that gets locked stays counted as evictable."""
+
+    def lock(self: RadixCache, node: Node) -> None:
+        node.locks += 1
+
+    patch.setattr(RadixCache, "_lock", lock)
+
+
+def unlocked_twice(patch: Patch) -> None:
+    original = RadixCache.release
+
+    def release(self: RadixCache, req: Request) -> None:
+        node = req.node
+        original(self, req)
+        if isinstance(node, Node) and node.locks:
+            req.node = node
+            original(self, req)
+
+    patch.setattr(RadixCache, "release", release)
+
+
+def evict_locked_pages(patch: Patch) -> None:
+    def evict(self: RadixCache, num_pages: int) -> int:
+        leaf = next((node for node in self.walk() if not node.children), None)
+        return self._trim(leaf, num_pages) if leaf else 0
+
+    patch.setattr(RadixCache, "evict", evict)
+
+
+def eviction_uncounted(patch: Patch) -> None:
+    original = RadixCache._trim
+
+    def trim(self: RadixCache, leaf: Node, num_pages: int) -> int:
+        before = self.evictable_pages
+        count = original(self, leaf, num_pages)
+        self.evictable_pages = before
+        return count
+
+    patch.setattr(RadixCache, "_trim", trim)
+
+
+def leaf_dropped_unfreed(patch: Patch) -> None:
+    """Eviction takes a leaf out of the tree and does not give its pages back."""
+    original = RadixCache._trim
+
+    def trim(self: RadixCache, leaf: Node, num_pages: int) -> int:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(PageAllocator, "give", lambda self, pages, holder: None)
+            return original(self, leaf, num_pages)
+
+    patch.setattr(RadixCache, "_trim", trim)
+
+
+def double_free(patch: Patch) -> None:
+    original = PageAllocator.give
+
+    def give(self: PageAllocator, pages: list[int], holder: object) -> None:
+        original(self, pages, holder)
+        self._free.extend(pages[:1])
+
+    patch.setattr(PageAllocator, "give", give)
+
+
+def lost_page(patch: Patch) -> None:
+    original = PageAllocator.give
+
+    def give(self: PageAllocator, pages: list[int], holder: object) -> None:
+        original(self, pages, holder)
+        if len(pages) > 2:
+            self._free.pop()
+
+    patch.setattr(PageAllocator, "give", give)
+
+
+def skipped_tail_free(patch: Patch) -> None:
+    """The last page of a request that ends is forgotten: it was only half full."""
+    original = PageAllocator.give
+
+    def release(self: Pool, req: Request, *, is_insert: bool) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(PageAllocator, "give", lambda self, pages, holder: original(self, pages[:-1], holder))
+            whole(self, req, is_insert=is_insert)
+
+    whole = Pool.release_kv_cache
+    patch.setattr(Pool, "release_kv_cache", release)
+
+
+def taken_page_left_free(patch: Patch) -> None:
+    original = PageAllocator.take
+
+    def take(self: PageAllocator, count: int, holder: Holder) -> list[int]:
+        pages = original(self, count, holder)
+        self._free = pages[:1] + self._free
+        return pages
+
+    patch.setattr(PageAllocator, "take", take)
+
+
+def page_taken_and_dropped(patch: Patch) -> None:
+    """One page more than asked for is taken when there is one, and is in nobody's list."""
+    original = Pool.grow
+
+    def grow(self: Pool, req: Request, num_pages: int) -> None:
+        original(self, req, num_pages)
+        if self.token_to_kv_pool_allocator.available_pages > 3:
+            self.token_to_kv_pool_allocator.take(1, req)
+            self.uncached += 1
+
+    patch.setattr(Pool, "grow", grow)
+
+
+def page_taken_uncounted(patch: Patch) -> None:
+    def grow(self: Pool, req: Request, num_pages: int) -> None:
+        req.pages += self.token_to_kv_pool_allocator.take(num_pages, req)
+
+    patch.setattr(Pool, "grow", grow)
+
+
+def quarantined_page_left_free(patch: Patch) -> None:
+    """A page leaves service and stays in the free list."""
+    original = Pool.publish
+
+    def publish(self: Pool, req: Request, num_tokens: int) -> None:
+        original(self, req, num_tokens)
+        free = self.token_to_kv_pool_allocator.free_pages()
+        if free and not self.quarantined:
+            self.quarantined.add(free[-1])
+            self.ledger.assign(free[-1:], OutOfService())
+
+    patch.setattr(Pool, "publish", publish)
+
+
+def early_publish(patch: Patch) -> None:
+    """The whole prompt is published when its first chunk is planned."""
+    original = Planner._start
+
+    def start(self: Planner, req: Request, *args: object) -> PlanItem | None:
+        item = original(self, req, *args)  # type: ignore[arg-type]
+        pool = self._state.pool
+        pool.publish(req, min(pool.cover(req, req.prompt_len), req.prompt_len))
+        return item
+
+    patch.setattr(Planner, "_start", start)
+
+
+def publish_half_a_page(patch: Patch) -> None:
+    original = Pool.publish
+
+    def publish(self: Pool, req: Request, num_tokens: int) -> None:
+        original(self, req, min(-(-num_tokens // self.page_size), len(req.pages)) * self.page_size)
+
+    patch.setattr(Pool, "publish", publish)
+
+
+def publish_uncounted(patch: Patch) -> None:
+    def publish(self: Pool, req: Request, num_tokens: int) -> None:
+        if num_tokens // self.page_size > req.num_shared:
+            self.tree_cache.publish(req, num_tokens // self.page_size)
+
+    patch.setattr(Pool, "publish", publish)
+
+
+def split_off_by_one(patch: Patch) -> None:
+    original = RadixCache._split
+
+    def split(self: RadixCache, node: Node, num_pages: int) -> Node:
+        upper = original(self, node, num_pages)
+        upper.pages[-1], node.pages[0] = node.pages[0], upper.pages[-1]
+        return upper
+
+    patch.setattr(RadixCache, "_split", split)
+
+
+def ledger_not_told(patch: Patch) -> None:
+    """The tree takes pages over and says so to nobody."""
+    original = Ledger.move
+
+    def move(self: Ledger, pages: Sequence[int], old: Holder | None, new: Holder | None) -> None:
+        if not isinstance(new, Node):
+            original(self, pages, old, new)
+
+    patch.setattr(Ledger, "move", move)
+
+
+def copies_not_given_back(patch: Patch) -> None:
+    """After a switch to cached pages the request's own copies are nobody's."""
+
+    def switch(self: RadixCache, node: Node, req: Request) -> None:
+        end = req.num_shared + len(node.pages)
+        req.pages[req.num_shared : end] = node.pages
+        req.sent_pages = min(req.sent_pages, req.num_shared)
+        req.num_shared = end
+
+    patch.setattr(RadixCache, "_switch_to", switch)
+
+
+def copies_freed_and_still_used(patch: Patch) -> None:
+    """The request's own copies are given back, and it goes on with them instead of the cached pages."""
+    original = RadixCache._switch_to
+
+    def switch(self: RadixCache, node: Node, req: Request) -> None:
+        own = list(req.pages)
+        original(self, node, req)
+        req.pages = own
+
+    patch.setattr(RadixCache, "_switch_to", switch)
+
+
+def shared_pages_taken_for_its_own(patch: Patch) -> None:
+    """An alias: what the tree lends is in the request's own part of its list."""
+    original = RadixCache.attach
+
+    def attach(self: RadixCache, req: Request, match: MatchResult) -> None:
+        original(self, req, match)
+        req.num_shared = 0
+
+    patch.setattr(RadixCache, "attach", attach)
+
+
+def shared_pages_given_back(patch: Patch) -> None:
+    """A request that ends gives back the pages that it shared, too."""
+
+    def release(self: Pool, req: Request, *, is_insert: bool) -> None:
+        if is_insert:
+            self.publish(req, min(req.collected, len(req.known)))
+        self.tree_cache.release(req)
+        self.token_to_kv_pool_allocator.give(req.pages, req)
+        self.uncached -= req.num_private
+        req.pages, req.num_shared = [], 0
+
+    patch.setattr(Pool, "release_kv_cache", release)
+
+
+def abort_frees_nothing(patch: Patch) -> None:
+    original = Pressure.release_req
+
+    def release(self: Pressure, req: Request, why: Why) -> bool:
+        return why is not Why.ABORT and original(self, req, why)
+
+    patch.setattr(Pressure, "release_req", release)
+
+
+def lost_row(patch: Patch) -> None:
+    original = Pressure.release_req
+
+    def release(self: Pressure, req: Request, why: Why) -> None:
+        original(self, req, why)
+        if why is Why.FINISH and len(self._state.free_rows) > 2:
+            self._state.free_rows.pop()
+
+    patch.setattr(Pressure, "release_req", release)
+
+
+def row_given_twice(patch: Patch) -> None:
+    original = Pressure.release_req
+
+    def release(self: Pressure, req: Request, why: Why) -> None:
+        row = req.row
+        original(self, req, why)
+        if row is not None and why is Why.FINISH:
+            self._state.free_rows.append(row)
+
+    patch.setattr(Pressure, "release_req", release)
+
+
+def host_copy_never_freed(patch: Patch) -> None:
+    """The host copy of a request that ended is forgotten with its pages."""
+
+    def discard(self: HostTier, req: Request) -> None:
+        self._copies.pop(req.rid, None)
+
+    patch.setattr(HostTier, "discard", discard)
+
+
+def host_copy_freed_uncounted(patch: Patch) -> None:
+    def give(self: HostTier, copy: HostCopy) -> None:
+        self.allocator.give(copy.pages, copy)
+
+    patch.setattr(HostTier, "_give", give)
+
+
+def host_copy_freed_and_kept(patch: Patch) -> None:
+    """A restored copy's host pages are given back at once, and again with the plan that reads them."""
+    original = HostTier.restore
+
+    def restore(self: HostTier, req: Request) -> None:
+        original(self, req)
+        self.allocator.give(self._restored[-1].pages[:1], self._restored[-1])
+
+    patch.setattr(HostTier, "restore", restore)
+
+
+ACCOUNTING = [
+    skip_lock,
+    lock_only_the_leaf,
+    forgotten_unlock,
+    locks_uncounted,
+    unlocked_twice,
+    evict_locked_pages,
+    eviction_uncounted,
+    leaf_dropped_unfreed,
+    double_free,
+    lost_page,
+    skipped_tail_free,
+    taken_page_left_free,
+    page_taken_and_dropped,
+    page_taken_uncounted,
+    quarantined_page_left_free,
+    early_publish,
+    publish_half_a_page,
+    publish_uncounted,
+    split_off_by_one,
+    ledger_not_told,
+    copies_not_given_back,
+    copies_freed_and_still_used,
+    shared_pages_taken_for_its_own,
+    shared_pages_given_back,
+    abort_frees_nothing,
+    lost_row,
+    row_given_twice,
+    host_copy_never_freed,
+    host_copy_freed_uncounted,
+    host_copy_freed_and_kept,
+]
