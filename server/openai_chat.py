@@ -27,7 +27,7 @@ from .reading import ReadingPlan
 from .session_fields import check_one_choice, session_turn
 from .state import AppState
 from .structured import StructuredOutput
-from .token_fields import TokenWishes, token_wishes
+from .token_fields import TokenWishes, check_named, token_wishes
 from .tool_fields import ToolUse, tool_use
 from .tool_grammar import tool_constraint
 
@@ -76,6 +76,7 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
     # Every field is looked at once before the costly part, and again with the true limit after it.
     sampling_for(max_tokens=2**31)
     turn, session = await _read(reader, body, chat_prompt(body, use, state.dialect), context_limit=limit[1] is None)
+    check_named(wishes, [turn.prompt], body.n or 1)
     max_tokens = reader.max_tokens(turn.shortest, limit[1])
     ending = reader.ending(turn.prompt or turn.continuation)
     plan = chat_plan(body, use, state.dialect, ending, reader.pieces)

@@ -21,7 +21,7 @@ from .fields import CompletionBody
 from .generation import Api, Work, generate
 from .session_fields import check_one_choice, session_turn
 from .state import AppState
-from .token_fields import TokenWishes, token_wishes
+from .token_fields import TokenWishes, check_named, token_wishes
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -50,6 +50,7 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
     sampling_for(max_tokens=2**31)
     session = await _session(reader, body, listed)
     prompts = [await _read(reader, prompt) for prompt in listed]
+    check_named(wishes, prompts, n)
     limits = [reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS) for prompt in prompts]
     order = Order(
         prompts=prompts,

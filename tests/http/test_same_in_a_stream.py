@@ -33,6 +33,8 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     }
     cuts = st.tuples(st.integers(0, len(text) - 1), st.integers(1, 4))
     stops = [text[start : start + length] for start, length in draw(st.lists(cuts, max_size=3))]
+    # What stands for half a character at the very end is put there when all is over; no stop string is sought in it.
+    stops = [stop for stop in stops if "\ufffd" not in stop]
     if stops:
         fields["stop"] = stops
     return fields
@@ -73,7 +75,7 @@ def test_completions_say_the_same_whole_and_in_a_stream(api: Any, fields: dict[s
 
 
 @pytest.mark.soak
-@settings(deadline=None, max_examples=3000, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 @given(fields=requests())
 def test_completions_say_the_same_whole_and_in_a_stream_at_length(api: Any, fields: dict[str, Any]) -> None:
     check(api, fields)

@@ -153,6 +153,23 @@ async def test_wishes_that_do_not_go_together_are_refused(world, fields: dict[st
     assert world.engine.requests == []
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"echo": True, "logprobs": 20}, "logprobs"),
+        ({"prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"echo": True, "logprobs": 10, "prompt_logprobs": 10}, "prompt_logprobs"),
+    ],
+)
+async def test_a_reply_of_too_many_log_probabilities_is_refused(world, fields: dict[str, Any], param: str) -> None:
+    prompts = ["x" * 120] * 7
+    reply = await world.complete(prompt=prompts, n=20, max_tokens=1, **fields)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+    assert world.engine.requests == []
+    assert (await world.complete(prompt=prompts, n=10, max_tokens=1, **fields)).status_code == 200
+
+
 @pytest.mark.parametrize("route", ["complete", "chat"])
 async def test_a_failure_after_the_prompt_was_scored_is_still_an_http_error(world, route: str) -> None:
     """Nothing of the answer was there: the status line has not gone out."""
