@@ -184,6 +184,20 @@ def test_an_aborted_turn_never_happened(session: Session) -> None:
     assert session.info()["num_turns"] == 2
 
 
+def test_a_turn_that_runs_out_of_time_never_happened(session: Session) -> None:
+    session.turn([*b"kept"])
+    body = {
+        "input_ids": [66],
+        "session_id": session.id,
+        "timeout": 0.1,
+        "sampling_params": {**LONG, "ignore_eos": True},
+    }
+    assert code(session.api.http.post("/generate", json=body)) == (504, "timeout")
+    within(2, lambda: session.info()["state"] != "running")
+    session.turn([67])
+    assert session.info()["num_turns"] == 2
+
+
 def test_closing_during_a_turn_lets_it_finish(sessions_api: Api) -> None:
     session = Session(sessions_api)
     with streamed(session, [65], **LONG) as reply:
@@ -296,7 +310,7 @@ def occupy(api: Api, pool: ThreadPoolExecutor) -> list[Any]:
     return work
 
 
-@pytest.mark.parametrize("how", ["abort", "disconnect", "queue full"])
+@pytest.mark.parametrize("how", ["abort", "disconnect", "timeout", "queue full"])
 def test_a_turn_that_never_left_the_queue_leaves_the_session_free(tight_api: Api, how: str) -> None:
     session = Session(tight_api)
     session.turn([65, 66])
@@ -307,8 +321,11 @@ def test_a_turn_that_never_left_the_queue_leaves_the_session_free(tight_api: Api
             within(5, lambda: tight_api.metric("num_queue_reqs") == 4)
             assert code(session.ask([67])) == (429, "queue_full")
         else:
-            connection = send(tight_api.url, {"prompt": [67], "session_id": session.id, "rid": "waits"})
-            within(5, lambda: session.info()["state"] == "running")
+            limit = {"timeout": 0.05} if how == "timeout" else {}
+            connection = send(tight_api.url, {"prompt": [67], "session_id": session.id, "rid": "waits", **limit})
+            within(5, lambda: session.info()["state"] == "running" or how == "timeout")
+            if how == "timeout":
+                assert connection.recv(4096).startswith(b"HTTP/1.1 504")
             if how == "abort":
                 assert tight_api.http.post("/abort_request", json={"rid": "waits"}).json()["num_aborted"] == 1
                 assert connection.recv(4096).startswith(b"HTTP/1.1 499")
