@@ -28,6 +28,7 @@ UNSUPPORTED = (
     *("custom_logit_processor", "return_prompt_token_ids", "bootstrap_room"),
 )
 V = TypeVar("V")
+Start = Annotated[int, Meta(ge=-1)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 Limit = Annotated[float, Meta(gt=0)]
 Salt = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -36,7 +37,7 @@ Salt = Annotated[str, Meta(min_length=1, max_length=256)]
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """sampling_params. An unknown name is an error: OpenAI's names, written here by mistake, would change nothing."""
 
-    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_new_tokens: Index | None = None
     min_new_tokens: Index | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
@@ -72,7 +73,7 @@ class GenerateBody(msgspec.Struct, kw_only=True):
     rid: TurnName | list[TurnName] | None = None
     stream: bool | None = None
     return_logprob: bool | list[bool] | None = None
-    logprob_start_len: int | list[int] | None = None
+    logprob_start_len: Start | list[Start] | None = None
     top_logprobs_num: TopLogprobs | list[TopLogprobs] | None = None
     return_text_in_logprobs: bool | None = None
     session_id: str | None = None

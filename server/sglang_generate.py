@@ -30,7 +30,7 @@ from .sglang_fields import (
     per_prompt,
     prompts_of,
 )
-from .sglang_shape import GenerateShape, ShapeOptions, choice_names
+from .sglang_shape import GenerateShape, Look, ShapeOptions, choice_names
 from .state import AppState
 from .structured import StructuredOutput
 
@@ -52,9 +52,9 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
     wanted = _wanted(body, len(listed))
     n = wanted[0].n or 1
     fields.check_num_choices(len(listed), n)
-    logprobs = _num_logprobs(body, len(listed))
-    for one, count in zip(wanted, logprobs, strict=True):
-        fields.sampling_params(one, reader, max_tokens=2**31, logprobs=count)
+    looks = _looks(body, wanted)
+    for one, look in zip(wanted, looks, strict=True):
+        fields.sampling_params(one, reader, max_tokens=2**31, logprobs=look.top)
     names = choice_names(body.rid, request_id, len(listed), n)
     session = await _session(reader, body, listed, n)
     if session is not None:
@@ -64,7 +64,7 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
     prompts = [await _read(reader, prompt) for prompt in listed]
     order = Order(
         prompts=prompts,
-        sampling=[_sampling(reader, *one) for one in zip(prompts, wanted, logprobs, strict=True)],
+        sampling=[_sampling(reader, *one) for one in zip(prompts, wanted, looks, strict=True)],
         text=_common_text(wanted),
         n=n,
         priority=body.priority or 0,
@@ -74,8 +74,8 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
     )
     options = ShapeOptions(
         names=names,
-        num_logprobs=[count for count in logprobs for _ in range(n)],
-        token_text=bool(body.return_text_in_logprobs),
+        looks=looks,
+        pieces=reader.pieces if body.return_text_in_logprobs else None,
         is_list=n > 1 or isinstance(body.text, list) or bool(body.input_ids and isinstance(body.input_ids[0], list)),
         incremental=state.config.incremental_streaming_output,
     )
@@ -111,17 +111,24 @@ async def _common_grammar(structured: StructuredOutput, body: GenerateBody, coun
     return "" if constraint is None else await structured.compile(constraint)
 
 
-def _num_logprobs(body: GenerateBody, count: int) -> list[int | None]:
-    """How many alternatives each prompt's output tokens have; None: no log-probabilities. Raises Rejected."""
+def _looks(body: GenerateBody, wanted: list[GenerationFields]) -> list[Look]:
+    """Which log-probabilities each prompt has. Raises Rejected."""
+    count = len(wanted)
     asked = per_prompt(body.return_logprob, False, count, "return_logprob")
     tops = per_prompt(body.top_logprobs_num, 0, count, "top_logprobs_num")
-    for start, wants in zip(per_prompt(body.logprob_start_len, -1, count, "logprob_start_len"), asked, strict=True):
-        if wants and start != -1:
-            raise Rejected(
-                "'logprob_start_len' other than -1 asks for log-probabilities of the prompt, which are not supported.",
-                param="logprob_start_len",
-            )
-    return [top if wants else None for top, wants in zip(tops, asked, strict=True)]
+    starts = per_prompt(body.logprob_start_len, -1, count, "logprob_start_len")
+    looks = [
+        Look(top if wants else None, start if wants and start >= 0 else None)
+        for wants, top, start in zip(asked, tops, starts, strict=True)
+    ]
+    if any(look.start is not None for look in looks) and session_turn(body) is not None:
+        raise Rejected("'logprob_start_len' cannot be combined with a session.", param="logprob_start_len")
+    if any(one.max_tokens == 0 and look.start is None for one, look in zip(wanted, looks, strict=True)):
+        raise Rejected(
+            "'max_new_tokens' is 0: that is only for a look at the prompt, with 'logprob_start_len'.",
+            param="sampling_params.max_new_tokens",
+        )
+    return looks
 
 
 async def _session(
@@ -138,8 +145,12 @@ async def _read(reader: PromptReader, prompt: str | list[Any]) -> list[int]:
     return await reader.text(prompt) if isinstance(prompt, str) else reader.checked_ids(prompt, "input_ids")
 
 
-def _sampling(
-    reader: PromptReader, prompt: list[int], wanted: GenerationFields, logprobs: int | None
-) -> SamplingParams:
+def _sampling(reader: PromptReader, prompt: list[int], wanted: GenerationFields, look: Look) -> SamplingParams:
+    if look.start is not None and look.start > len(prompt):
+        raise Rejected(
+            f"'logprob_start_len' is {look.start}, but the prompt has {len(prompt)} tokens.", param="logprob_start_len"
+        )
     max_tokens = reader.max_tokens(len(prompt), wanted.max_tokens, default=DEFAULT_MAX_TOKENS)
-    return fields.sampling_params(wanted, reader, max_tokens=max_tokens, logprobs=logprobs)
+    return fields.sampling_params(
+        wanted, reader, max_tokens=max_tokens, logprobs=look.top, prompt_logprobs=look.prompt_top
+    )

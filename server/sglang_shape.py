@@ -16,24 +16,45 @@ from .logprobs import NEVER
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """Which log-probabilities of one prompt and its answers are shown.
+
+    top: how many alternatives a token has; None: no log-probabilities. start: the prompt's from this token on, None for
+    those of the answer only.
+    """
+
+    top: int | None = None
+    start: int | None = None
+
+    @property
+    def prompt_top(self) -> int | None:
+        """How many alternatives the engine must name at each token of the prompt."""
+        return None if self.start is None else self.top
+
+
+@dataclass(frozen=True, slots=True)
 class ShapeOptions:
-    """names, num_logprobs: per choice. is_list: the answer is a list. incremental: a chunk has only what is new."""
+    """names: per choice. looks: per prompt. pieces: each token's bytes, when tokens are shown with their text.
+
+    is_list: the answer is a list. incremental: a chunk has only what is new.
+    """
 
     names: list[str]
-    num_logprobs: list[int | None]
-    token_text: bool
+    looks: list[Look]
+    pieces: list[bytes] | None
     is_list: bool
     incremental: bool
 
 
 @dataclass(slots=True)
 class _Choice:
-    """What is known of one choice. text, tokens, logprobs: what the next chunk shows."""
+    """What is known of one choice. text, tokens, logprobs: what the next chunk shows. scores: of the prompt."""
 
     prompt_tokens: int
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
+    scores: list[TextLogprob] = field(default_factory=list)
     num_output_tokens: int = 0
     cached_tokens: int = 0
     num_retractions: int = 0
@@ -43,6 +64,7 @@ class _Choice:
         self.text += delta.text
         self.tokens += delta.tokens
         self.logprobs += delta.logprobs
+        self.scores += delta.prompt
         self.num_output_tokens = delta.num_output_tokens
         self.prompt_tokens = delta.prompt_tokens or self.prompt_tokens
         self.cached_tokens = delta.cached_tokens if delta.cached_tokens is not None else self.cached_tokens
@@ -61,6 +83,7 @@ class GenerateShape:
         self._options = options
         self._clock = clock
         self._began_s = clock()
+        self._order = order
         self._choices = [_Choice(len(prompt)) for prompt in order.prompts for _ in range(order.n)]
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
@@ -107,24 +130,35 @@ class GenerateShape:
             "total_retractions": choice.num_retractions,
             "e2e_latency": self._clock() - self._began_s,
         }
-        num_logprobs = self._options.num_logprobs[index]
-        if num_logprobs is not None:
-            meta |= self._logprobs(choice.logprobs, top=num_logprobs)
+        look = self._options.looks[index // self._order.n]
+        if look.top is not None:
+            meta |= self._input_logprobs(index, look) | self._logprobs("output", choice.logprobs, top=look.top)
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
-    def _logprobs(self, entries: list[TextLogprob], *, top: int) -> dict[str, Any]:
-        shown: dict[str, Any] = {
-            "input_token_logprobs": [],
-            "output_token_logprobs": [self._triple(entry.chosen) for entry in entries],
-        }
+    def _input_logprobs(self, index: int, look: Look) -> dict[str, Any]:
+        """Those of the prompt, of its first choice. As in SGLang, the first token shown has none."""
+        choice, prompt = self._choices[index], self._order.prompts[index // self._order.n]
+        if look.start is None or index % self._order.n or look.start >= len(prompt):
+            return {"input_token_logprobs": []}
+        first = prompt[look.start]
+        lists = self._logprobs("input", choice.scores[look.start :], top=look.top or 0)  # scores begin at token 1
+        pieces = self._options.pieces
+        text = None if pieces is None else pieces[first].decode("utf-8", "replace")
+        lists["input_token_logprobs"].insert(0, [None, first, text])
+        if look.top:
+            lists["input_top_logprobs"].insert(0, None)
+        return lists
+
+    def _logprobs(self, side: str, entries: list[TextLogprob], *, top: int) -> dict[str, Any]:
+        shown: dict[str, Any] = {f"{side}_token_logprobs": [self._triple(entry.chosen) for entry in entries]}
         if top:
-            shown["output_top_logprobs"] = [[self._triple(one) for one in entry.top] for entry in entries]
+            shown[f"{side}_top_logprobs"] = [[self._triple(one) for one in entry.top] for entry in entries]
         return shown
 
     def _triple(self, token: TextAlternative) -> list[Any]:
         """[log-probability, token id, text or null]."""
         logprob = token.logprob if math.isfinite(token.logprob) else NEVER
-        return [logprob, token.token_id, token.token if self._options.token_text else None]
+        return [logprob, token.token_id, None if self._options.pieces is None else token.token]
 
 
 def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int, n: int) -> list[str]:

@@ -194,3 +194,15 @@ def test_bad_input_is_refused_and_the_server_goes_on(api: Any, fields: dict[str,
         assert reply.status_code == 400
         assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
     assert api.complete("alphabet", stop="D", **LONG)["choices"][0]["text"] == "ABC"
+
+
+def test_sglangs_route_scores_a_prompt_and_agrees_with_itself(api: Any) -> None:
+    body = {"text": "score me", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
+    params = {"sampling_params": {"max_new_tokens": 0}}
+    meta = api.http.post("/generate", json={**body, **params}).json()["meta_info"]
+    assert [token for _, token, _ in meta["input_token_logprobs"]] == list(b"score me")
+    assert meta["input_token_logprobs"][0][0] is None
+    assert all(logprob <= 0 for logprob, _, _ in meta["input_token_logprobs"][1:])
+    later = api.http.post("/generate", json={**body, **params, "logprob_start_len": 5}).json()["meta_info"]
+    assert later["input_token_logprobs"][1:] == meta["input_token_logprobs"][6:]
+    assert later["input_top_logprobs"][1:] == meta["input_top_logprobs"][6:]

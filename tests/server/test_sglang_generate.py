@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ebbtide.config import ServerConfig
-from ebbtide.messages import SessionTurn, TextBatch, TextItem
+from ebbtide.messages import SessionTurn, TextAlternative, TextBatch, TextItem, TextLogprob
 from ebbtide.server.aborting import aborted
 from ebbtide.vocabulary import SIM_EOS
 
@@ -136,6 +136,34 @@ async def test_logprobs_are_triples(world) -> None:
     assert "output_token_logprobs" not in (await generate(world))["meta_info"]
 
 
+async def test_the_prompt_can_be_looked_at_from_any_token_on(world) -> None:
+    def answer(request: Any) -> None:
+        scores = [
+            TextLogprob(
+                TextAlternative(chr(token), bytes([token]), -float(token), token),
+                [TextAlternative("z", b"z", -1.0, 122)],
+            )
+            for token in request.prompt[1:]
+        ]
+        for index, rid in enumerate(request.rids):
+            item = TextItem(rid, "", [], 0, finish="length", cached_tokens=0, prompt=scores if index == 0 else None)
+            world.state.manager.handle(TextBatch([item]))
+
+    world.engine.answer = answer
+    look = {"text": "abc", "return_logprob": True, "sampling_params": {"max_new_tokens": 0}}
+    meta = (await generate(world, **look, logprob_start_len=0, top_logprobs_num=1))["meta_info"]
+    assert meta["input_token_logprobs"] == [[None, 97, None], [-98.0, 98, None], [-99.0, 99, None]]
+    assert meta["input_top_logprobs"] == [None, [[-1.0, 122, None]], [[-1.0, 122, None]]]
+    assert (meta["output_token_logprobs"], meta["completion_tokens"]) == ([], 0)
+    meta = (await generate(world, **look, logprob_start_len=2, return_text_in_logprobs=True))["meta_info"]
+    assert meta["input_token_logprobs"] == [[None, 99, "c"]]
+    assert (await generate(world, **look, logprob_start_len=3))["meta_info"]["input_token_logprobs"] == []
+    assert [request.sampling.prompt_logprobs for request in world.engine.requests] == [1, 0, 0]
+    look["sampling_params"] = {"max_new_tokens": 0, "n": 2}
+    two = await generate(world, **look, logprob_start_len=1)
+    assert [len(one["meta_info"]["input_token_logprobs"]) for one in two] == [2, 0], "a prompt is looked at once"
+
+
 async def test_one_prompt_of_a_batch_may_have_logprobs(world) -> None:
     two = await generate(world, text=["a", "b"], return_logprob=[False, True], top_logprobs_num=[0, 1])
     assert ["output_top_logprobs" in one["meta_info"] for one in two] == [False, True]
@@ -243,6 +271,7 @@ async def test_a_request_can_be_aborted_by_its_rid(world) -> None:
         ({"text": None, "input_ids": [99999]}, "input_ids"),
         ({"sampling_params": {"max_tokens": 5}}, "sampling_params"),
         ({"sampling_params": {"max_new_tokens": 0}}, "sampling_params.max_new_tokens"),
+        ({"sampling_params": {"max_new_tokens": -1}}, "sampling_params.max_new_tokens"),
         ({"sampling_params": {"max_new_tokens": 10_000}}, None),
         ({"sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
         ({"sampling_params": {"json_schema": '{"type": "odd"}'}}, "sampling_params.json_schema"),
@@ -260,7 +289,9 @@ async def test_a_request_can_be_aborted_by_its_rid(world) -> None:
         ({"rid": ["a", "b"]}, "rid"),
         ({"text": ["a", "b"], "rid": ["a", "a"]}, "rid"),
         ({"rid": ""}, "rid"),
-        ({"return_logprob": True, "logprob_start_len": 0}, "logprob_start_len"),
+        ({"return_logprob": True, "logprob_start_len": -2}, "logprob_start_len"),
+        ({"return_logprob": True, "logprob_start_len": 3}, "logprob_start_len"),
+        ({"return_logprob": True, "logprob_start_len": 0, "session_id": "s"}, "logprob_start_len"),
         ({"return_logprob": True, "top_logprobs_num": 21}, "top_logprobs_num"),
         ({"return_logprob": [True, False]}, "return_logprob"),
         ({"token_ids_logprob": [1]}, "token_ids_logprob"),
