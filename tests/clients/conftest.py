@@ -1,0 +1,48 @@
+"""A daemon with scripted answers, for clients that are used as their makers ship them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before any of the clients is imported: none may call home.
+os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false"}
+
+CITY = {"city": "Zürich 👩‍👩‍👧", "days": 2}
+FORM = json.dumps(CITY, ensure_ascii=False)
+CALL = f'<tool_call>\n{{"name": "weather", "arguments": {FORM}}}\n</tool_call>'
+# The beginning of the conversation decides what the model says.
+SCRIPT = {
+    "hello": "Hello 👩‍👩‍👧 日本, größer!",
+    "ask": f"I look.\n{CALL}",
+    "ask twice": f"{CALL}\n{CALL}",
+    "told": "It is sunny.",
+    "think": "<think>\nWhy 日本?\n</think>\n\nYes.",
+    "stop": "before STOP after",
+    "form": FORM,
+    "must call": f'[{{"name": "weather", "arguments": {FORM}}}]',
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="session")
+def url(start_shared_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the daemon is; its model is "sim"."""
+    script: Path = tmp_path_factory.mktemp("clients") / "script.json"
+    script.write_text(json.dumps(SCRIPT))
+    address: str = start_shared_daemon("--sim-script", str(script), "--reasoning-parser", "think").url
+    return address
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
