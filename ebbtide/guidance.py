@@ -61,24 +61,33 @@ def special_ids(vocabulary: Vocabulary) -> dict[bytes, int]:
     return {vocabulary.pieces[token]: token for token in vocabulary.special_ids}
 
 
-def grammar_of(lark: str, *, special_ids: Mapping[bytes, int], after: Preface | None = None) -> str:
-    """What ``Guidance.compile`` takes, from a grammar in Lark. after: what stands before it."""
-    if after is None:
+def grammar_of(lark: str, *, special_ids: Mapping[bytes, int], after: Preface | None = None, instead: str = "") -> str:
+    """What ``Guidance.compile`` takes, from a grammar in Lark.
+
+    after: what stands before it. instead: rules in Lark, of which the one called ``instead`` may take its place.
+    """
+    if after is None and not instead:
         return json.dumps({"grammars": [{"lark_grammar": OPTIONS + lark}]})
-    head = {"lark_grammar": OPTIONS + _head(after, special_ids)}
-    return json.dumps({"grammars": [head, {"name": "body", "lark_grammar": OPTIONS + lark}]})
+    body = "(@body | instead)" if instead else "@body"
+    head = f"start: {body}\n{GAP}" if after is None else _head(after, body, special_ids)
+    body_grammar = {"name": "body", "lark_grammar": OPTIONS + lark}
+    return json.dumps({"grammars": [{"lark_grammar": OPTIONS + head + instead}, body_grammar]})
 
 
-def _head(preface: Preface, special_ids: Mapping[bytes, int]) -> str:
-    """The preface in Lark, in front of a grammar ``body``."""
+def mark_in_lark(mark: str, special_ids: Mapping[bytes, int]) -> str:
+    """A text or, if the model has one that is written so, a control token, as a part of a rule in Lark."""
+    token = special_ids.get(mark.encode())
+    return json.dumps(mark) if token is None else f"<[{token}]>"
+
+
+def _head(preface: Preface, body: str, special_ids: Mapping[bytes, int]) -> str:
+    """The preface in Lark, in front of ``body``."""
     closes = special_ids.get(preface.closes.encode())
-    opens = special_ids.get(preface.opens.encode())
     inside = "before" if closes is None else f"/(.|\\n)*/ <[{closes}]>"
     rule = "" if closes is not None else f"before[suffix={json.dumps(preface.closes)}]: /(.|\\n)*/\n"
     if not preface.opens:
-        return f"start: {inside} GAP @body\n{rule}{GAP}"
-    mark = json.dumps(preface.opens) if opens is None else f"<[{opens}]>"
-    return f"start: (GAP {mark} {inside} GAP)? @body\n{rule}{GAP}"
+        return f"start: {inside} GAP {body}\n{rule}{GAP}"
+    return f"start: (GAP {mark_in_lark(preface.opens, special_ids)} {inside} GAP)? {body}\n{rule}{GAP}"
 
 
 class Guidance:

@@ -26,10 +26,9 @@ from .generation import Api, Work, generate
 from .reading import ReadingPlan
 from .session_fields import check_one_choice, session_turn
 from .state import AppState
-from .structured import StructuredOutput
 from .token_fields import TokenWishes, check_named, token_wishes
 from .tool_fields import ToolUse, tool_use
-from .tool_grammar import tool_constraint
+from .tool_grammar import calls_instead, tool_constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +87,17 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
         priority=body.priority or 0,
         namespace=fields.namespace(body),
         session=session,
-        grammar=await _grammar(state.structured, body, use, preface(plan, body, ending)),
+        grammar=await _grammar(state, body, use, preface(plan, body, ending)),
     )
     return ChatOrder(order, plan, wishes)
 
 
-async def _grammar(structured: StructuredOutput, body: ChatBody, use: ToolUse | None, preface: Preface | None) -> str:
+async def _grammar(state: AppState, body: ChatBody, use: ToolUse | None, preface: Preface | None) -> str:
     """``Order.grammar``: a required call's form, else the one that the body asks for, behind the reasoning."""
+    structured, form = state.structured, state.dialect.tool_format.form
     if use is None or not use.required:
-        return await structured.grammar_of(body, after=preface)
+        instead = "" if use is None or form is None else calls_instead(use, form, structured.mark)
+        return await structured.grammar_of(body, after=preface, instead=instead)
     # A response format is that of an answer in words, which there will not be.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
         raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")

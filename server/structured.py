@@ -12,7 +12,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 from ebbtide.errors import GrammarError, Rejected
-from ebbtide.guidance import Guidance, Matcher, Preface, grammar_of, special_ids
+from ebbtide.guidance import Guidance, Matcher, Preface, grammar_of, mark_in_lark, special_ids
 from ebbtide.messages import RunnerInfo
 from ebbtide.vocabulary import Vocabulary
 
@@ -37,22 +37,26 @@ class StructuredOutput:
         self._slots = asyncio.Semaphore(NUM_THREADS)
         self._verdicts: OrderedDict[bytes, asyncio.Task[str]] = OrderedDict()
 
-    async def grammar_of(self, fields: ConstraintFields, *, after: Preface | None = None) -> str:
+    async def grammar_of(self, fields: ConstraintFields, *, after: Preface | None = None, instead: str = "") -> str:
         """``Order.grammar`` for a request; "" when it asks for no constraint. Raises Rejected."""
         constraint = constraint_of(fields)
-        return "" if constraint is None else await self.compile(constraint, after=after)
+        return "" if constraint is None else await self.compile(constraint, after=after, instead=instead)
 
-    async def compile(self, constraint: Constraint, *, after: Preface | None = None) -> str:
+    async def compile(self, constraint: Constraint, *, after: Preface | None = None, instead: str = "") -> str:
         """``Order.grammar`` for a constraint that is sure to work. Raises Rejected.
 
-        after: what may stand in front of it: a model's reasoning.
+        after: what may stand in front of it: a model's reasoning. instead: see ``grammar_of``; sure to work as well.
         """
         problem = await asyncio.shield(self._judged(constraint.lark))
         if problem:
             raise Rejected(
                 f"'{constraint.param}' cannot be used: {problem}", param=constraint.param, code="invalid_value"
             )
-        return grammar_of(constraint.lark, after=after, special_ids=self._special_ids)
+        return grammar_of(constraint.lark, after=after, instead=instead, special_ids=self._special_ids)
+
+    def mark(self, text: str) -> str:
+        """What a mark of the model's is in Lark: a text or a control token."""
+        return mark_in_lark(text, self._special_ids)
 
     def close(self) -> None:
         """End the threads; what they work on is finished first, and takes seconds at most."""

@@ -30,7 +30,7 @@ class CallForm:
 
     closes: may follow a call, in any order. head: matches what stands in front of arguments that follow a name; of its
     groups, the one that took part is the name. bare: an object at the very beginning of the answer is a call as well.
-    separator: between objects.
+    separator: between objects. listed: the family writes a list behind a mark. key: what it calls the arguments.
     """
 
     opens: tuple[str, ...]
@@ -39,6 +39,8 @@ class CallForm:
     head: re.Pattern[str] | None = None
     bare: bool = False
     separator: str = ";"
+    listed: bool = False
+    key: str = "arguments"
 
 
 def marked_calls(scan: Scan, names: Collection[str], form: CallForm) -> Steps[None]:

@@ -20,18 +20,21 @@ Schemas = Mapping[str, Mapping[str, Any]]  # function name → JSON schema of it
 class ToolFormat:
     """One family. signs: texts of which a chat template that writes such calls contains one.
 
-    markers: what the family's tokenizers may have as control tokens; they must reach the reader.
+    markers: what the family's tokenizers may have as control tokens; they must reach the reader. form: of a family that
+    writes calls as JSON objects with a name, for a grammar.
     """
 
     signs: tuple[str, ...]
     markers: tuple[str, ...]
     read: Callable[[Scan, Schemas], Steps[None]]
+    form: CallForm | None = None
 
 
 HERMES = CallForm(opens=("<tool_call>",), closes=("</tool_call>",))
-LLAMA3 = CallForm(opens=("<|python_tag|>",), bare=True)
+LLAMA3 = CallForm(opens=("<|python_tag|>",), bare=True, key="parameters")
 MISTRAL = CallForm(
     opens=("[TOOL_CALLS]",),
+    listed=True,
     head=re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*"),
 )
 DEEPSEEK = CallForm(
@@ -46,13 +49,13 @@ KIMI = CallForm(
     closes=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
     head=re.compile(r"\s*(?:functions\.)?([A-Za-z0-9_-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"),
 )
-JAMBA = CallForm(opens=("<tool_calls>",), closes=("</tool_calls>",))
-GRANITE = CallForm(opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>", "<|/tool_call|>"))
-NEMOTRON = CallForm(opens=("<TOOLCALL>",), closes=("</TOOLCALL>",))
-COHERE = CallForm(opens=("<|START_ACTION|>",), closes=("<|END_ACTION|>",))
-INTERNLM = CallForm(opens=("<|plugin|>",), skips=("<|action_start|>",), closes=("<|action_end|>",))
+JAMBA = CallForm(opens=("<tool_calls>",), closes=("</tool_calls>",), listed=True)
+GRANITE = CallForm(opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>", "<|/tool_call|>"), listed=True)
+NEMOTRON = CallForm(opens=("<TOOLCALL>",), closes=("</TOOLCALL>",), listed=True)
+COHERE = CallForm(opens=("<|START_ACTION|>",), closes=("<|END_ACTION|>",), listed=True, key="parameters")
+INTERNLM = CallForm(opens=("<|plugin|>",), skips=("<|action_start|>",), closes=("<|action_end|>",), key="parameters")
 LONGCAT = CallForm(opens=("<longcat_tool_call>",), closes=("</longcat_tool_call>",))
-PHI4 = CallForm(opens=("functools",))
+PHI4 = CallForm(opens=("functools",), listed=True)
 QWEN3_CODER = XmlForm(
     opens="<function=",
     name_closes=">",
@@ -99,7 +102,8 @@ LLAMA4 = ("<|python_start|>",), ("<|python_end|>",)
 def _marked(signs: tuple[str, ...], form: CallForm) -> ToolFormat:
     markers = (*form.opens, *form.skips, *form.closes)
     inner = ("<｜tool▁sep｜>", "[ARGS]", "[CALL_ID]", "<|tool_call_argument_begin|>")
-    return ToolFormat(signs, (*markers, *inner), partial(marked_calls, form=form))
+    as_objects = form if form.listed or form.head is None else None
+    return ToolFormat(signs, (*markers, *inner), partial(marked_calls, form=form), as_objects)
 
 
 def _xml(signs: tuple[str, ...], form: XmlForm) -> ToolFormat:

@@ -219,6 +219,16 @@ async def test_a_required_call_outranks_the_form_of_an_answer(world) -> None:
     assert not matches(world.engine.requests[0].grammar, "{}")
 
 
+async def test_a_call_may_take_the_place_of_an_answer_in_a_form(world) -> None:
+    form = {"type": "json_object"}
+    choice = await whole(world, CALL, response_format=form)
+    assert choice["finish_reason"] == "tool_calls"
+    assert matches(world.engine.requests[0].grammar, CALL)
+    assert matches(world.engine.requests[0].grammar, '{"a": 1}')
+    assert not matches(world.engine.requests[0].grammar, "I look.")
+    assert (await whole(world, '{"a": 1}', response_format=form))["message"]["content"] == '{"a": 1}'
+
+
 async def test_a_required_call_and_another_constraint_are_refused(world) -> None:
     reply = await world.chat(tools=TOOLS, tool_choice="required", regex="a+")
     assert reply.status_code == 400
