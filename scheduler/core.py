@@ -78,9 +78,11 @@ class Scheduler:
         return self._intake.sessions.num_open
 
     @property
-    def idle_changes(self) -> tuple[int, int]:
-        """Two numbers that change with what can change while nothing runs: open sessions, and flushes."""
-        return self.num_sessions, self._intake.control.num_flushes
+    def idle_changes(self) -> tuple[int, int, int]:
+        """Three numbers that change with what can change while nothing runs: open sessions, flushes, and ends of
+        requests that never ran.
+        """
+        return self.num_sessions, self._intake.control.num_flushes, self.state.metrics.num_ends
 
     @property
     def num_turns(self) -> int:

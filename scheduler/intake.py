@@ -89,7 +89,7 @@ class Intake:
             request = self.sessions.begin(message)
         except Rejected as refusal:
             code = refusal.code or "invalid_value"
-            self._state.metrics.count(f"num_aborted_requests_total{{reason={code}}}", len(message.rids))
+            self._state.metrics.refused(code, len(message.rids))
             self._state.output.aborts += [
                 AbortReq(rid, code, refusal.status, code, refusal.message) for rid in message.rids
             ]

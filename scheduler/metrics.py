@@ -31,6 +31,7 @@ class SchedulerMetrics:
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
+        self.num_ends = 0
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
         self._begun: list[Request] = []  # made their first token since the clock was last read
         self._finished: list[Request] = []  # ended well since then
@@ -88,6 +89,7 @@ class SchedulerMetrics:
 
     def ended(self, req: Request, reason: str, *, aborted: bool) -> None:
         """A request is over. ``reason`` is its finish reason, or why it was aborted."""
+        self.num_ends += 1
         if req.is_retracted:
             self.count(f"num_ended_while_retracted_total{{reason={reason}}}")
         if aborted:
@@ -98,6 +100,11 @@ class SchedulerMetrics:
             self.observe("request_generation_tokens", req.num_outputs)
             self._finished.append(req)
         self.observe("retractions_per_request", req.history.retraction_count)
+
+    def refused(self, reason: str, num_requests: int) -> None:
+        """So many requests were turned away before they became any."""
+        self.num_ends += num_requests
+        self.count(f"num_aborted_requests_total{{reason={reason}}}", num_requests)
 
     def _took(self, req: Request, now: float) -> None:
         history = req.history

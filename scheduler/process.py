@@ -59,7 +59,7 @@ class Reporter:
     last_heartbeat_s: float = 0.0
     last_tokens: int = 0
     idle_said: bool = False
-    said_changes: tuple[int, int] = (0, 0)
+    said_changes: tuple[int, int, int] = (0, 0, 0)
     throughput: float = 0.0
 
     def report(self, now: float) -> None:

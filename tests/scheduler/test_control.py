@@ -103,7 +103,7 @@ def test_flushes_that_may_wait_all_happen_when_the_last_request_has_ended() -> N
     world.run()
     turns(world, 1)
     assert [replied(world, call) for call in ("one", "two")] == [200, 200]
-    assert world.scheduler.idle_changes == (0, 1)
+    assert world.scheduler.idle_changes[:2] == (0, 1)
 
 
 def test_paused_nothing_runs_and_everything_goes_on_as_if_it_had_not_been() -> None:

@@ -125,6 +125,19 @@ def test_the_last_statistics_before_sleep_say_that_nothing_runs(daemon: Daemon) 
     assert "kv_invariant_violations_total" not in stats.totals
 
 
+def _counts_end(message: ToFront) -> bool:
+    return isinstance(message, Stats) and any(key.startswith("num_aborted_requests_total") for key in message.totals)
+
+
+def test_an_end_that_came_before_the_first_step_is_told_at_once(daemon: Daemon) -> None:
+    daemon.turn_until(lambda: any(isinstance(message, Stats) for message in daemon.heard))  # it is idle and has said so
+    daemon.scheduler.receive([generate("a", 6), AbortReq("a", "client")], time.monotonic())
+    daemon.turn_until(lambda: any(_counts_end(message) for message in daemon.heard))
+    stats = [message for message in daemon.heard if isinstance(message, Stats)][-1]
+    assert stats.totals["num_aborted_requests_total{reason=client}"] == 1
+    assert stats.observations["retractions_per_request"] == [0]
+
+
 def test_an_idle_scheduler_still_beats(daemon: Daemon) -> None:
     daemon.sender.send(generate("a", 1))
     daemon.turn_until(lambda: sum(isinstance(message, Heartbeat) for message in daemon.heard) >= 3)
