@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ebbtide.errors import StartupError
 
 from .compat_names import NAMINGS, Alias, Naming
+from .histograms import Histograms
 from .http_counts import HttpCounts
 from .snapshots import Snapshots
 
@@ -41,20 +41,11 @@ class CompatSeries:
         """Gauges and counters, read when scraped."""
         return _Collector(self, numbers, http)
 
-    def histograms(self, registry: CollectorRegistry) -> Iterator[tuple[str, Histogram]]:
-        """(our name, the histogram that takes the same samples), each registered."""
-        families: dict[str, Histogram] = {}
+    def show_histograms(self, histograms: Histograms) -> None:
+        """Their histograms take our samples."""
         for alias in self.naming.histograms:
-            labels = {**self.labels, **dict(alias.labels)}
-            if alias.name not in families:
-                families[alias.name] = Histogram(
-                    self.naming.prefix + alias.name,
-                    _text((alias.ours,)),
-                    labelnames=list(labels),
-                    buckets=alias.bounds(self.context_length),
-                    registry=registry,
-                )
-            yield alias.ours, families[alias.name].labels(**labels)
+            name, labels = self.naming.prefix + alias.name, {**self.labels, **dict(alias.labels)}
+            histograms.show(alias.ours, name, _text((alias.ours,)), labels, alias.bounds(self.context_length))
 
 
 @dataclass(frozen=True, slots=True)

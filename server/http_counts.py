@@ -55,9 +55,11 @@ class CountRequests:
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], counts: HttpCounts) -> None:
         self._app = app
-        self._routes = [route for route in routes if isinstance(route, Route)]
+        known = [route for route in routes if isinstance(route, Route)]
+        self._fixed = {route.path for route in known if "{" not in route.path}
+        self._patterns = [route for route in known if "{" in route.path]
         self._counts = counts
-        for route in self._routes:
+        for route in known:
             for method in METHODS.intersection(route.methods or ()):
                 counts.expect(route.path, method)
 
@@ -81,7 +83,11 @@ class CountRequests:
 
     def _endpoint(self, scope: Scope) -> str:
         """A route that has the path but not the method is the endpoint all the same: it answers 405."""
-        for route in self._routes:
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        for fixed in (path, scope["path"]):
+            if fixed in self._fixed:
+                return fixed
+        for route in self._patterns:
             if route.matches(scope)[0] is not Match.NONE:
                 return route.path
         return OTHER

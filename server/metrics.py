@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from ebbtide.messages import Stats
 
 from .compat import CompatSeries
 from .compat_names import Naming
+from .histograms import Histograms
 from .http_counts import HttpCounts
 from .metric_texts import HISTOGRAM_TEXTS, PREFIX, buckets_of, text_of
 from .snapshots import Snapshots
@@ -31,12 +32,13 @@ class FrontMetrics:
         self._registry = CollectorRegistry(auto_describe=False)
         self._snapshots = Snapshots(model_name)
         self.http = HttpCounts()
-        self._observers: dict[str, list[Histogram]] = {}
-        self._registry.register(self._snapshots)
+        self._histograms = Histograms()
+        for own in (self._snapshots, self._histograms):
+            self._registry.register(own)
         self._registry.register(_OurHttpCounts(self.http, model_name))
         self.gauge("cache_hit_rate", self._snapshots.hit_rate)
         for name in HISTOGRAM_TEXTS:
-            self._observers[name] = [self._histogram(name)]
+            self._show(name)
         for naming in namings:
             self._also_as(naming)
 
@@ -61,12 +63,11 @@ class FrontMetrics:
             for sample in samples:
                 self.observe(name, sample)
 
-    def observe(self, name: str, value: float) -> None:
-        """One sample of a histogram, under all its names."""
-        if name not in self._observers:
-            self._observers[name] = [self._histogram(name)]
-        for histogram in self._observers[name]:
-            histogram.observe(value)
+    def observe(self, name: str, value: float, count: int = 1) -> None:
+        """``count`` samples of a histogram, under all its names."""
+        if name not in self._histograms:
+            self._show(name)
+        self._histograms.observe(name, value, count)
 
     def scheduler_gone(self, num_open: int = 0) -> None:
         """Its gauges read 0 until the next snapshot: a load or a pool that nobody carries is none. Totals stay.
@@ -89,8 +90,7 @@ class FrontMetrics:
 
     def token_gap(self, seconds: float, count: int) -> None:
         """``count`` tokens of a choice, each ``seconds`` after the one before."""
-        for _ in range(count):
-            self.observe("inter_token_latency_seconds", seconds)
+        self.observe("inter_token_latency_seconds", seconds, count)
 
     def completed(self, seconds: float) -> None:
         """A whole HTTP request that ended well."""
@@ -104,22 +104,15 @@ class FrontMetrics:
         """GET /metrics."""
         return Response(self.render(), headers={"content-type": CONTENT_TYPE})
 
-    def _histogram(self, name: str) -> Histogram:
-        family = Histogram(
-            PREFIX + name,
-            text_of(name),
-            labelnames=["model_name"],
-            buckets=buckets_of(name, self._context_length),
-            registry=self._registry,
-        )
-        return family.labels(model_name=self._model_name)
+    def _show(self, name: str) -> None:
+        labels = {"model_name": self._model_name}
+        self._histograms.show(name, PREFIX + name, text_of(name), labels, buckets_of(name, self._context_length))
 
     def _also_as(self, naming: Naming) -> None:
         """Show the same numbers under another engine's names too."""
         series = CompatSeries(naming, self._model_name, self._context_length)
         self._registry.register(series.collector(self._snapshots, self.http))
-        for ours, histogram in series.histograms(self._registry):
-            self._observers[ours].append(histogram)
+        series.show_histograms(self._histograms)
 
 
 class _OurHttpCounts:
