@@ -49,26 +49,32 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What some picks may become. which: int64 [M], their numbers. allowed: bool [M, vocab].
+    """What some picks may not become. which: their numbers. banned: bool [M, vocab], on the device.
 
     empty: int64 on the host, the numbers of those that may become nothing at all.
     """
 
-    which: Tensor
-    allowed: Tensor
+    which: list[int]
+    banned: Tensor
     empty: Tensor
 
-    def applied(self, logits: Tensor, *, own: Tensor) -> Tensor:
-        """A float32 copy of ``logits`` that leaves each pick the ids of its mask.
+    def apply(self, logits: Tensor) -> None:
+        """Leave each pick the ids of its mask, in place."""
+        if len(self.which) == len(logits):
+            logits.masked_fill_(self.banned, float("-inf"))
+            return
+        for place, number in enumerate(self.which):
+            logits[number].masked_fill_(self.banned[place], float("-inf"))
 
-        A mask outranks what else bans tokens: where nothing is left of it, the row's ``own`` logits decide in it.
+    def restore(self, logits: Tensor, own: Tensor, changed: list[int]) -> None:
+        """A mask outranks what else bans tokens: where nothing is left of it, the row's ``own`` logits decide in it.
+
+        changed: the numbers of the picks whose logits are not their own.
         """
-        masked = logits[self.which].float().masked_fill(~self.allowed, float("-inf"))
-        plain = own[self.which].float().masked_fill(~self.allowed, float("-inf"))
-        lost = masked.amax(-1, keepdim=True) == float("-inf")
-        result = logits.to(torch.float32, copy=True)
-        result[self.which] = torch.where(lost, plain, masked)
-        return result
+        for place in (place for place, number in enumerate(self.which) if number in changed):
+            row = logits[self.which[place]]
+            plain = own[self.which[place]].to(row.dtype).masked_fill(self.banned[place], float("-inf"))
+            row.copy_(torch.where(row.amax() == float("-inf"), plain, row))
 
 
 @dataclass(slots=True, eq=False)
@@ -148,7 +154,9 @@ class Sampler:
         adjusted = _adjusted(logits, states, indices)
         masks = self._masks(picks)
         if masks is not None:
-            adjusted = masks.applied(adjusted, own=logits)
+            adjusted = logits.clone() if adjusted is logits else adjusted
+            masks.apply(adjusted)
+            masks.restore(adjusted, logits, [n for n, state in enumerate(states) if state.adjusts(indices[n])])
         tokens = adjusted.max(-1).indices  # argmax takes four times as long on the CPU
         drawn = [number for number, state in enumerate(states) if state.params.temperature > 0]
         if drawn:
@@ -168,15 +176,14 @@ class Sampler:
         which = [number for number, pick in enumerate(picks) if pick.mask]
         if not which:
             return None
-        rows = []
-        for number in which:
+        banned = np.empty((len(which), self._vocab_size), dtype=bool)
+        for place, number in enumerate(which):
             bits = np.unpackbits(np.frombuffer(picks[number].mask, dtype=np.uint8), bitorder="little")
             if len(bits) < self._vocab_size:
                 raise PlanError(f"Row {picks[number].row} has a mask of {len(bits)} ids for {self._vocab_size}.")
-            rows.append(bits[: self._vocab_size].astype(bool))
-        empty = [number for number, row in zip(which, rows, strict=True) if not row.any()]
-        allowed = torch.from_numpy(np.stack(rows)).to(self._device)
-        return Masks(torch.tensor(which, device=self._device), allowed, torch.tensor(empty, dtype=torch.int64))
+            np.equal(bits[: self._vocab_size], 0, out=banned[place])
+        empty = [number for number, row in zip(which, banned, strict=True) if row.all()]
+        return Masks(which, torch.from_numpy(banned).to(self._device), torch.tensor(empty, dtype=torch.int64))
 
     def _state(self, row: int) -> RowState:
         state = self._rows[row]
