@@ -110,6 +110,9 @@ class WireProtocol(HttpToolsProtocol):
         if not self._refused:
             self._refuse(Rejected(f"This is not an HTTP request that the server can read: {msg}"))
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn advises to install a library. There are no WebSockets here: the request is answered without one."""
+
     def _begins(self) -> None:
         """A request begins to come, or is waited for."""
         self._arrived()

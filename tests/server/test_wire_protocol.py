@@ -198,3 +198,10 @@ def test_idle_connections_outlive_the_pools_of_clients() -> None:
     async def app(scope: object, receive: object, send: object) -> None: ...
 
     assert http_server(app, None).config.timeout_keep_alive >= 75
+
+
+def test_a_wish_for_websockets_is_answered_in_plain_http_and_not_logged(serve: Serve, caplog) -> None:
+    with connection(serve()) as opened:
+        opened.sendall(GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert opened.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert caplog.text == ""
