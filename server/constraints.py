@@ -14,6 +14,7 @@ from ebbtide.errors import GrammarError, Rejected
 from ebbtide.guidance import lark_of_ebnf, lark_of_regex
 
 from .json_schema import check_schema
+from .one_of import exclusive
 
 MAX_BYTES = 256 * 1024
 MAX_NAME = 64
@@ -96,7 +97,7 @@ def lark_of_schema(schema: Any, param: str) -> str:
     if schema is False:
         raise Rejected(f"'{param}' is false, which no text satisfies.", param=param)
     options = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
-    written = json.dumps((schema if isinstance(schema, dict) else {}) | options)
+    written = json.dumps((exclusive(schema) if isinstance(schema, dict) else {}) | options)
     return f"%json {written}"
 
 

@@ -1,0 +1,80 @@
+"""``oneOf`` whose alternatives exclude each other by a tag, as discriminated unions have it, is as good as ``anyOf``.
+
+The grammar compiler sees such a tag only where an alternative stands in place, not behind a reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .json_schema import NAMED, ONE, SEVERAL
+
+MAX_REFERENCES = 16  # followed from one alternative: more are no schema that people write, and there are circles
+Schema = Any
+
+
+def exclusive(schema: Schema) -> Schema:
+    """An equal schema with ``anyOf`` for every ``oneOf`` that a required property of fixed texts decides.
+
+    schema: well formed (``check_schema``). It is left as it is; so is a ``oneOf`` of any other kind.
+    """
+    return _rewritten(schema, schema)
+
+
+def _rewritten(schema: Schema, root: Schema) -> Schema:
+    if not isinstance(schema, dict):
+        return schema
+    result = {}
+    for keyword, value in schema.items():
+        if keyword in ONE:
+            result[keyword] = _rewritten(value, root)
+        elif keyword in SEVERAL:
+            result[keyword] = [_rewritten(entry, root) for entry in value]
+        elif keyword in NAMED:
+            result[keyword] = {name: _rewritten(entry, root) for name, entry in value.items()}
+        else:
+            result[keyword] = value
+    if "oneOf" in schema and "anyOf" not in schema and _tagged(schema["oneOf"], root):
+        result["anyOf"] = result.pop("oneOf")
+    return result
+
+
+def _tagged(alternatives: list[Schema], root: Schema) -> bool:
+    """Whether one property has in each alternative texts that it has in no other."""
+    tags = [_tags(_resolved(alternative, root)) for alternative in alternatives]
+    return any(_disjoint([own[name] for own in tags]) for name in tags[0] if all(name in own for own in tags))
+
+
+def _disjoint(sets: list[set[str]]) -> bool:
+    return sum(map(len, sets)) == len(set().union(*sets))
+
+
+def _tags(schema: Schema) -> dict[str, set[str]]:
+    """The properties that an object must have and that can only be certain texts."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return {}
+    found = {}
+    for name in schema.get("required", ()):
+        values = _texts(schema.get("properties", {}).get(name))
+        if values is not None:
+            found[name] = values
+    return found
+
+
+def _texts(schema: Schema) -> set[str] | None:
+    if not isinstance(schema, dict):
+        return None
+    values = [schema["const"]] if "const" in schema else schema.get("enum", [None])
+    return set(values) if all(isinstance(value, str) for value in values) else None
+
+
+def _resolved(schema: Schema, root: Schema) -> Schema:
+    """The schema behind local references; anything else as it is."""
+    for _ in range(MAX_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if reference is None:
+            return schema
+        schema = root
+        for part in reference.removeprefix("#/").split("/"):
+            schema = schema.get(part) if isinstance(schema, dict) else None
+    return None
