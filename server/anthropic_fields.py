@@ -42,7 +42,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """``thinking``. The budget has no effect: reasoning counts as output."""
+    """``thinking``. The budget has no effect: reasoning counts as output. display "omitted": it is not shown."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: int | None = None
@@ -113,7 +113,8 @@ def prompt_fields(body: PromptFields) -> dict[str, Any]:
         "tools": [_tool(tool, index) for index, tool in enumerate(body.tools)] if body.tools else None,
         "tool_choice": _tool_choice(body.tool_choice) if body.tool_choice else None,
         "parallel_tool_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
-        "chat_template_kwargs": {"enable_thinking": body.thinking.type != "disabled"} if body.thinking else None,
+        "chat_template_kwargs": _template_switches(body.thinking) if body.thinking else None,
+        "include_reasoning": False if body.thinking and body.thinking.display == "omitted" else None,
         "reasoning_effort": body.output_config.effort if body.output_config else None,
     }
 
@@ -151,6 +152,11 @@ def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
     if choice.name is None:
         raise Rejected("A 'tool_choice' of type 'tool' needs a 'name'.")
     return {"type": "function", "function": {"name": choice.name}}
+
+
+def _template_switches(thinking: Thinking) -> dict[str, bool]:
+    """Templates that can turn reasoning on and off know it by one of these names."""
+    return dict.fromkeys(("enable_thinking", "thinking"), thinking.type != "disabled")
 
 
 def _response_format(config: OutputConfig | None) -> dict[str, Any] | None:

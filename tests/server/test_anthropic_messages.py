@@ -229,7 +229,14 @@ async def test_a_call_that_must_be_is_forced_by_a_grammar(world, choice: Any) ->
 async def test_thinking_is_the_templates_to_switch(kind: str, *, opens: bool) -> None:
     messages = [{"role": "user", "content": "hi"}]
     body = convert({"messages": messages, "max_tokens": 1, "thinking": {"type": kind}}, MessagesBody)
-    assert chat_fields(body)["chat_template_kwargs"] == {"enable_thinking": opens}
+    assert chat_fields(body)["chat_template_kwargs"] == {"enable_thinking": opens, "thinking": opens}
+
+
+async def test_thinking_can_be_left_out(world) -> None:
+    world.engine.reply = "<think>why</think>yes"
+    body = await whole(world, thinking={"type": "adaptive", "display": "omitted"})
+    assert [block["type"] for block in body["content"]] == ["text"]
+    assert body["usage"]["output_tokens_details"]["thinking_tokens"] > 0
 
 
 @pytest.mark.parametrize(
