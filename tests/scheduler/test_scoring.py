@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from ebbtide.messages import AbortReq, GenerateReq, SamplingParams
+from ebbtide.messages import AbortReq, GenerateReq, PromptScores, SamplingParams
+from ebbtide.plan import Scoring
+from ebbtide.scheduler import planning
+from ebbtide.scheduler.endings import Endings
+from ebbtide.scheduler.request import Request
 
 from .loads import random_load, scored
 from .make import request
@@ -155,3 +161,46 @@ def test_a_scored_turn_is_computed_in_full_and_the_session_goes_on() -> None:
     third = world.say("s", "c", " to its end")
     assert third.tokens == alone(context + second.tokens + text(" to its end"), greedy(8, ignore_eos=True))
     assert third.cached_tokens > len(context) - world.shape.page_size
+
+
+def uncapped_hits(patch: pytest.MonkeyPatch) -> None:
+    """A scored prompt takes pages from the cache like any other."""
+    patch.setattr(Request, "num_reusable", property(lambda req: len(req.known) - 1))
+
+
+def forgotten_scores(patch: pytest.MonkeyPatch) -> None:
+    """What has gone out is asked for again after a retraction."""
+    emit = Endings.emit_scores
+
+    def forgetful(self: Endings, req: Request, scores: PromptScores) -> None:
+        before = req.num_scored
+        emit(self, req, scores)
+        req.num_scored = before
+
+    patch.setattr(Endings, "emit_scores", forgetful)
+
+
+def chunks_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """Chunks are booked by the count that went out, as if none were in flight."""
+
+    def blind(req: Request, count: int) -> Scoring | None:
+        if req.sampling.prompt_logprobs is None or req.num_scored >= req.prompt_len:
+            return None
+        first = min(req.num_scored, req.computed + count)
+        last = min(req.computed + count, req.prompt_len - 1)
+        return Scoring(max(first - 1 - req.computed, 0), req.known[first : last + 1], req.sampling.prompt_logprobs)
+
+    patch.setattr(planning, "scoring_of", blind)
+
+
+@pytest.mark.parametrize("bug", [uncapped_hits, forgotten_scores, chunks_in_flight])
+def test_a_seeded_bug_is_noticed(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, ValueError)):
+        compare_many()
+
+
+def compare_many() -> None:
+    """Ten scored loads."""
+    for seed in range(10):
+        compare(scored(random_load(seed), seed), seed)
