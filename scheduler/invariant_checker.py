@@ -31,22 +31,30 @@ class InvariantChecker:
         """Before a plan runs: every page that it writes to is its request's own, and every page that it is told is its
         request's own or locked in the tree."""
         size = self._state.pool.page_size
-        ledger = self._state.pool.ledger
+        whose = self._state.pool.ledger.whose
         try:
-            first = [req.pages[item.start // size] for item, req in zip(items, requests, strict=True)]
+            closer = [  # in one go, some 60 ns a row: a row that decodes is told the page it writes to, or none
+                (item, req)
+                for item, req in zip(items, requests, strict=True)
+                if whose[req.pages[item.start // size]] is not req
+                or (item.pages and (len(item.pages) > 1 or item.page_index != item.start // size))
+            ]
         except IndexError:
             raise InvariantViolation(_without_page(items, requests, size)) from None
-        if ledger.holders(first) != requests:  # compares identities: some 100 ns a row, all told
-            for page, req in zip(first, requests, strict=True):
-                self._agrees([page], req)
-        for item, req in zip(items, requests, strict=True):
-            if item.pages:
-                self._agrees(req.pages[max(req.num_shared, item.page_index) :], req)
-                for page in req.pages[item.page_index : req.num_shared]:
-                    self._is_locked(page, req)
+        for item, req in closer:
+            self._audit_item(item, req, item.start // size)
+
+    def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
+        """The page it writes to first, and the pages that the runner is told with it: the last ones of its list."""
+        if not item.pages:
+            self._agrees(req.pages[page_index : page_index + 1], req)
+            return
+        self._agrees(req.pages[min(page_index, max(req.num_shared, item.page_index)) :], req)
+        for page in req.pages[item.page_index : req.num_shared]:
+            self._is_locked(page, req)
 
     def self_check_during_busy(self) -> None:
-        """The conservation law, and one page in 64 against the ledger, in turn. Costs the same for every tree."""
+        """The conservation law, and a share of all pages against the ledger, in turn. Costs the same for every pool."""
         running = self._state.running
         for pool in self._state.pools:
             self._check_pool_invariant(pool)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SWEEP_SHARE = 1 / 64
+SWEEP_SHARE = 1 / 64  # of all pages that are looked at after a step,
+SWEEP_PAGES = 256  # and how many that is at most: no step may cost what the pool is large
 NAMED_DOUBTS = 4  # that a message spells out
 NUMBERED_DOUBTS = 64  # whose page numbers it gives
 LAST_MOVES = 4  # of any pages, when no page is in doubt
@@ -86,7 +87,7 @@ class BookedPool(Protocol):
         """Every page that is in doubt. Costs the whole pool."""
 
     def sweep(self, running: Sequence[Request]) -> list[Doubt]:
-        """The same for a share of all pages, in turn: all have been seen after 1 / ``SWEEP_SHARE`` calls."""
+        """The same for a share of all pages, in turn: all have been seen after 1 / ``Sweep.share`` calls."""
 
     def repair(self, running: Sequence[Request]) -> None:
         """Derive free list, ledger and counts from what the holders list. ``running`` stand on no page in doubt."""
@@ -133,7 +134,7 @@ def rebuild(
 
 
 def denied(ledger: Ledger, pages: Sequence[int], holder: Holder | None) -> list[Doubt]:
-    """Those of ``pages``, which ``holder`` lists, that the ledger gives to another. 30 ns a page if there are none."""
+    """Those of ``pages``, which ``holder`` lists, that the ledger gives to another."""
     if ledger.agrees(pages, holder):
         return []
     return [Doubt(page, (holder,), ledger.holder(page)) for page in pages if ledger.holder(page) is not holder]
@@ -165,13 +166,14 @@ class Sweep:
 
     def __init__(self, allocator: PageAllocator) -> None:
         self._allocator = allocator
+        self.share = min(SWEEP_SHARE, SWEEP_PAGES / max(allocator.num_pages, 1))
         self._next_free = 0
         self._next_item = 0
 
     def free_list(self) -> list[Doubt]:
         """The next share of the free list."""
         available = self._allocator.available_pages
-        count = math.ceil(available * SWEEP_SHARE)
+        count = math.ceil(available * self.share)
         start = self._next_free if self._next_free < available else 0
         self._next_free = start + count
         return denied(self._allocator.ledger, self._allocator.free_pages(start, start + count), None)
@@ -179,7 +181,7 @@ class Sweep:
     def turn(self, items: Sequence[T]) -> list[T]:
         """The next share of ``items``, which may have changed since the last time."""
         picked = []
-        for _ in range(math.ceil(len(items) * SWEEP_SHARE)):
+        for _ in range(math.ceil(len(items) * self.share)):
             self._next_item = (self._next_item + 1) % len(items)
             picked.append(items[self._next_item])
         return picked

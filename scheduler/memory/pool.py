@@ -11,7 +11,7 @@ from ebbtide.plan import pages_for
 
 from ..request import Request
 from .allocator import PageAllocator
-from .books import SWEEP_SHARE, Books, Doubt, Sweep, denied, find_doubts, rebuild
+from .books import Books, Doubt, Sweep, denied, find_doubts, rebuild
 from .ledger import Holder, Ledger
 from .prefix_cache import BasePrefixCache
 
@@ -81,7 +81,7 @@ class Pool:
         doubts = self._sweep.free_list()
         for req in self._sweep.turn(running):
             doubts += denied(self.ledger, req.pages[req.num_shared :], req)
-        for holder, pages in self.tree_cache.next_holders(SWEEP_SHARE):
+        for holder, pages in self.tree_cache.next_holders(self._sweep.share):
             doubts += denied(self.ledger, pages, holder)
         return doubts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ebbtide.errors import InvariantViolation
 from ebbtide.scheduler.dump import picture
 from ebbtide.scheduler.memory.allocator import PageAllocator
-from ebbtide.scheduler.memory.books import Books, Doubt, find_doubts, in_words, rebuild
+from ebbtide.scheduler.memory.books import SWEEP_PAGES, Books, Doubt, Sweep, find_doubts, in_words, rebuild
 from ebbtide.scheduler.memory.ledger import Ledger
 from ebbtide.scheduler.request import Request
 
@@ -143,3 +144,18 @@ def test_a_page_that_the_ledger_gives_to_another_is_found_in_a_pool_of_a_new_kin
         InvariantViolation, match="pool mamba: page 0 is held by request a, but the ledger says request s"
     ):
         world.scheduler.self_check_during_busy()
+
+
+@pytest.mark.parametrize("num_pages", [64, 100_000])
+def test_a_sweep_looks_at_few_pages_of_a_large_pool_and_at_all_of_them_in_the_end(num_pages: int) -> None:
+    allocator = PageAllocator(num_pages, 4)
+    sweep = Sweep(allocator)
+    looked_at: list[int] = []
+    free_pages = allocator.free_pages
+    allocator.free_pages = lambda start=0, end=None: looked_at.extend(free_pages(start, end)) or []  # type: ignore[method-assign,func-returns-value]
+    sweep.free_list()
+    assert 0 < len(looked_at) <= min(SWEEP_PAGES, num_pages // 64)
+    for _ in range(math.ceil(1 / sweep.share)):
+        sweep.free_list()
+    assert set(looked_at) == set(range(num_pages))
+    assert {item for _ in range(10) for item in sweep.turn(range(10))} == set(range(10))
