@@ -34,6 +34,7 @@ class Arrival:
     abort_after: int | None = None
     namespace: str = ""
     priority: int = 0
+    grammar: str = ""
 
     @property
     def rids(self) -> tuple[str, ...]:
@@ -158,6 +159,7 @@ def play(load: list[Arrival], shape: Shape, build: Callable[[Shape], World] = Wo
                     prompt=prompt,
                     sampling=arrival.sampling,
                     priority=arrival.priority,
+                    grammar=arrival.grammar,
                     namespace=arrival.namespace,
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from dataclasses import replace
 
@@ -15,7 +16,10 @@ from ebbtide.scheduler.grammar import Grammars, NoCompiler
 from ebbtide.scheduler.metrics import SchedulerMetrics
 from ebbtide.vocabulary import SIM_EOS
 
+from .loads import Arrival, ample, assert_same, random_load
+from .loads import play as play_load
 from .make import request
+from .test_equality import random_shape
 from .world import Compiler, Outcome, Shape, World, grammar, greedy, text
 
 WORDS = grammar("start: /[a-z]{3,12}( [a-z]{3,12}){2,5}\\./")
@@ -110,6 +114,36 @@ def test_a_small_pool_and_a_late_grammar_change_nothing(policy: str, host_pages:
     world = play(shape, Compiler(delay=7), count=9)
     assert answers(world) == expected
     assert world.scheduler.state.grammars.num_waiting == 0
+
+
+def mixed_load(seed: int) -> list[Arrival]:
+    """A random load in which two of three requests have a grammar, some that end and some that do not."""
+    rng = random.Random(seed)
+    kinds = ["", WORDS, OBJECT, DIGITS, grammar("start: /(.|\\n)*/"), grammar('start: "yes" | "no"')]
+    return [
+        replace(arrival, grammar=rng.choice(kinds) if rng.random() < 0.8 else "")
+        for arrival in random_load(seed, aborts=seed % 4 == 0)
+    ]
+
+
+def check_mixed(seed: int) -> int:
+    load = mixed_load(seed)
+    expected = play_load(load, ample((1, 4, 16)[seed % 3]))
+    seen = play_load(load, random_shape(seed, expected), build=lambda shape: World(shape, compiler=Compiler(seed % 5)))
+    assert_same(load, expected, seen)
+    assert not any(outcome.aborts for outcome in seen.outcomes.values())
+    return seen.scheduler.state.metrics.totals["num_retracted_requests_total"]
+
+
+def test_random_loads_give_the_tokens_of_an_ample_pool() -> None:
+    assert sum(check_mixed(seed) for seed in range(8)) > 3
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(1000, 1300, 100))
+def test_random_loads_give_the_tokens_of_an_ample_pool_at_length(first: int) -> None:
+    for seed in range(first, first + 100):
+        check_mixed(seed)
 
 
 def test_it_ends_with_stop_when_nothing_more_may_follow() -> None:
