@@ -12,7 +12,12 @@ from ebbtide.errors import Rejected
 from .anthropic_blocks import Block, Message, chat_messages
 from .fields import Share
 
-UNSUPPORTED = ("container", "mcp_servers")  # others run what these name; ignoring them would change the answer
+SESSIONS = ("session_id", "session_params")  # these routes take whole conversations
+UNSUPPORTED = (
+    "container",
+    "mcp_servers",
+    *SESSIONS,
+)  # others run what these name; ignoring them would change the answer
 # A chat's field → the field here.
 NAMES = {
     "stop": "stop_sequences",

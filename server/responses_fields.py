@@ -17,7 +17,8 @@ MAX_METADATA = 16
 CHAT_ONLY = ("messages", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort", "functions")
 SAMPLING = ("n", "stop", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs")
 NOT_STORED = ("conversation", "prompt", "context_management")
-UNSUPPORTED = (*CHAT_ONLY, *SAMPLING, *NOT_STORED)
+SESSIONS = ("session_id", "session_params")  # this route takes whole conversations
+UNSUPPORTED = (*CHAT_ONLY, *SAMPLING, *NOT_STORED, *SESSIONS)
 # A chat's field → the field here.
 NAMES = {
     "messages": "input",

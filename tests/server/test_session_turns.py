@@ -126,3 +126,17 @@ async def test_the_ids_of_a_turns_prompt_are_not_made_up(world) -> None:
 async def test_a_look_at_the_prompt_is_no_turn(world, fields: dict[str, int], param: str) -> None:
     for reply in (await world.chat(session_id="s", **fields), await world.complete(session_id="s", **fields)):
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", {"model": "org/sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}),
+    ],
+)
+async def test_routes_without_sessions_say_so(world, path: str, body: dict[str, object]) -> None:
+    """To ignore the field would answer without the conversation."""
+    assert (await world.client.post(path, json=body)).status_code == 200
+    reply = await world.client.post(path, json={**body, "session_id": "s"})
+    assert (reply.status_code, "session_id" in reply.json()["error"]["message"]) == (400, True)
