@@ -74,8 +74,10 @@ class StructuredOutput:
         return task
 
     async def _judge(self, key: bytes, lark: str) -> str:
-        await self._slots.acquire()  # the time limit is for compiling, not for waiting behind others
-        work = asyncio.get_running_loop().run_in_executor(self._pool, self._problem, lark)
+        loop = asyncio.get_running_loop()
+        await self._slots.acquire()  # the time limit is for compiling, not for waiting, nor for reading the vocabulary
+        guidance = await loop.run_in_executor(self._pool, self._built)
+        work = loop.run_in_executor(self._pool, self._problem, guidance, lark)
         work.add_done_callback(lambda _: self._slots.release())  # a compiler that is too slow keeps its thread busy
         done, _ = await asyncio.wait({work}, timeout=self._timeout_s)
         if not done:
@@ -83,10 +85,10 @@ class StructuredOutput:
             return f"it takes longer than {self._timeout_s:g} s to compile (--grammar-timeout)."
         return work.result()
 
-    def _problem(self, lark: str) -> str:
+    def _problem(self, guidance: Guidance, lark: str) -> str:
         """In a thread: the compiler's objection to a grammar, "" for none."""
         try:
-            _rehearse(self._built().compile(grammar_of(lark, special_ids=self._special_ids)))
+            _rehearse(guidance.compile(grammar_of(lark, special_ids=self._special_ids)))
         except GrammarError as error:
             return str(error)
         return ""

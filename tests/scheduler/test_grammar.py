@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -14,6 +16,7 @@ from ebbtide.messages import AbortReq, FinishReq, GenerateReq, SamplingParams
 from ebbtide.scheduler.dump import waiting_reasons
 from ebbtide.scheduler.grammar import Grammars, NoCompiler
 from ebbtide.scheduler.metrics import SchedulerMetrics
+from ebbtide.scheduler.request import Request
 from ebbtide.vocabulary import SIM_EOS
 
 from .loads import Arrival, ample, assert_same, random_load
@@ -72,6 +75,12 @@ def replace_of(sampling: SamplingParams, **fields: object) -> SamplingParams:
     return SamplingParams(**(values | fields))
 
 
+@cache
+def ample_answers(count: int) -> dict[str, tuple[list[int], list[object], str | None]]:
+    """What everybody says when nothing ever waits."""
+    return answers(play(AMPLE, count=count))
+
+
 def answers(world: World) -> dict[str, tuple[list[int], list[object], str | None]]:
     return {rid: (outcome.tokens, outcome.logprobs, outcome.finish) for rid, outcome in world.outcomes.items()}
 
@@ -99,7 +108,7 @@ PATTERNS = {0: "[a-z]{3,12}( [a-z]{3,12}){2,5}\\.", 2: "[0-9]+"}
 @pytest.mark.parametrize("overlap", [1, 2])
 @pytest.mark.parametrize("chunk", [3, 64])
 def test_a_retraction_changes_nothing(interval: int, overlap: int, chunk: int) -> None:
-    expected = answers(play(AMPLE))
+    expected = ample_answers(6)
     shape = Shape(num_pages=80, num_rows=6, chunk=chunk, overlap=overlap, retract_interval=interval, max_retractions=-1)
     world = play(shape)
     assert answers(world) == expected
@@ -109,11 +118,55 @@ def test_a_retraction_changes_nothing(interval: int, overlap: int, chunk: int) -
 @pytest.mark.parametrize("host_pages", [0, 200])
 @pytest.mark.parametrize("policy", ["fcfs", "lpm", "priority"])
 def test_a_small_pool_and_a_late_grammar_change_nothing(policy: str, host_pages: int) -> None:
-    expected = answers(play(AMPLE, count=9))
+    expected = ample_answers(9)
     shape = Shape(num_pages=34, num_rows=8, chunk=16, overlap=2, policy=policy, host_pages=host_pages)
     world = play(shape, Compiler(delay=7), count=9)
     assert answers(world) == expected
     assert world.scheduler.state.grammars.num_waiting == 0
+
+
+def mask_before_the_last_token(patch: pytest.MonkeyPatch) -> None:
+    """A row has an item in the second plan although its last token has not come."""
+    late = property(lambda req: req.in_flight > 0 and req.awaits_last)
+    patch.setattr(Request, "awaits_result", late)
+
+
+def mask_of_the_first_token_for_all(patch: pytest.MonkeyPatch) -> None:
+    mask = Grammars.mask
+    seen: dict[str, bytes] = {}
+    patch.setattr(Grammars, "mask", lambda self, req: seen.setdefault(req.rid, mask(self, req)))
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [mask_before_the_last_token, mask_of_the_first_token_for_all],
+    ids=lambda bug: bug.__name__,
+)
+def test_a_seeded_bug_is_caught(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ample_answers(6)
+    bug(monkeypatch)
+    shape = Shape(num_pages=80, num_rows=6, chunk=64, overlap=2, retract_interval=2, max_retractions=-1)
+    assert answers(play(shape)) != expected
+
+
+def test_a_place_that_is_lost_is_found_again_from_the_outputs() -> None:
+    world = World(Shape(overlap=2))
+    world.generate("a", text("x"), greedy(40), grammar=WORDS)
+    world.generate("b", text("x"), greedy(40), grammar=OBJECT)
+    lost = World(Shape(overlap=2))
+    lost.inbox.extend(world.inbox)
+    expected = answers_after(world)
+    while lost.inbox or not lost.scheduler.idle:
+        lost.step()
+        for req in lost.scheduler.state.running:
+            lost.scheduler.state.grammars.add(req)  # as if it were new
+            lost.scheduler.state.grammars.poll()
+    assert answers(lost) == expected
+
+
+def answers_after(world: World) -> dict[str, tuple[list[int], list[object], str | None]]:
+    world.run()
+    return answers(world)
 
 
 def mixed_load(seed: int) -> list[Arrival]:
@@ -274,6 +327,14 @@ def test_a_grammar_that_cannot_be_compiled_ends_its_request_only() -> None:
     assert (abort.status, abort.code, abort.num_output_tokens) == (500, "grammar_failed", 0)
     assert "invalid regex" in abort.message
     assert written(world.outcomes["good"]) == "yes"
+
+
+def test_all_choices_end_with_a_grammar_that_cannot_be_compiled() -> None:
+    world = World(compiler=Compiler(delay=3))
+    bad = GenerateReq(rids=("a", "b"), prompt=text("x"), sampling=greedy(3), grammar=grammar("start: /(/"))
+    world.send(bad)
+    world.run()
+    assert [len(world.outcomes[rid].aborts) for rid in ("a", "b")] == [1, 1]
 
 
 def test_a_server_without_a_compiler_answers_nothing_unconstrained() -> None:

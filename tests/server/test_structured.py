@@ -160,6 +160,28 @@ async def test_a_grammar_that_takes_too_long_is_refused_and_another_is_not(world
         structured.close()
 
 
+async def test_reading_the_vocabulary_does_not_count_against_a_grammar(world, monkeypatch: Any) -> None:
+    """It happens with the first grammar, and takes seconds for a large vocabulary on a busy machine."""
+    build, begun, release = Guidance.__init__, threading.Event(), threading.Event()
+
+    def slow(self: Guidance, *args: Any) -> None:
+        begun.set()
+        assert release.wait(20)
+        build(self, *args)
+
+    monkeypatch.setattr(Guidance, "__init__", slow)
+    structured = StructuredOutput(SimTokenizer().vocabulary, INFO, 0.2)
+    try:
+        asking = asyncio.create_task(structured.compile(choice_constraint(["x"], "regex")))
+        assert await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.wait({asking}, timeout=0.4) == (set(), {asking})
+        release.set()
+        assert (await asking).startswith("{")
+    finally:
+        release.set()
+        structured.close()
+
+
 async def test_a_grammar_is_compiled_once_for_all_requests(world, monkeypatch: Any) -> None:
     compiled: list[str] = []
     compile_now = Guidance.compile
