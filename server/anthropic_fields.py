@@ -110,11 +110,14 @@ class MessagesBody(PromptFields, kw_only=True):
 def prompt_fields(body: PromptFields) -> dict[str, Any]:
     """What makes the prompt, as the body of a chat; None is absent. Raises Rejected."""
     messages = chat_messages(body.system, body.messages)
-    last = messages[-1]
+    # An assistant's words at the end are the beginning of the answer; no words are no beginning.
+    begun = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    if begun and not messages[-1]["content"] and len(messages) > 1:
+        messages.pop()
+        begun = False
     return {
         "messages": messages,
-        # An assistant's words at the end are the beginning of the answer.
-        "continue_final_message": True if last["role"] == "assistant" and "tool_calls" not in last else None,
+        "continue_final_message": True if begun else None,
         "tools": [_tool(tool, index) for index, tool in enumerate(body.tools)] if body.tools else None,
         "tool_choice": _tool_choice(body.tool_choice) if body.tool_choice else None,
         "parallel_tool_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,

@@ -13,7 +13,7 @@ from ebbtide.errors import StartupError
 
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#]+")
 ROOT_PATH = re.compile(r"(/[^/\s?#]+)*")
-SHOWN_HEADERS = ("x-request-id", "retry-after", "x-should-retry", "openai-processing-ms")
+SHOWN_HEADERS = ("x-request-id", "request-id", "retry-after", "x-should-retry", "openai-processing-ms")
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 PREFLIGHT_S = 600
 

@@ -15,6 +15,7 @@ from ebbtide.errors import Rejected
 
 log = logging.getLogger(__name__)
 
+ID_HEADERS = ("x-request-id", "request-id")  # where OpenAI's clients look for a request's id, and Anthropic's
 REQUEST_ID = "ebbtide.request_id"  # the key in the ASGI scope
 NAMED = "ebbtide.named_by_header"  # another: whether the id is the client's own
 GOOD_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
@@ -42,7 +43,8 @@ class RequestIds:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = scope[REQUEST_ID]
+                for name in ID_HEADERS:
+                    headers[name] = scope[REQUEST_ID]
                 headers["openai-processing-ms"] = str(round((time.monotonic() - started) * 1000))
             await send(message)
 

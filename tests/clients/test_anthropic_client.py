@@ -122,9 +122,15 @@ def test_the_count_is_what_the_prompt_costs(client: Any) -> None:
     assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
 
 
+def test_the_model_is_found(client: Any) -> None:
+    assert [model.id for model in client.models.list()] == ["sim"]
+    assert client.models.retrieve("sim").id == "sim"
+
+
 def test_errors_are_the_clients_own(client: Any) -> None:
     with pytest.raises(anthropic.BadRequestError, match="temperature") as error:
         client.messages.create(**HELLO, extra_body={"temperature": 1.5})
     assert error.value.type == "invalid_request_error"
+    assert error.value.request_id
     with pytest.raises(anthropic.NotFoundError, match="'other'"):
         client.messages.create(**{**HELLO, "model": "other"})

@@ -258,6 +258,15 @@ async def test_a_tool_choice_is_the_chats_by_another_name(choice: Any, chat_choi
     assert fields["tools"] == [{"type": "function", "function": function}]
 
 
+@pytest.mark.parametrize("words", ["", "So", [{"type": "text", "text": "So"}], []])
+async def test_an_assistants_words_at_the_end_are_the_beginning_of_the_answer(world, words: Any) -> None:
+    question = {"role": "user", "content": "hi"}
+    await whole(world, messages=[question])
+    await whole(world, messages=[question, {"role": "assistant", "content": words}])
+    plain, begun = (request.prompt for request in world.engine.requests)
+    assert begun == plain + list(b"So" if words else b"")
+
+
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
