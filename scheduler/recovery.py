@@ -38,7 +38,9 @@ class Recovery:
         doubt = self._pages_in_doubt(doubts, everybody=everybody).union(pages)
         torn = losers(doubts)
         self._state.pool.quarantined |= doubt
-        alive = self._state.pool.tree_cache.cut(doubt)
+        cache = self._state.pool.tree_cache
+        # What is left in a list with a hole stands for the wrong tokens: its holder goes, though the pages are sound.
+        alive = cache.cut(doubt.union(*(held for holder, held in cache.holders() if id(holder) in torn)))
         for req in list(self._state.requests.values()):
             is_torn = id(req) in torn and req.phase is Phase.RUNNING
             if is_torn or self._must_leave(req, doubt, alive, everybody=everybody):

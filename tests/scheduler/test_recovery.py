@@ -275,3 +275,20 @@ def test_a_request_whose_list_has_lost_a_page_is_computed_again(busy: World) -> 
     lost = req.pages.pop()
     finish(busy)
     assert busy.scheduler.state.pool.quarantined == {lost}
+
+
+def test_a_tree_node_whose_list_has_lost_a_page_is_not_used_again() -> None:
+    """Its tokens would stand for the wrong pages."""
+    world = World(Shape(num_pages=40, memory_check="quarantine"))
+    world.generate("old", text("x" * 20), greedy(1))
+    world.run()
+    node = next(world.pool.tree_cache.walk())  # type: ignore[attr-defined]
+    del node.pages[0]
+    world.generate("b", text("b " + "y" * 9), greedy(30, ignore_eos=True))
+    world.run()
+    assert node not in list(world.pool.tree_cache.walk())  # type: ignore[attr-defined]
+    world.generate("again", text("x" * 20 + "z"), greedy(8, ignore_eos=True))
+    ample = World(Shape(num_pages=400, cache=False))
+    ample.generate("again", text("x" * 20 + "z"), greedy(8, ignore_eos=True))
+    assert world.run()["again"].tokens == ample.run()["again"].tokens
+    assert world.scheduler.state.metrics.totals[VIOLATIONS] == 1
