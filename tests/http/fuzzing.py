@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -93,7 +94,7 @@ LITERALS = [
 EXTRA = [
     "n", "stop", "seed", "logprobs", "top_logprobs", "logit_bias", "stream", "stream_options", "tools",
     "tool_choice", "response_format", "regex", "ebnf", "grammar", "structured_outputs", "guided_json",
-    "session_id", "session_params", "priority", "cache_salt", "timeout", "rid", "request_id", "echo", "suffix",
+    "session_id", "session_params", "priority", "cache_salt", "rid", "request_id", "echo", "suffix",
     "best_of", "prompt_logprobs", "min_tokens", "stop_token_ids", "ignore_eos", "chat_template_kwargs",
     "chat_template", "reasoning_effort", "continue_final_message", "add_generation_prompt", "return_token_ids",
     "parallel_tool_calls", "metadata", "user", "model", "temperature", "top_p", "top_k", "min_p",
@@ -134,11 +135,11 @@ def _replace(rng: random.Random, body: Body) -> None:
     places = _places(body)
     if places:
         container, key = rng.choice(places)
-        container[key] = rng.choice(NASTY)
+        container[key] = copy.deepcopy(rng.choice(NASTY))
 
 
 def _add(rng: random.Random, body: Body) -> None:
-    body[rng.choice(EXTRA)] = rng.choice(NASTY)
+    body[rng.choice(EXTRA)] = copy.deepcopy(rng.choice(NASTY))
 
 
 def _remove(rng: random.Random, body: Body) -> None:
@@ -147,9 +148,9 @@ def _remove(rng: random.Random, body: Body) -> None:
 
 
 def _deepen(rng: random.Random, body: Body) -> None:
-    deep: Any = rng.choice(NASTY)
-    for _ in range(rng.choice([3, 60, 70, 127, 300])):
-        deep = {"properties": {"a": deep}} if rng.random() < 0.5 else [deep]
+    deep: Any = copy.deepcopy(rng.choice(NASTY))
+    for _ in range(rng.choice([3, 60, 65, 127, 150])):
+        deep = {"a": deep} if rng.random() < 0.5 else [deep]
     body[rng.choice([*EXTRA, *body])] = deep
 
 

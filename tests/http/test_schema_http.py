@@ -54,7 +54,7 @@ def attack(operation: APIOperation, mode: GenerationMode, max_examples: int) -> 
     @given(case=operation.as_strategy(generation_mode=mode))
     def run(case: schemathesis.Case) -> None:
         response = case.call(timeout=60)
-        assert response.status_code < 500, response.text[:500]
+        assert response.status_code < 500 or "timeout_error" in response.text, response.text[:500]  # it may ask for one
         if response.status_code >= 400:
             error = response.json()["error"]
             assert error["message"]
