@@ -6,6 +6,7 @@ Knows nothing of how processes are started: ``launch`` builds one Front when the
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 from ebbtide.awake import AwakeClock
@@ -29,6 +30,8 @@ from .metrics import FrontMetrics
 from .pressure import PressureLog
 from .state import AppState
 from .structured import StructuredOutput
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 0.25  # how often the front looks whether a child has fallen silent
 
@@ -76,12 +79,14 @@ class Front:
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
         self._metrics.gauge("watchdog_last_progress_seconds", lambda: self.liveness.stalled_s)
         self._receiving: asyncio.Task[None] | None = None
+        self.failed = asyncio.Event()  # set when a bug has ended the taking of messages: the process must end
 
     async def start(self) -> None:
         """Begin to take messages from the children; from now on ``/ready`` answers 200."""
         vocabulary = self._vocabulary
         self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
         self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
+        self._receiving.add_done_callback(self._inbox_ended)
         self.liveness.started()
 
     async def reconnect(self, addresses: Addresses, info: RunnerInfo) -> None:
@@ -144,6 +149,12 @@ class Front:
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.gather(self._receiving, return_exceptions=True)
+
+    def _inbox_ended(self, task: asyncio.Task[None]) -> None:
+        """Without its inbox the front would look alive and answer nobody."""
+        if not task.cancelled():
+            log.critical("the front does not take messages any more", exc_info=task.exception())
+            self.failed.set()
 
     async def _receive(self) -> None:
         while True:

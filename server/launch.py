@@ -155,12 +155,15 @@ class _Daemon:
     async def _serve(self, front: Front, http: asyncio.Task[None]) -> int:
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
         silence = asyncio.create_task(self._end_silent_children(front), name="silence")
+        failed = asyncio.create_task(front.failed.wait(), name="failed")
         try:
             while True:
-                either: set[asyncio.Future[Any]] = {stop, self._children.ended, http}
+                bugs: set[asyncio.Future[Any]] = {http, silence, failed}  # what else would end them now?
+                either: set[asyncio.Future[Any]] = {stop, self._children.ended, *bugs}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                if http.done():
-                    return 1  # nothing but a bug ends it before it is told to; awaiting it raises the error
+                if any(task.done() for task in bugs):
+                    front.abort_all("The server has failed.")
+                    return 1
                 if not self._children.ended.done():
                     await self._drain(front)
                 if not self._children.ended.done():
@@ -171,8 +174,8 @@ class _Daemon:
                 if not await self._restart(front):
                     return 0 if self._signals.first.is_set() else code
         finally:
-            stop.cancel()
-            silence.cancel()
+            for task in (stop, silence, failed):
+                task.cancel()
 
     async def _end_silent_children(self, front: Front) -> None:
         """A child that says nothing for too long is made a dead one; the rest is what a death brings."""

@@ -220,3 +220,17 @@ async def test_a_child_that_falls_silent_is_named(wired: Wired) -> None:
         await front.start()
         assert await asyncio.wait_for(front.silent_child(), 20) == "scheduler"
         await front.stop()
+
+
+async def test_a_front_that_takes_no_messages_any_more_says_so(
+    wired: Wired, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(message: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(wired.front.manager, "handle", broken)
+    await wired.front.start()
+    assert not wired.front.failed.is_set()
+    wired.outbox.send(TextBatch([]))
+    await asyncio.wait_for(wired.front.failed.wait(), 10)
+    assert "a bug" in caplog.text
