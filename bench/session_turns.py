@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -86,9 +87,9 @@ def chat(session: httpx.Client, whole: httpx.Client, name: str, num_turns: int) 
         theirs = ask(whole, messages)
         assert mine.cached_tokens >= earlier - PAGE, "more was computed than what is new"
         assert theirs.cached_tokens == 0
-        turns.append(
-            Turn(number, mine.prompt_tokens, earlier, mine.cached_tokens, mine.first_token_s, theirs.first_token_s)
-        )
+        turn = Turn(number, mine.prompt_tokens, earlier, mine.cached_tokens, mine.first_token_s, theirs.first_token_s)
+        print(name, json.dumps(asdict(turn)), file=sys.stderr, flush=True)
+        turns.append(turn)
         earlier = mine.prompt_tokens + mine.output_tokens
         messages.append({"role": "assistant", "content": mine.text})
     session.delete(f"/v1/sessions/{name}").raise_for_status()

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from .audit import check_idle, check_scrape, send, within
@@ -142,6 +143,24 @@ def test_an_overlapping_turn_is_refused_and_the_third_one_is_right(session: Sess
     session.tokens += [67, *last["output_ids"]]
     session.turn([69])
     assert session.info()["num_turns"] == 3
+
+
+def test_the_official_client_uses_a_session_and_does_not_repeat_a_refused_turn(session: Session) -> None:
+    client = session.api.openai.with_options(max_retries=2)
+    extra = {"session_id": session.id, "ignore_eos": True}
+    message = {"role": "user", "content": "hi"}
+    create = client.chat.completions.create
+    first = create(model="sim", messages=[message], max_tokens=20, extra_body=extra)
+    second = create(model="sim", messages=[message], max_tokens=20, extra_body=extra)
+    assert second.usage.prompt_tokens > first.usage.total_tokens
+    refused = session.api.metric("num_aborted_requests_total")
+    with streamed(session, [67], **LONG) as reply:
+        lines = begin(reply)  # kept: without it the response would be closed
+        with pytest.raises(openai.ConflictError):
+            create(model="sim", messages=[message], max_tokens=20, extra_body=extra)
+        within(2, lambda: session.api.metric("num_aborted_requests_total") > refused)
+        assert session.api.metric("num_aborted_requests_total") == refused + 1
+        assert any(line == "data: [DONE]" for line in lines)
 
 
 def test_of_two_first_turns_one_is_the_first(session: Session) -> None:
