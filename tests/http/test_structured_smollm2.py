@@ -30,12 +30,12 @@ class Answer:
     finish: str
 
 
-def ask(url: str, seeds: range) -> list[Answer]:
+def ask(url: str, seeds: range, max_tokens: int = MAX_TOKENS) -> list[Answer]:
     """One answer for each seed's schema, several at a time."""
     with httpx.Client(base_url=url, timeout=600) as http, ThreadPoolExecutor(STREAMS) as pool:
 
         def one(seed: int) -> Answer:
-            body = request_of(seed, random_schema(seed)) | {"max_tokens": MAX_TOKENS}
+            body = request_of(seed, random_schema(seed)) | {"max_tokens": max_tokens}
             reply = http.post("/v1/chat/completions", json=body)
             assert reply.status_code == 200, (seed, reply.text)
             (choice,) = reply.json()["choices"]
@@ -64,7 +64,7 @@ def greedy(answers: list[Answer]) -> list[Answer]:
 
 def test_a_dozen_answers_are_valid_while_requests_are_retracted(start_daemon: Any) -> None:
     url = start_daemon("--max-total-tokens", "8192", *RETRACTING, model="smollm2").url
-    assert check(ask(url, range(12))) >= 6
+    assert check(ask(url, range(12), max_tokens=40)) >= 3
     assert num_retracted(url) >= 5
 
 
