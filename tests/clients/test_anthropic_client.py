@@ -99,15 +99,13 @@ def streamed_message(client: Any, **fields: Any) -> Any:
         return stream.get_final_message()
 
 
-def test_stop_sequences_and_limits_are_told(client: Any) -> None:
-    message = client.messages.create(**asked("stop"), stop_sequences=["STOP"])
-    assert (message.content[0].text, message.stop_reason, message.stop_sequence) == (
-        "before ",
-        "stop_sequence",
-        "STOP",
-    )
-    cut = client.messages.create(**{**asked("stop"), "max_tokens": 3})
-    assert (cut.content[0].text, cut.stop_reason) == ("bef", "max_tokens")
+@pytest.mark.parametrize("ask", [lambda client, **fields: client.messages.create(**fields), streamed_message])
+def test_stop_sequences_and_limits_are_told(client: Any, ask: Any) -> None:
+    stopped = ask(client, **asked("stop"), stop_sequences=["STOP"])
+    assert stopped.content[0].text == "before "
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "STOP")
+    cut = ask(client, **{**asked("stop"), "max_tokens": 3})
+    assert (cut.content[0].text, cut.stop_reason, cut.stop_sequence) == ("bef", "max_tokens", None)
 
 
 def test_a_message_parsed_into_a_type(client: Any) -> None:
