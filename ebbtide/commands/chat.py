@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         conversation, http = runner.run(_connect(args))
         try:
             return _talk(runner, conversation)
+        except KeyboardInterrupt:
+            return 0  # the second one came while the first one was answered
         finally:
             runner.run(_disconnect(conversation, http))
 
@@ -77,38 +78,37 @@ async def _disconnect(conversation: Conversation, http: aiohttp.ClientSession) -
 
 
 def _talk(runner: asyncio.Runner, conversation: Conversation) -> int:
-    answered = True
-    for line in _lines():
-        if line in ("/quit", "/exit"):
+    """Ctrl-C outside an answer empties the line; a second one ends."""
+    prompt = _prompt()
+    answered, interrupted = True, False
+    while True:
+        try:
+            line = input(prompt).strip()
+            interrupted = False
+            if line in ("/quit", "/exit"):
+                break
+            if line.startswith("/"):
+                runner.run(_command(conversation, line))
+            elif line:
+                answered = _ask(runner, conversation, line)
+        except EOFError:
             break
-        if line.startswith("/"):
-            runner.run(_command(conversation, line))
-        elif line:
-            answered = _ask(runner, conversation, line)
+        except KeyboardInterrupt:
+            if interrupted:
+                break
+            interrupted = True
+            _note("\nOnce more, or /quit, to end.")
     return 0 if answered else 1
 
 
-def _lines() -> Iterator[str]:
-    """What is typed or piped in, until it ends. Ctrl-C empties the line; a second one ends."""
-    is_typed = sys.stdin.isatty()
-    if is_typed:
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401 (imported for what it does to input(): editing, and earlier lines)
-        _note("/help lists what else can be said.")
-    interrupted = False
-    while True:
-        try:
-            line = input("> " if is_typed else "")
-        except EOFError:
-            return
-        except KeyboardInterrupt:
-            if interrupted:
-                return
-            interrupted = True
-            _note("\nOnce more, or /quit, to end.")
-            continue
-        interrupted = False
-        yield line.strip()
+def _prompt() -> str:
+    """What stands in front of a line: nothing where nobody types."""
+    if not sys.stdin.isatty():
+        return ""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 (imported for what it does to input(): editing, and earlier lines)
+    _note("/help lists what else can be said.")
+    return "> "
 
 
 def _ask(runner: asyncio.Runner, conversation: Conversation, question: str) -> bool:
