@@ -62,7 +62,7 @@ bench: $(RUNTIME)
 	@$(BIN)/ebbtide bench --base-url http://$(HOST):$(PORT)/v1 $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist ebbtide.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) build dist ebbtide.egg-info .schemathesis .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CREATED):
