@@ -175,6 +175,9 @@ class SchedulerConfig:
     max_sessions: int = option(
         1000, "most sessions that are open at once; more get 429", metavar="N", within="[1, inf)"
     )
+    max_sessions_per_key: int | None = option(
+        None, "most of them that one API key has open (default: no limit of its own)", metavar="N", within="[1, inf)"
+    )
     session_timeout: float = option(
         600.0, "seconds without a turn after which a session is closed", metavar="S", within="(0, inf)"
     )

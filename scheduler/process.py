@@ -26,7 +26,7 @@ from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache, NoCache
 from .memory.radix_cache import RadixCache
 from .memory.session_aware_cache import SessionAwareCache
-from .session_controller import SessionLimits
+from .sessions import SessionLimits
 from .state import Limits, Output
 from .watchdog import LoopPulse, create_scheduler_watchdog
 
@@ -180,7 +180,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, observer: CacheOb
         max_queued_requests=config.max_queued_requests,
         test_retract_interval=config.test_retract_interval,
         memory_check=config.memory_check,
-        sessions=SessionLimits(config.max_sessions, config.session_timeout),
+        sessions=SessionLimits(config.max_sessions, config.session_timeout, config.max_sessions_per_key),
     )
     return Scheduler(Pool(allocator, cache), info, limits, compiler=CompilerThread(info.vocab_size, info.eos_token_ids))
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -27,32 +25,11 @@ from ebbtide.messages import (
 
 from .request import Request
 from .session_turns import append, branch, cut_off
-from .sessions import Lease, Session, Turn
+from .sessions import Lease, Session, SessionLimits, Slots, Turn
 
 MAX_TOMBSTONES = 10_000
+LONGEST_TIMEOUT_S = 86_400.0  # a client may not keep a place for ever
 TREE_CONTEXTS = 64  # a plain session stores at most so many contexts' worth of tokens
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """max_sessions: open at once. timeout_s: idle seconds until a session ends, unless it was opened with its own."""
-
-    max_sessions: int = 1000
-    timeout_s: float = 600.0
-
-
-class Slots(Protocol):
-    """Who keeps the K/V of streaming sessions."""
-
-    def begin_turn(self, session: str, rid: str) -> None: ...
-
-    def end_turn(self, rid: str) -> None: ...
-
-    def close(self, session: str) -> None: ...
-
-    def shorten(self, session: str, num_tokens: int) -> None: ...
-
-    def held_pages(self, session: str) -> int: ...
 
 
 FitCheck = Callable[[int, int], str]
@@ -126,16 +103,29 @@ class SessionController:
         owned_id = (message.owner, message.session_id)
         if owned_id in self._sessions:
             return Reply(message.call, 409, "session_exists", "A session of this id is open.")
-        if len(self._sessions) >= self._limits.max_sessions:
-            text = f"No more than {self._limits.max_sessions} sessions may be open (--max-sessions)."
-            return Reply(message.call, 429, "too_many_sessions", text)
+        full = self._quota(message.owner)
+        if full:
+            return Reply(message.call, 429, "too_many_sessions", full)
         timeout_s = self._limits.timeout_s if message.timeout_s is None else message.timeout_s
+        most_s = max(LONGEST_TIMEOUT_S, self._limits.timeout_s)
+        if timeout_s > most_s:
+            text = f"'timeout' may be {most_s:.0f} seconds at most."
+            return Reply(message.call, 400, "invalid_value", text)
         self._serial += 1
         session = Session(f"{message.session_id}#{self._serial}", owned_id, message.streaming, timeout_s, self._now)
         self._sessions[owned_id] = session
         self._tombstones.pop(owned_id, None)
         self._watch(session, session.deadline_s)
         return Reply(message.call, sessions=[self._describe(session)])
+
+    def _quota(self, owner: str) -> str:
+        """Why ``owner`` may not open another session; "" when he may."""
+        limits = self._limits
+        if len(self._sessions) >= limits.max_sessions:
+            return f"No more than {limits.max_sessions} sessions may be open (--max-sessions)."
+        if limits.max_per_owner is not None and sum(o == owner for o, _ in self._sessions) >= limits.max_per_owner:
+            return f"One key may have {limits.max_per_owner} sessions open (--max-sessions-per-key)."
+        return ""
 
     def _close(self, message: CloseSessionReq) -> Reply:
         """Close it, if it is open; a turn that runs or waits finishes detached."""
@@ -166,7 +156,8 @@ class SessionController:
             lease, prompt = append(session, turn, rid, message.prompt)
         else:
             lease, prompt = branch(session, turn, rid, message.prompt)
-            self._check_size(session, len(prompt) - lease.keep)
+            if lease.parent is not None or not lease.replace:  # else all that is stored goes
+                self._check_size(session, len(prompt) - lease.keep)
         message = self._fitted(message, prompt, turn)
         if lease.named:
             session.names.add(lease.name)
@@ -193,12 +184,13 @@ class SessionController:
             return
         session.num_turns += 1
         session.last_rid, session.last_input_len = req.rid, req.prompt_len
+        tokens = _shown(req, lease)
         if session.streaming:
-            session.tokens = req.known
+            session.tokens = tokens
         else:
             if lease.replace:
                 cut_off(session, lease.parent)
-            own = req.known[lease.keep :]
+            own = tokens[lease.keep :]
             session.turns[lease.name] = Turn(lease.name, lease.parent, lease.keep, own, req.prompt_len)
             if lease.named:
                 session.names.add(lease.name)  # the cut has forgotten it with the others
@@ -220,8 +212,8 @@ class SessionController:
 
     def _check_size(self, session: Session, num_new: int) -> None:
         if session.num_tokens + num_new > TREE_CONTEXTS * self._context_length:
-            text = f"The session stores {session.num_tokens} tokens in its turns, which is as many as it may."
-            raise Rejected(text, status=429, kind="rate_limit_error", code="session_full")
+            text = f"The session stores {session.num_tokens} tokens in its turns, which is as many as it may: close it."
+            raise Rejected(text, status=429, kind="rate_limit_error", code="session_full", should_retry=False)
 
     def _fitted(self, message: GenerateReq, prompt: list[int], turn: SessionTurn) -> GenerateReq:
         """The request with its whole prompt. Raises Rejected when the session has grown too long for it."""
@@ -274,6 +266,17 @@ class SessionController:
             idle_s=0.0 if session.open_turns else max(self._now - session.last_active_s, 0.0),
             timeout_s=session.timeout_s,
         )
+
+
+def _shown(req: Request, lease: Lease) -> list[int]:
+    """The tokens that the next turn goes on from: a token that ended the answer and was not shown never happened.
+
+    One that closes the answer in the chat's template stays.
+    """
+    last = req.known[-1:]
+    ended_it = req.num_outputs > req.sampling.min_tokens and last[0] in req.stop_ids
+    shown = req.text.include_stop and last[0] in req.sampling.stop_token_ids
+    return req.known[:-1] if ended_it and not shown and last != lease.closing else req.known
 
 
 def _too_long(text: str) -> Rejected:

@@ -23,6 +23,8 @@ def branch(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> 
     parent = _parent(session, turn)
     context = [] if parent is None else parent.context()
     keep = len(context)
+    if turn.offset >= 0 and turn.drop_previous_output:
+        raise Rejected("'offset' and 'drop_previous_output' exclude each other.", param="offset")
     if turn.offset > keep:
         raise Rejected(f"'offset' is {turn.offset}, but the turn before has {keep} tokens.", param="offset")
     if turn.offset >= 0:
@@ -45,7 +47,8 @@ def cut_off(session: Session, parent: Turn | None) -> None:
 def _lease(session: Session, turn: SessionTurn, rid: str) -> Lease:
     if turn.turn and turn.turn in session.names:
         raise _conflict("duplicate_turn", f"The session has a turn {turn.turn[:100]!r} already.")
-    return Lease(session, turn.turn or rid, bool(turn.turn))
+    closing = (turn.continuation or [])[: turn.head]
+    return Lease(session, turn.turn or rid, bool(turn.turn), closing=closing[:1])
 
 
 def _parent(session: Session, turn: SessionTurn) -> Turn | None:

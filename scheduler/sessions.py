@@ -6,6 +6,33 @@ A streaming session is one growing list. A plain one is a tree of turns, so that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """max_sessions: open at once; max_per_owner: of one owner, None for as many.
+
+    timeout_s: idle seconds until a session ends, unless it was opened with its own.
+    """
+
+    max_sessions: int = 1000
+    timeout_s: float = 600.0
+    max_per_owner: int | None = None
+
+
+class Slots(Protocol):
+    """Who keeps the K/V of streaming sessions."""
+
+    def begin_turn(self, session: str, rid: str) -> None: ...
+
+    def end_turn(self, rid: str) -> None: ...
+
+    def close(self, session: str) -> None: ...
+
+    def shorten(self, session: str, num_tokens: int) -> None: ...
+
+    def held_pages(self, session: str) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +105,7 @@ class Lease:
     """A turn from its acceptance to its end: only its holder may commit it or clear it.
 
     named: the client chose the name. In a plain session, parent and keep: where it branches off; replace: the parent's
-    other descendants go when it is committed.
+    other descendants go when it is committed. closing: the first token of what closes a chat's answers, if that is one.
     """
 
     session: Session
@@ -87,3 +114,4 @@ class Lease:
     parent: Turn | None = None
     keep: int = 0
     replace: bool = False
+    closing: list[int] = field(default_factory=list)

@@ -15,7 +15,7 @@ from .metrics import SchedulerMetrics
 from .new_token_ratio import NewTokenRatio, OutputLengths
 from .policy import WaitingQueue, queue_class
 from .request import Phase, Request
-from .session_controller import SessionLimits
+from .sessions import SessionLimits
 
 
 @dataclass(frozen=True, slots=True)

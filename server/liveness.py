@@ -127,8 +127,8 @@ class Liveness:
         lines = []
         for name in self._last_beat:
             lines.append(f"{name}: last heartbeat {self.silence_s(name):.1f} s ago")
-            if name in self._said:
-                lines.append(f"{name} says: {_in_words(self._said[name])}")
+            said = self._said.get(name)
+            lines.append(f"{name} says: {'nothing yet' if said is None else _in_words(said)}")
         lines.append(f"no progress for {self.stalled_s:.1f} s")
         refusal = self.refusal()
         return [*lines, "ready" if refusal is None else f"not ready: {refusal.message}"]

@@ -11,6 +11,8 @@ from ebbtide.messages import Reply, ToScheduler
 
 from .manager import NEVER_RETRIED, Outbox, error_kind
 
+QUOTA_S = 5.0  # after which a quota may have room again
+
 
 class Calls:
     """Open calls by id. All methods run on the event loop's thread."""
@@ -40,7 +42,14 @@ class Calls:
         if reply.status >= 400:
             should_retry = False if reply.status in NEVER_RETRIED else None
             kind = error_kind(reply.status)
-            raise Rejected(reply.message, status=reply.status, kind=kind, code=reply.code, should_retry=should_retry)
+            raise Rejected(
+                reply.message,
+                status=reply.status,
+                kind=kind,
+                code=reply.code,
+                retry_after_s=QUOTA_S if reply.status == 429 else None,
+                should_retry=should_retry,
+            )
         return reply
 
     def take(self, reply: Reply) -> None:

@@ -30,6 +30,7 @@ STATUS_KINDS = {  # OpenAI's error types
     504: "timeout_error",
 }
 NEVER_RETRIED = (409, 500, 504)  # the official clients repeat these unless they are told not to
+RECURRING = ("session_full",)  # codes that waiting does not help against
 UNTRIED = (429, 503)
 
 
@@ -239,12 +240,13 @@ def _left(limit_s: float | None, spent_s: float) -> float | None:
 def _as_error(abort: AbortReq) -> Rejected:
     """The scheduler's verdict as the client's answer. What would recur, the official clients are told not to retry."""
     status = abort.status or 500
-    soon_s = 1.0 if status in UNTRIED else None
+    recurs = status in NEVER_RETRIED or abort.code in RECURRING
+    soon_s = 1.0 if status in UNTRIED and not recurs else None
     return Rejected(
         abort.message or f"The request was aborted: {abort.reason}.",
         status=status,
         kind=error_kind(status),
         code=abort.code or abort.reason,
         retry_after_s=soon_s if abort.retry_after_s is None else abort.retry_after_s,
-        should_retry=False if status in NEVER_RETRIED else None,
+        should_retry=False if recurs else None,
     )

@@ -17,8 +17,6 @@ QUESTIONS: list[tuple[str, dict[str, Any], str]] = [  # question, what ends its 
     ("What is the capital of France?", {"stop": "."}, "stop string"),
     ("Say hello.", {"max_tokens": 200}, "end of turn"),
     ("What is the capital of Italy?", {"max_tokens": 7}, "length"),
-    ("Name three colours.", {"stop": [",", "\n"], "include_stop_str_in_output": True}, "stop string"),
-    ("Thank you!", {"max_tokens": 200}, "end of turn"),
 ]
 
 

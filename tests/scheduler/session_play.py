@@ -149,11 +149,11 @@ class Play:
 
     def stop(self) -> None:
         """The detokenizer finds a stop string in what has come so far, perhaps in a request that has ended."""
-        some = [turn for turn in self.turns[-8:] if turn.cut is None and self._output(turn)]
+        some = [turn for turn in self.turns[-8:] if turn.cut is None and self._texts(turn)]
         if not some:
             return
         turn = self.rng.choice(some)
-        count = self.rng.randint(1, len(self._output(turn)))
+        count = self.rng.randint(1, self._texts(turn))
         if turn.over and (turn.session is None or turn.session.newest is not turn):
             return  # aborted, or another turn has begun since: it is late for both
         self.world.send(FinishReq(turn.rid, count))
@@ -200,7 +200,7 @@ class Play:
             if session is not None:
                 session.turn = None
                 if outcome.finish in ("stop", "length"):
-                    session.tokens = turn.prompt + self._output(turn)[: turn.cut]
+                    session.tokens = turn.prompt + self._shown(turn, outcome)
                     session.newest = turn
 
     def compare(self) -> None:
@@ -232,6 +232,17 @@ class Play:
     def _output(self, turn: ModelTurn) -> list[int]:
         outcome = self.world.outcomes.get(turn.rid)
         return outcome.tokens if outcome is not None else []
+
+    def _texts(self, turn: ModelTurn) -> int:
+        """How many tokens have a text in which a stop string could be found: the one that ends an answer has none."""
+        outcome = self.world.outcomes.get(turn.rid, Outcome())
+        return len(outcome.tokens) - (outcome.finish == "stop")
+
+    def _shown(self, turn: ModelTurn, outcome: Outcome) -> list[int]:
+        """Without a token that ended the answer."""
+        if turn.cut is not None:
+            return self._output(turn)[: turn.cut]
+        return outcome.tokens[:-1] if outcome.finish == "stop" else outcome.tokens
 
     def _refusal(self, session: ModelSession, turn: ModelTurn) -> list[str]:
         if not session.open:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.messages import FinishReq, GenerateReq, ListSessionsReq, SessionTurn
+from ebbtide.messages import FinishReq, GenerateReq, ListSessionsReq, SessionTurn, TextParams
 
 from .session_world import SessionWorld, alone
 from .world import Shape, greedy, text
@@ -251,3 +251,58 @@ def test_a_session_may_bring_its_own_timeout(world: SessionWorld) -> None:
     world.turn("s", "a", "hello")
     assert world.refusal("a") == (410, "session_closed")
     assert world.info("t").timeout_s == 100.0
+
+
+@pytest.mark.parametrize(("closing", "kept"), [(True, 1), (False, 0)], ids=["it closes answers", "it does not"])
+def test_a_token_that_ended_the_answer_stays_only_if_it_closes_the_chats_answers(
+    world: SessionWorld, closing: bool, kept: int
+) -> None:
+    world.open("s")
+    said_alone = alone(text("hello"), greedy(30, ignore_eos=True))
+    stop = said_alone[3]
+    count = said_alone.index(stop)
+    sampling = greedy(30, ignore_eos=True, stop_token_ids=(stop,))
+    fields = {"continuation": [stop, *text("!more")] if closing else text("!more"), "head": 1}
+    world.turn("s", "a", "hello", sampling, **fields)
+    assert world.run()["a"].tokens == said_alone[: count + 1]
+    assert world.info("s").num_tokens == len("hello") + count + kept
+    world.turn("s", "b", "", FOUR, **fields)
+    whole = text("hello") + said_alone[:count] + ([stop] if closing else []) + text("!more")
+    assert world.run()["b"].tokens == alone(whole, FOUR)
+
+
+def test_a_stop_token_that_is_shown_stays() -> None:
+    world = SessionWorld()
+    world.open("s")
+    said_alone = alone(text("hello"), greedy(30, ignore_eos=True))
+    count = said_alone.index(said_alone[3])
+    sampling = greedy(30, ignore_eos=True, stop_token_ids=(said_alone[3],))
+    turn = GenerateReq(("a",), text("hello"), sampling, TextParams(include_stop=True), session=SessionTurn("s"))
+    world.send(turn)
+    world.run()
+    assert world.info("s").num_tokens == len("hello") + count + 1
+
+
+def test_offset_and_drop_previous_output_exclude_each_other(plain: SessionWorld) -> None:
+    plain.turn("s", "c", "turn c.", FOUR, parent="b", offset=3, drop_previous_output=True)
+    assert plain.refusal("c")[0] == 400
+
+
+def test_one_owner_cannot_take_all_sessions_nor_one_for_ever() -> None:
+    world = SessionWorld(Shape(sessions=True, max_sessions=3, max_per_owner=2))
+    assert world.open("s", owner="me", timeout_s=1e300).status == 400
+    assert [world.open(f"s{index}", owner="me").status for index in range(3)] == [200, 200, 429]
+    assert world.open("s", owner="you").status == 200
+
+
+def test_a_full_session_can_begin_anew() -> None:
+    world = SessionWorld(Shape(sessions=True, context_length=16))
+    world.open("s", streaming=False)
+    for index in range(100):
+        world.turn("s", f"t{index}", "twelve chars", FOUR, offset=0 if index else -1)
+        world.run()
+    world.turn("s", "full", "twelve chars", FOUR, offset=0)
+    assert world.refusal("full") == (429, "session_full")
+    world.turn("s", "anew", "twelve chars", FOUR, replace=True)
+    assert world.run()["anew"].finish == "length"
+    assert world.info("s").num_tokens == len("twelve chars") + 4

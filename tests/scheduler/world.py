@@ -29,7 +29,7 @@ from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import BasePrefixCache, NoCache
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
-from ebbtide.scheduler.session_controller import SessionLimits
+from ebbtide.scheduler.sessions import SessionLimits
 from ebbtide.scheduler.state import Limits
 from ebbtide.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
@@ -103,6 +103,7 @@ class Shape:
     sessions: bool = False
     max_sessions: int = 1000
     session_timeout: float = 1e9
+    max_per_owner: int | None = None
 
 
 class World:
@@ -136,7 +137,7 @@ class World:
             test_retract_interval=shape.retract_interval,
             max_queued_requests=shape.max_queued,
             memory_check=shape.memory_check,
-            sessions=SessionLimits(shape.max_sessions, shape.session_timeout),
+            sessions=SessionLimits(shape.max_sessions, shape.session_timeout, shape.max_per_owner),
         )
         self.scheduler = Scheduler(self.pool, self.runner.info, limits, compiler=compiler or Compiler())
         self.checker = InvariantChecker(self.scheduler.state)
