@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from ebbtide.tokenizer_mgr.answer import Delta
 from .fragments import Fragment, Kind
 from .openai_chat import ChatOrder
 from .reading import Readers
+from .strict_json import parse_arguments
 from .usage import UsageCount
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -134,8 +134,4 @@ def _ending(delta: Delta, finish: str) -> dict[str, Any]:
 
 def _input(text: str) -> dict[str, Any]:
     """A call's input. Of one that was cut there is no object: its stop reason is max_tokens, and nobody may run it."""
-    try:
-        value = json.loads(text) if text else {}
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return parse_arguments(text) or {}

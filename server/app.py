@@ -20,7 +20,7 @@ from .browsers import UnderPath, for_browsers
 from .chat_fields import ChatBody
 from .control import FLUSH_QUERY, ControlRoutes, PauseBody
 from .description import describe, operation
-from .error_replies import install_error_replies
+from .error_replies import FaultsEnd, install_error_replies
 from .fields import CompletionBody
 from .health import HealthRoutes
 from .http_counts import CountRequests
@@ -119,7 +119,7 @@ def _layered(app: ASGIApp, routes: Sequence[BaseRoute], state: AppState) -> ASGI
     """``app`` within what every request passes, the outermost last. Not ``add_middleware``: that leaves its answers to
     our own faults outside.
     """
-    app = BodyLimit(app, state.config.max_body_bytes)
+    app = BodyLimit(FaultsEnd(app), state.config.max_body_bytes)
     access = state.access
     app = KeyCheck(app, access.keys, access.config.root_path)
     # Outside the check: a preflight request has no key, and a page must be able to read that its key is wrong.

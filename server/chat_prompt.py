@@ -11,6 +11,7 @@ from ebbtide.tokenizer import ChatPrompt
 
 from .chat_fields import ChatBody, ChatMessage
 from .dialect import SHORT_ID, CallStyle, ChatDialect
+from .strict_json import parse_arguments
 from .tool_fields import ToolUse
 from .tool_prompt import calls_as_text, with_tools
 
@@ -84,11 +85,8 @@ def _call(call_id: str | None, name: str, arguments: str | dict[str, Any] | None
 def _parsed(arguments: str) -> str | dict[str, Any]:
     if not arguments.strip():
         return {}
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
+    parsed = parse_arguments(arguments)
+    return arguments if parsed is None else parsed
 
 
 def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Rejected
 
@@ -71,11 +72,26 @@ async def _bug(request: Request, error: Exception) -> Response:
     request_id = request.scope.get(REQUEST_ID, "")
     log.error("request %s failed", request_id, exc_info=error, extra={"rid": request_id})
     failure = Rejected("The server failed to answer this request.", status=500, kind="server_error")
-    return error_reply(failure, request.scope)
+    reply = error_reply(failure, request.scope)
+    reply.headers["Connection"] = "close"  # nobody knows how far the request's body was read
+    return reply
 
 
 async def _left(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # nobody reads it: the client left in the middle of its body
+
+
+class FaultsEnd:
+    """The end of a fault in ``app``, which has logged and answered it. From here the web server would log it again;
+    an answer that had begun it still cuts.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(Exception):  # the outermost frame of a request
+            await self._app(scope, receive, send)
 
 
 def install_error_replies(app: FastAPI) -> None:

@@ -58,6 +58,18 @@ def parse(body: bytes) -> Any:
     return value
 
 
+def parse_arguments(text: str) -> dict[str, Any] | None:
+    """The arguments of a tool call as an object, which can be written as JSON again; None when ``text`` is no such
+    object: cut, NaN, a number without a float, half a surrogate pair, nested too deep.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+        _check(value)
+    except (ValueError, RecursionError, Rejected):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def convert(value: dict[str, Any], kind: type[B]) -> B:
     """The object as ``kind``. Raises Rejected whose ``param`` names the field."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -138,11 +139,15 @@ def _as_json(text: str, types: set[str]) -> str:
     if types == {"string", "null"} and value != "null":
         return json.dumps(text, ensure_ascii=False)
     try:
-        json.loads(value, parse_constant=_no_constant)
+        json.loads(value, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
     return value
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    return float(text) if math.isfinite(float(text)) else _no_number(text)

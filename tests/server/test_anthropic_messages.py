@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import httpx
@@ -15,7 +14,7 @@ from ebbtide.messages import RunnerInfo
 from ebbtide.server.anthropic_fields import MessagesBody, chat_fields
 from ebbtide.server.dialect import ChatDialect
 from ebbtide.server.reasoning import REASONING
-from ebbtide.server.strict_json import convert
+from ebbtide.server.strict_json import convert, parse_arguments
 
 from .conftest import INFO, World
 from .typed_events import typed_events
@@ -82,10 +81,7 @@ def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
+    return parse_arguments(text) or {}
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:
@@ -166,6 +162,15 @@ async def test_thinking_and_tool_use_are_blocks_of_their_own(world) -> None:
     assert use == {"type": "tool_use", "name": "weather", "input": {"city": "Zürich 👩‍👩‍👧"}}
     assert body["stop_reason"] == "tool_use"
     assert body["usage"]["output_tokens_details"]["thinking_tokens"] > 0
+
+
+@pytest.mark.parametrize("city", ["1e999", "-1e999", "NaN", "[" * 200 + "]" * 200])
+async def test_arguments_that_json_cannot_hold_are_no_input(world, city: str) -> None:
+    world.engine.reply = CALL.replace('"Zürich 👩‍👩‍👧"', city)
+    assert city in world.engine.reply
+    answer = await whole(world, tools=[TOOL])
+    assert [block["input"] for block in answer["content"] if block["type"] == "tool_use"] in ([], [{}])
+    assert without_ids(joined(await streamed(world, tools=[TOOL]))) == without_ids(answer)
 
 
 async def test_an_answer_without_text_has_no_block(world) -> None:

@@ -50,7 +50,10 @@ def test_a_result_has_the_name_of_its_function() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "seen"),
-    [('{"a": [1]}', {"a": [1]}), ({"a": 1}, {"a": 1}), ("", {}), (None, {}), ("{broken", "{broken"), ("[1]", "[1]")],
+    [
+        *(('{"a": [1]}', {"a": [1]}), ({"a": 1}, {"a": 1}), ("", {}), (None, {})),
+        *((text, text) for text in ("{broken", "[1]", '{"a": 1e999}', '{"a": NaN}', '{"a": "\\ud800"}')),
+    ],
 )
 def test_arguments_are_an_object_if_they_can_be(arguments: Any, seen: Any) -> None:
     [_, message, _] = prompt(history(arguments), CallStyle()).messages

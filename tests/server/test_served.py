@@ -228,3 +228,16 @@ def test_what_is_no_http_is_refused_in_the_envelope(served) -> None:
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"x-request-id: " in head
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+def test_a_fault_is_logged_once_and_ends_its_connection(served, caplog) -> None:
+    def fail(*_: object) -> bool:
+        raise RuntimeError("broken")
+
+    served.engine.send = fail
+    with httpx.Client(base_url=served.url) as client:
+        reply = client.post("/v1/completions", json={"prompt": "x"})
+        assert reply.status_code == 500
+        assert reply.headers["connection"] == "close"
+        assert client.get("/version").status_code == 200
+    assert [record.exc_info is not None for record in caplog.records] == [True]

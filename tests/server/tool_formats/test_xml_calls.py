@@ -53,6 +53,7 @@ def test_a_text_argument_is_the_text_itself(name: str, city: str) -> None:
         ("null", None),
         ("[1, 2]", [1, 2]),
         ("NaN", "NaN"),
+        ("1e999", "1e999"),
         ("three", "three"),
         ("1" * 5000, "1" * 5000),
     ],
