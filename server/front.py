@@ -33,6 +33,7 @@ from .structured import StructuredOutput
 
 log = logging.getLogger(__name__)
 
+UNHEARD_S = 2.0  # without two of a child's heartbeats its clock of requests counts no more
 LOOK_S = 0.25  # how often the front looks whether a child has fallen silent
 
 
@@ -101,6 +102,8 @@ class Front:
         while True:
             await asyncio.sleep(self._look_s)
             self._awake.tick()
+            if self.liveness.unheard(UNHEARD_S):
+                self.manager.end_late()
             lost = self.liveness.lost()
             if lost is not None:
                 return lost

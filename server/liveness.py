@@ -133,6 +133,10 @@ class Liveness:
         refusal = self.refusal()
         return [*lines, "ready" if refusal is None else f"not ready: {refusal.message}"]
 
+    def unheard(self, seconds: float) -> bool:
+        """Whether a child has been silent for longer."""
+        return self._silent_for(seconds) is not None
+
     def _silent_for(self, seconds: float) -> str | None:
         for name in self._last_beat:
             silence_s = self.silence_s(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -82,6 +83,7 @@ class Answer:
         self.rids = rids
         self.owner = owner
         self.received_s = received_s
+        self.deadline_s = math.inf  # on the clock of received_s; the scheduler keeps it as long as it can
         self.had_token = False
         self._on_close = on_close
         self._unread: dict[int, Delta] = {}

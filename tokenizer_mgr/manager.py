@@ -30,6 +30,7 @@ STATUS_KINDS = {  # OpenAI's error types
     504: "timeout_error",
 }
 NEVER_RETRIED = (409, 500, 504)  # the official clients repeat these unless they are told not to
+LATE = "The request did not end in time, and the engine says nothing ('timeout' in the request, or --request-timeout)."
 RECURRING = ("session_full",)  # codes that waiting does not help against
 UNTRIED = (429, 503)
 
@@ -112,6 +113,8 @@ class TokenizerManager:
         stem = secrets.token_hex(10)  # ours, so two requests of one client id never meet
         rids = [f"{stem}-{index}" for index in range(order.num_choices)]
         answer = Answer(rids, received_s, self._close, order.owner)
+        if order.timeout_s is not None:
+            answer.deadline_s = received_s + order.timeout_s
         self._answers[id(answer)] = answer
         self._client_ids.add(answer, (*order.ids, *rids))
         for index, rid in enumerate(rids):
@@ -158,6 +161,14 @@ class TokenizerManager:
             request.fail(error)
             self._abandon(request, reason="aborted")
         return len(ended)
+
+    def end_late(self) -> None:
+        """The engine says nothing: end what has run out of time, since nobody else can."""
+        now = self.clock()
+        late = [answer for answer in self._answers.values() if answer.deadline_s < now and not answer.settled]
+        for answer in late:
+            answer.fail(Rejected(LATE, status=504, kind=error_kind(504), code="timeout", should_retry=False))
+            self._abandon(answer, reason="timeout")
 
     def fail_all(self, error: Rejected) -> None:
         """Every request whose outcome is open ends with ``error`` now; nothing more is waited for."""

@@ -151,6 +151,18 @@ def test_a_stopped_child_turns_readiness_off_and_counts_as_dead_after_the_watchd
         assert part in dump, dump
 
 
+def test_a_requests_own_time_runs_out_also_while_the_engine_is_stopped(start_daemon: Any) -> None:
+    daemon = start_daemon(*SLOW)
+    os.kill(daemon.pids["scheduler"], signal.SIGSTOP)
+    started = time.monotonic()
+    reply = ask(daemon.url, timeout=1)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
+    assert time.monotonic() - started < 30
+    os.kill(daemon.pids["scheduler"], signal.SIGCONT)
+    assert ask(daemon.url).json()["usage"]["completion_tokens"] == 8
+    until(lambda: total(daemon.url, "num_running_reqs") == 0)
+
+
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_an_idle_child_that_is_stopped_counts_as_dead_too(start_daemon: Any, victim: str) -> None:
     daemon = start_daemon(*WATCHED)

@@ -156,6 +156,23 @@ async def test_what_the_detokenizer_gives_up_is_stopped_in_the_scheduler_at_once
     assert desk.manager.num_open == 0
 
 
+async def test_a_silent_engine_does_not_keep_requests_beyond_their_time(desk: Desk) -> None:
+    sampling = SamplingParams(max_tokens=4)
+    order = Order(prompts=[[1]], sampling=[sampling], text=TextParams(), timeout_s=2.0)
+    late = desk.manager.submit(order, received_s=0.0)
+    patient = desk.manager.submit(Order(prompts=[[1]], sampling=[sampling], text=TextParams()), received_s=0.0)
+    desk.now = 1.9
+    desk.manager.end_late()
+    assert not late.settled
+    desk.now = 2.1
+    desk.manager.end_late()
+    with late, pytest.raises(Rejected) as caught:
+        await late.whole()
+    assert (caught.value.status, caught.value.code, caught.value.should_retry) == (504, "timeout", False)
+    assert [abort.rid for abort in desk.outbox.of(AbortReq)] == late.rids
+    assert not patient.settled
+
+
 async def test_a_full_queue_says_when_to_come_back_and_leaves_the_retry_to_the_client(desk: Desk) -> None:
     with desk.submit() as answer:
         desk.abort(answer.rids[0], 0, status=429, code="queue_full", message="full", retry_after_s=7.5)
