@@ -112,7 +112,8 @@ def test_its_description_names_both_children_and_says_whether_it_is_ready() -> N
     liveness, clock = started()
     clock.now += HEARTBEAT_TIMEOUT_S + 1
     lines = liveness.describe()
-    assert lines[:2] == ["scheduler: last heartbeat 21.0 s ago", "detokenizer: last heartbeat 21.0 s ago"]
+    assert lines[:2] == ["scheduler: last heartbeat 21.0 s ago", "scheduler says: nothing yet"]
+    assert lines[2] == "detokenizer: last heartbeat 21.0 s ago"
     assert lines[-1] == "not ready: The scheduler process has been silent for 21 s."
 
 
