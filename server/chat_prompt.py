@@ -18,8 +18,11 @@ from .tool_prompt import calls_as_text, with_tools
 Message = dict[str, Any]
 
 
-def chat_prompt(body: ChatBody, use: ToolUse | None, dialect: ChatDialect) -> ChatPrompt:
-    """The conversation that a body asks to go on with. Raises Rejected."""
+def chat_prompt(body: ChatBody, use: ToolUse | None, dialect: ChatDialect, *, goes_on: bool = False) -> ChatPrompt:
+    """The conversation that a body asks to go on with. Raises Rejected.
+
+    goes_on: other messages come before these, the functions' description with them if it is this server that writes it.
+    """
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
         raise Rejected(
@@ -33,7 +36,7 @@ def chat_prompt(body: ChatBody, use: ToolUse | None, dialect: ChatDialect) -> Ch
         messages = _in_style(messages, style)
     else:
         messages = calls_as_text(messages)
-        messages = messages if use is None else with_tools(messages, use, takes_system=dialect.takes_system)
+        messages = messages if use is None or goes_on else with_tools(messages, use, takes_system=dialect.takes_system)
     return ChatPrompt(
         messages=messages,
         add_generation_prompt=not continues and body.add_generation_prompt is not False,

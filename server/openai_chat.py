@@ -12,9 +12,7 @@ from starlette.responses import Response
 from ebbtide.errors import Rejected
 from ebbtide.guidance import Preface
 from ebbtide.messages import SessionTurn
-from ebbtide.tokenizer import ChatPrompt
 from ebbtide.tokenizer_mgr.answer import Order
-from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ebbtide.tokenizer_mgr.turns import Turn
 
 from . import fields
@@ -74,7 +72,7 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
     )
     # Every field is looked at once before the costly part, and again with the true limit after it.
     sampling_for(max_tokens=2**31)
-    turn, session = await _read(reader, body, chat_prompt(body, use, state.dialect), context_limit=limit[1] is None)
+    turn, session = await _read(state, body, use, context_limit=limit[1] is None)
     check_named(wishes, [turn.prompt], body.n or 1)
     max_tokens = reader.max_tokens(turn.shortest, limit[1])
     ending = reader.ending(turn.prompt or turn.continuation)
@@ -105,14 +103,15 @@ async def _grammar(state: AppState, body: ChatBody, use: ToolUse | None, preface
 
 
 async def _read(
-    reader: PromptReader, body: ChatBody, chat: ChatPrompt, *, context_limit: bool
+    state: AppState, body: ChatBody, use: ToolUse | None, *, context_limit: bool
 ) -> tuple[Turn, SessionTurn | None]:
     """The messages as tokens, and the session that they go on with, if they do."""
+    chat = chat_prompt(body, use, state.dialect)
     session = session_turn(body)
     if session is None:
-        return Turn(await reader.chat(chat), []), None
+        return Turn(await state.prompts.chat(chat), []), None
     check_one_choice(1, body.n or 1)
-    turn = await reader.chat_turn(chat)
+    turn = await state.prompts.chat_turn(chat, chat_prompt(body, use, state.dialect, goes_on=True))
     told = structs.replace(
         session, continuation=turn.continuation, head=turn.head, refusal=turn.refusal, context_limit=context_limit
     )

@@ -72,10 +72,10 @@ class PromptReader:
         self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
         return await self._in_thread(lambda: self._tokenizer.encode_chat(chat), "messages")
 
-    async def chat_turn(self, chat: ChatPrompt) -> Turn:
+    async def chat_turn(self, first: ChatPrompt, later: ChatPrompt) -> Turn:
         """New messages of a conversation, as its first turn and as a later one. Raises Rejected when neither can be."""
-        self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, chat)
+        self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, first, later)
 
     async def text(self, text: str) -> list[int]:
         """Token ids of a raw prompt. Raises Rejected."""

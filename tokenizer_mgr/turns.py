@@ -24,18 +24,21 @@ class Turn:
         return min(len(ids) for ids in (self.prompt, self.continuation) if ids)
 
 
-def encode_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> Turn:
-    """Both forms of the messages; one may be missing. Raises Rejected when the template has neither."""
+def encode_turn(tokenizer: TextTokenizer, begins: ChatPrompt, goes_on: ChatPrompt) -> Turn:
+    """Both forms of the messages; one may be missing. Raises Rejected when the template has neither.
+
+    begins, goes_on: they differ where only the first turn has what this server writes in front of a conversation.
+    """
     try:
-        first = encode_first_turn(tokenizer, chat)
+        first = encode_first_turn(tokenizer, begins)
     except Rejected as refusal:
         try:
-            following = encode_next_turn(tokenizer, chat)
+            following = encode_next_turn(tokenizer, goes_on)
         except Rejected:
             raise refusal from None  # what is wrong with the messages themselves says more
         return Turn([], following.ids, following.head, refusal.message)
     try:
-        following = encode_next_turn(tokenizer, chat)
+        following = encode_next_turn(tokenizer, goes_on)
     except Rejected as refusal:
         return Turn(first, [], 0, refusal.message)
     return Turn(first, following.ids, following.head)

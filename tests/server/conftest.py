@@ -143,7 +143,13 @@ class World:
         return await self.client.post("/v1/completions", json={"prompt": "hi", **fields})
 
 
-def build_state(engine: ScriptedEngine, config: ServerConfig, info: RunnerInfo = INFO, **more: object) -> AppState:
+def build_state(
+    engine: ScriptedEngine,
+    config: ServerConfig,
+    info: RunnerInfo = INFO,
+    prompts: PromptReader | None = None,
+    **more: object,
+) -> AppState:
     metrics = FrontMetrics("sim")
     manager = TokenizerManager(engine, metrics, time.monotonic)
     engine.manager, engine.desk = manager, Calls(engine)
@@ -155,7 +161,7 @@ def build_state(engine: ScriptedEngine, config: ServerConfig, info: RunnerInfo =
         model_name="org/sim",
         manager=manager,
         calls=engine.desk,
-        prompts=PromptReader(SimTokenizer(), info),
+        prompts=prompts or PromptReader(SimTokenizer(), info),
         structured=StructuredOutput(SimTokenizer().vocabulary, info, config.grammar_timeout),
         metrics=metrics,
         liveness=liveness,

@@ -13,6 +13,7 @@ from ebbtide.messages import RunnerInfo
 from ebbtide.plan import fits
 from ebbtide.tokenizer import ChatPrompt, SimTokenizer
 from ebbtide.tokenizer_mgr.prompts import PromptReader
+from ebbtide.tokenizer_mgr.turns import Turn
 from ebbtide.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 
 pytestmark = pytest.mark.anyio
@@ -106,8 +107,13 @@ async def test_the_loop_goes_on_while_a_text_is_tokenised() -> None:
     reader.close()
 
 
+async def chat_turn(reader: PromptReader, messages: list[dict[str, str]]) -> Turn:
+    chat = ChatPrompt(messages)
+    return await reader.chat_turn(chat, chat)
+
+
 async def test_a_turn_comes_as_a_first_and_as_a_later_one(reader: PromptReader) -> None:
-    turn = await reader.chat_turn(ChatPrompt([{"role": "user", "content": "x"}]))
+    turn = await chat_turn(reader, [{"role": "user", "content": "x"}])
     assert turn.prompt == [SIM_USER, ord("x"), SIM_EOS, SIM_ASSISTANT]
     assert turn.continuation == [SIM_EOS, *turn.prompt]
     assert (turn.head, turn.refusal, turn.shortest) == (1, "", 4)
@@ -115,7 +121,7 @@ async def test_a_turn_comes_as_a_first_and_as_a_later_one(reader: PromptReader) 
 
 async def test_a_turn_that_can_only_be_the_first_says_why(reader: PromptReader) -> None:
     messages = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
-    turn = await reader.chat_turn(ChatPrompt(messages))
+    turn = await chat_turn(reader, messages)
     assert turn.prompt
     assert not turn.continuation
     assert "only the messages that are new" in turn.refusal
@@ -123,7 +129,7 @@ async def test_a_turn_that_can_only_be_the_first_says_why(reader: PromptReader) 
 
 async def test_messages_that_are_too_long_for_any_context_are_not_rendered(reader: PromptReader) -> None:
     with pytest.raises(Rejected) as error:
-        await reader.chat_turn(ChatPrompt([{"role": "user", "content": "x" * 10_000}]))
+        await chat_turn(reader, [{"role": "user", "content": "x" * 10_000}])
     assert error.value.code == "context_length_exceeded"
 
 
