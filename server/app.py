@@ -16,7 +16,7 @@ from .about import AboutRoutes
 from .anthropic_fields import CountTokensBody, MessagesBody
 from .anthropic_messages import MessagesRoutes
 from .auth import KeyCheck, require_control
-from .browsers import UnderPath, for_browsers
+from .browsers import OwnPages, UnderPath, for_browsers
 from .chat_fields import ChatBody
 from .control import FLUSH_QUERY, ControlRoutes, PauseBody
 from .description import describe, operation
@@ -112,17 +112,19 @@ def create_app(state: AppState) -> ASGIApp:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     install_error_replies(app)
     describe(app, table, needs_key=state.access.keys.needed)
-    return _layered(app, app.routes, state)
+    steering = [route.path for route in table if route.is_admin and route.method == "GET"]
+    return _layered(app, app.routes, state, steering)
 
 
-def _layered(app: ASGIApp, routes: Sequence[BaseRoute], state: AppState) -> ASGIApp:
+def _layered(app: ASGIApp, routes: Sequence[BaseRoute], state: AppState, steering: Sequence[str]) -> ASGIApp:
     """``app`` within what every request passes, the outermost last. Not ``add_middleware``: that leaves its answers to
     our own faults outside.
     """
     app = BodyLimit(FaultsEnd(app), state.config.max_body_bytes)
     access = state.access
     app = KeyCheck(app, access.keys, access.config.root_path)
-    # Outside the check: a preflight request has no key, and a page must be able to read that its key is wrong.
+    app = OwnPages(app, access.config.allowed_origins, steering)
+    # Outside the checks: a preflight request has no key, and a page must be able to read that its key is wrong.
     app = for_browsers(app, access.config.allowed_origins)
     app = CountRequests(app, routes, state.metrics.http)
     return RequestIds(UnderPath(app, access.config.root_path))

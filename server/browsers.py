@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.config import AccessConfig
-from ebbtide.errors import StartupError
+from ebbtide.errors import Rejected, StartupError
+
+from .error_replies import error_reply
 
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#]+")
 ROOT_PATH = re.compile(r"(/[^/\s?#]+)*")
 SHOWN_HEADERS = ("x-request-id", "request-id", "retry-after", "x-should-retry", "openai-processing-ms")
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 PREFLIGHT_S = 600
 
 
@@ -29,6 +33,40 @@ class UnderPath:
         if self._root_path:
             scope["root_path"] = self._root_path
         await self._app(scope, receive, send)
+
+
+class OwnPages:
+    """Refuses what changes the server and comes from a page that is neither this server's nor one of ``origins``.
+
+    Other rules keep a page from reading answers only: browsers send it plain forms and pictures without asking first.
+    ``steering``: paths that change something by GET.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Collection[str], steering: Collection[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+        self._steering = frozenset(steering)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._changes(scope) and not self._may_ask(Headers(scope=scope)):
+            text = "A page of another origin may not do this: name its origin with --allowed-origins."
+            refusal = Rejected(text, status=403, kind="permission_error", code="origin_not_allowed")
+            await error_reply(refusal, scope)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _changes(self, scope: Scope) -> bool:
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        return scope["method"] not in SAFE_METHODS or path in self._steering
+
+    def _may_ask(self, headers: Headers) -> bool:
+        """What is no browser sends neither header. A page cannot set them, nor the name it takes the server by."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        if "*" in self._origins or origin in self._origins or site == "same-origin":
+            return True
+        if origin is None:
+            return site == "none"
+        return origin.partition("://")[2].lower() == headers.get("host", "").lower() != ""
 
 
 def for_browsers(app: ASGIApp, origins: Collection[str]) -> ASGIApp:

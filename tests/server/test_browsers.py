@@ -7,6 +7,7 @@ import pytest
 
 from ebbtide.config import AccessConfig, ServerConfig
 from ebbtide.errors import StartupError
+from ebbtide.messages import Reply
 from ebbtide.server.access import access_from
 from ebbtide.server.app import create_app
 from ebbtide.server.browsers import check_addresses
@@ -73,6 +74,55 @@ async def test_by_default_no_page_has_permission(world) -> None:
     reply = await world.client.options("/v1/chat/completions", headers=ASKS)
     assert reply.status_code == 405
     assert "access-control-allow-origin" not in reply.headers
+
+
+CHANGES = [("POST", path) for path in ("/pause_generation", "/continue_generation", "/flush_cache", "/abort_request")]
+CHANGES += [
+    ("GET", "/llm/flush_cache"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/sessions"),
+    ("DELETE", "/v1/sessions/a"),
+    ("GET", "/flush_cache"),
+]
+FOREIGN = [
+    *({"origin": origin} for origin in ("https://evil.example", "null", "http://test:81", "http://test.evil.example")),
+    *({"sec-fetch-site": site} for site in ("cross-site", "same-site")),  # a picture, say: it has no origin
+    {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
+]
+
+
+@pytest.mark.parametrize(
+    "access", [AccessConfig(root_path="/llm"), AccessConfig(allowed_origins=(PAGE,), root_path="/llm")]
+)
+async def test_a_foreign_page_changes_nothing(world) -> None:
+    del world.client.headers["origin"]
+    for method, path in CHANGES:
+        for headers in FOREIGN:
+            reply = await world.client.request(method, path, headers={"content-type": "text/plain"} | headers)
+            assert reply.status_code == 403, (method, path, headers)
+            assert reply.json()["error"]["code"] == "origin_not_allowed"
+    assert not world.engine.heard.is_set()
+    for headers in FOREIGN:
+        assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("access", [AccessConfig(allowed_origins=(PAGE,)), AccessConfig(allowed_origins=("*",))])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": PAGE, "sec-fetch-site": "cross-site"},
+        {"origin": "http://test", "sec-fetch-site": "same-origin"},
+        {"origin": "https://TEST"},  # behind a proxy that speaks HTTPS
+        {"origin": "https://llm.example", "sec-fetch-site": "same-origin"},  # behind one that changes the host
+        {"sec-fetch-site": "none"},  # typed by the user
+        {},
+    ],
+)
+async def test_own_and_named_pages_and_other_programs_may_ask(world, headers: dict[str, str]) -> None:
+    del world.client.headers["origin"]
+    world.engine.on_call = lambda message: Reply(message.call)
+    assert (await world.client.post("/v1/completions", json={"prompt": "hi"}, headers=headers)).status_code == 200
+    assert (await world.client.get("/flush_cache", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize("access", [AccessConfig(disable_docs=True)])
