@@ -120,7 +120,9 @@ def described(session: SessionInfo) -> dict[str, Any]:
 
 
 def _check_id(session_id: str) -> None:
-    if not SESSION_ID.fullmatch(session_id):
+    # No client can close "." or "..": a path's dot segments never reach a server.
+    if not SESSION_ID.fullmatch(session_id) or session_id in (".", ".."):
         raise Rejected(
-            "'session_id' must be 1 to 128 letters, digits, dots, underscores or hyphens.", param="session_id"
+            "'session_id' must be 1 to 128 letters, digits, dots, underscores or hyphens, and neither '.' nor '..'.",
+            param="session_id",
         )

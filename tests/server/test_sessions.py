@@ -129,6 +129,8 @@ async def test_a_refusal_is_an_error_of_its_status(
         ("/v1/sessions", {"session_id": "é"}, "session_id"),
         ("/v1/sessions", {"session_id": "x" * 129}, "session_id"),
         ("/v1/sessions", {"session_id": 5}, "session_id"),
+        ("/v1/sessions", {"session_id": "."}, "session_id"),
+        ("/open_session", {"capacity_of_str_len": 1, "session_id": ".."}, "session_id"),
         ("/v1/sessions", {"timeout": 0}, "timeout"),
         ("/v1/sessions", {"timeout": -1}, "timeout"),
         ("/v1/sessions", {"timeout": "5"}, "timeout"),
