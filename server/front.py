@@ -55,8 +55,8 @@ class Front:
         self._look_s = min(LOOK_S, config.watchdog.watchdog_timeout / 40)
         self._awake = AwakeClock(time.monotonic, max(2 * self._look_s, 0.5))
         self.liveness = Liveness(self._awake, config.watchdog)
-        self.manager = TokenizerManager(self._link, self._metrics, time.monotonic)
-        self._calls = Calls(self._link)
+        self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
+        self._calls = Calls(self._link, self.liveness.refusal)
         self._prompts = PromptReader(tokenizer, info)
         self._vocabulary = tokenizer.vocabulary
         self._structured = StructuredOutput(self._vocabulary, info, config.server.grammar_timeout)

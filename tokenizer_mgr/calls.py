@@ -9,16 +9,17 @@ from collections.abc import Callable
 from ebbtide.errors import Rejected
 from ebbtide.messages import Reply, ToScheduler
 
-from .manager import NEVER_RETRIED, Outbox, error_kind
+from .manager import NEVER_RETRIED, Outbox, Refusal, error_kind, no_refusal, not_taken
 
 QUOTA_S = 5.0  # after which a quota may have room again
 
 
 class Calls:
-    """Open calls by id. All methods run on the event loop's thread."""
+    """Open calls by id. All methods run on the event loop's thread. refusal: why the engine would take nothing."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, refusal: Refusal = no_refusal) -> None:
         self._outbox = outbox
+        self._refusal = refusal
         self._open: dict[str, asyncio.Future[Reply]] = {}
 
     @property
@@ -33,9 +34,7 @@ class Calls:
         self._open[call] = future
         try:
             if not self._outbox.send(make(call)):
-                raise Rejected(
-                    "The scheduler does not take new work.", status=503, kind="overloaded_error", retry_after_s=5
-                )
+                raise not_taken(self._refusal())
             reply = await future
         finally:
             del self._open[call]

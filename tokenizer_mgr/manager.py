@@ -34,6 +34,13 @@ LATE = "The request did not end in time, and the engine says nothing ('timeout' 
 RECURRING = ("session_full",)  # codes that waiting does not help against
 UNTRIED = (429, 503)
 
+Refusal = Callable[[], Rejected | None]
+
+
+def no_refusal() -> Rejected | None:
+    """For an engine of which nothing is known."""
+    return None
+
 
 class Outbox(Protocol):
     """The way to the scheduler."""
@@ -70,10 +77,16 @@ class _Choice:
 
 
 class TokenizerManager:
-    """Requests by rid. Choices and prompts of one HTTP request share an Answer: they live and die together."""
+    """Requests by rid. Choices and prompts of one HTTP request share an Answer: they live and die together.
 
-    def __init__(self, outbox: Outbox, timings: Timings, clock: Callable[[], float]) -> None:
+    refusal: why the engine would take nothing.
+    """
+
+    def __init__(
+        self, outbox: Outbox, timings: Timings, clock: Callable[[], float], refusal: Refusal = no_refusal
+    ) -> None:
         self._outbox = outbox
+        self._refusal = refusal
         self._timings = timings
         self.clock = clock
         self._choices: dict[str, _Choice] = {}
@@ -136,9 +149,7 @@ class TokenizerManager:
             )
             if not self._outbox.send(request):
                 self._close(answer)
-                raise Rejected(
-                    "The scheduler does not take new work.", status=503, kind="overloaded_error", retry_after_s=5
-                )
+                raise not_taken(self._refusal())
         return answer
 
     def handle(self, message: TextBatch | AbortReq) -> None:
@@ -237,6 +248,17 @@ class TokenizerManager:
     def _send(self, message: ToScheduler) -> None:
         if not self._outbox.send(message):
             log.error("the scheduler does not take messages; %s was dropped", type(message).__name__)
+
+
+def not_taken(refusal: Rejected | None) -> Rejected:
+    """The error when the scheduler did not take a message: the reason that is known for it, if there is one."""
+    return refusal or Rejected(
+        "The scheduler does not take new work.",
+        status=503,
+        kind="overloaded_error",
+        code="engine_silent",
+        retry_after_s=5,
+    )
 
 
 def error_kind(status: int) -> str:

@@ -210,6 +210,22 @@ async def test_nothing_is_sent_to_an_engine_that_is_gone(wired: Wired) -> None:
     wired.front.liveness.started()  # ready by its heartbeats, but not connected again
     reply = await wired.client.post("/v1/completions", json={"prompt": "x"})
     assert (reply.status_code, "Retry-After" in reply.headers) == (503, True)
+    assert reply.json()["error"]["code"] == "engine_silent"
+
+
+async def test_sessions_and_control_know_why_the_engine_takes_nothing(wired: Wired) -> None:
+    await wired.front.start()
+    wired.front.child_died("scheduler")
+    calls = [("GET", "/v1/sessions"), ("GET", "/v1/sessions/x"), ("DELETE", "/v1/sessions/x")]
+    bodies = [("POST", "/close_session", {"session_id": "x"}), ("POST", "/flush_cache", {})]
+    asked = [*((method, path, None) for method, path in calls), *bodies]
+    for code, step in (("engine_dead", None), ("engine_restarting", wired.front.liveness.restarting)):
+        if step is not None:
+            step()
+        for method, path, body in asked:
+            reply = await wired.client.request(method, path, json=body)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, code), path
+            assert "Retry-After" in reply.headers
 
 
 async def test_a_child_that_falls_silent_is_named(wired: Wired) -> None:
