@@ -95,7 +95,7 @@ class Detokenizer:
 
     def _text(self, stream: TextStream, item: TokenItem) -> TextItem:
         tokens = item.tokens
-        silent = item.stop_token is not None and tokens[-1:] == [item.stop_token]  # its text is not in the answer
+        silent = item.stop_token is not None and tokens[-1:] == [item.stop_token] and not stream.shows(item.stop_token)
         released = stream.push(tokens[:-1] if silent else tokens)
         stopped = released.stop is not None
         text = released.text

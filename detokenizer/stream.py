@@ -72,6 +72,10 @@ class TextStream:
         """The fewest tokens that have all the released text."""
         return bisect_left(self._ends, self._num_released) + 1 if self._num_released else 0
 
+    def shows(self, stop_token: int) -> bool:
+        """Whether a token that ends the answer is part of its text, unless it is a control token that is skipped."""
+        return stop_token in self._params.shown_stop_ids
+
     def flush(self) -> str:
         """What was held back, when no more tokens come: an incomplete character is one U+FFFD."""
         rest = self._held + _decode(self._pending, final=True)[0]

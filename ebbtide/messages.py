@@ -52,6 +52,7 @@ class TextParams(Part, frozen=True):
 
     min_tokens: as in SamplingParams; a stop string that completes before this many output tokens does not count.
     shown_ids: control tokens that are shown even if others are skipped, because a parser looks for them.
+    shown_stop_ids: tokens that are shown when they end the answer; any other's text is left out.
     """
 
     stop: tuple[str, ...] = ()
@@ -59,6 +60,7 @@ class TextParams(Part, frozen=True):
     skip_special_tokens: bool = True
     min_tokens: int = 0
     shown_ids: tuple[int, ...] = ()
+    shown_stop_ids: tuple[int, ...] = ()
 
 
 class SessionTurn(Part, frozen=True):
@@ -258,7 +260,7 @@ class TokenItem(Part, frozen=True):
     """New output tokens of one request in one step.
 
     start: only on the first item of a request. finish "abort" closes the entry: the AbortReq says why.
-    stop_token: the token id that ended it, when one did (its text is not part of the answer).
+    stop_token: the token id that ended it, when one did (its text is not part of the answer, but for shown_stop_ids).
     prompt: the next tokens of the prompt, scored, in an item without output tokens.
     """
 

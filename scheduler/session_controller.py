@@ -275,8 +275,9 @@ def _shown(req: Request, lease: Lease) -> list[int]:
     """
     last = req.known[-1:]
     ended_it = req.num_outputs > req.sampling.min_tokens and last[0] in req.stop_ids
-    shown = req.text.include_stop and last[0] in req.sampling.stop_token_ids
-    return req.known[:-1] if ended_it and not shown and last != lease.closing else req.known
+    return (
+        req.known[:-1] if ended_it and last[0] not in req.text.shown_stop_ids and last != lease.closing else req.known
+    )
 
 
 def _too_long(text: str) -> Rejected:

@@ -121,9 +121,11 @@ def text_params(fields: GenerationFields) -> TextParams:
         raise Rejected("'stop' has an empty entry.", param="stop")
     if any(len(entry.encode()) > MAX_STOP_BYTES for entry in stop):
         raise Rejected(f"An entry of 'stop' is longer than {MAX_STOP_BYTES} bytes.", param="stop")
+    include_stop = bool(fields.include_stop_str_in_output or fields.no_stop_trim)
     return TextParams(
         stop=tuple(dict.fromkeys(stop)),
-        include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
+        include_stop=include_stop,
+        shown_stop_ids=tuple(dict.fromkeys(fields.stop_token_ids or ())) if include_stop else (),
         skip_special_tokens=fields.skip_special_tokens is not False,
         min_tokens=fields.min_tokens or 0,
     )

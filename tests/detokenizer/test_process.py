@@ -107,6 +107,16 @@ def test_the_text_of_a_stop_token_is_no_part_of_the_answer(detokenizer: Detokeni
     assert (text.text, text.num_output_tokens, text.matched) == ("h", 2, SIM_EOS)
 
 
+def test_a_named_stop_token_is_shown_if_asked_for(detokenizer: Detokenizer) -> None:
+    shown = StreamStart(TextParams(stop=("hi.!",), include_stop=True, shown_stop_ids=(ord("."), SIM_EOS)), [], 0)
+    (text,) = convert(detokenizer, item("a", "hi.", start=shown, finish="stop", stop_token=ord(".")))
+    assert (text.text, text.num_output_tokens, text.matched) == ("hi.", 3, ord("."))
+    (text,) = convert(detokenizer, TokenItem("b", [104, SIM_EOS], shown, finish="stop", stop_token=SIM_EOS))
+    assert (text.text, text.num_output_tokens, text.matched) == ("h", 2, SIM_EOS)  # a control token
+    (text,) = convert(detokenizer, item("c", "hi!", start=shown, finish="stop", stop_token=ord("!")))
+    assert text.text == "hi"
+
+
 def test_pressure_passes_through(detokenizer: Detokenizer) -> None:
     usage = PressureUsage(2, 100, 30)
     assert convert(detokenizer, item("a", "x", start=start(), finish="stop", pressure=usage))[0].pressure == usage

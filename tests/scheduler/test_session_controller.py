@@ -277,7 +277,8 @@ def test_a_stop_token_that_is_shown_stays() -> None:
     said_alone = alone(text("hello"), greedy(30, ignore_eos=True))
     count = said_alone.index(said_alone[3])
     sampling = greedy(30, ignore_eos=True, stop_token_ids=(said_alone[3],))
-    turn = GenerateReq(("a",), text("hello"), sampling, TextParams(include_stop=True), session=SessionTurn("s"))
+    shown = TextParams(include_stop=True, shown_stop_ids=sampling.stop_token_ids)
+    turn = GenerateReq(("a",), text("hello"), sampling, shown, session=SessionTurn("s"))
     world.send(turn)
     world.run()
     assert world.info("s").num_tokens == len("hello") + count + 1

@@ -100,6 +100,7 @@ async def test_every_sampling_field_reaches_the_scheduler(world) -> None:
     assert (sampling.seed, sampling.min_tokens, sampling.max_tokens) == (-(2**63), 2, 9)
     assert (sampling.stop_token_ids, sampling.ignore_eos, sampling.logprobs) == ((70, 71), True, 4)
     assert (text.stop, text.include_stop, text.skip_special_tokens) == (("a", "b"), True, False)
+    assert text.shown_stop_ids == (70, 71)
     assert text.min_tokens == 2, "a stop string must not end it earlier than that either"
     assert (request.priority, request.namespace) == (-5, "salt:mine")
 

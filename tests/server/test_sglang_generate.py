@@ -116,6 +116,7 @@ async def test_every_sampling_field_reaches_the_scheduler(world) -> None:
     assert (sampling.logit_bias, sampling.seed) == ({65: -100}, 11)
     assert (sampling.stop_token_ids, sampling.ignore_eos) == ((70,), True)
     assert (text.stop, text.include_stop, text.skip_special_tokens) == (("a",), True, False)
+    assert text.shown_stop_ids == (70,)
     assert (request.priority, request.namespace) == (-3, "salt:mine")
 
 
