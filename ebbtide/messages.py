@@ -96,6 +96,7 @@ class GenerateReq(Message, frozen=True):
     session: the prompt is the next part of a session; one choice only.
     grammar: what every choice must match, as llguidance writes grammars; "" for anything.
     queue_timeout_s, timeout_s: seconds until it must have begun to run, and until it must have ended; None is for ever.
+    num_before: choices of the same HTTP request in the messages just before this one.
     """
 
     rids: tuple[str, ...]
@@ -108,6 +109,7 @@ class GenerateReq(Message, frozen=True):
     grammar: str = ""
     queue_timeout_s: float | None = None
     timeout_s: float | None = None
+    num_before: int = 0
 
 
 class UseVocabulary(Message, frozen=True):

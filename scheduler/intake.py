@@ -39,6 +39,7 @@ class Intake:
         self._info = info
         self._endings = endings
         self._arrivals = 0
+        self._came_alone = False  # the HTTP request of the last prompt came when there was no other
         cache = state.pool.tree_cache
         slots = cache if isinstance(cache, SessionAwareCache) else None
         limits = state.limits
@@ -100,6 +101,8 @@ class Intake:
         """Queue the first choice; the others wait until its prompt is computed, so that it is computed once."""
         choices = [self._request(message, index, rid, now) for index, rid in enumerate(message.rids)]
         first = choices[0]
+        if not message.num_before:
+            self._came_alone = len(self._state.requests) == len(choices)
         if not first.prompt_len:
             self._refuse(choices, 400, "invalid_value", "The prompt is empty.")
             return
@@ -107,7 +110,7 @@ class Intake:
         if misfit:
             self._refuse(choices, 400, "context_length_exceeded", misfit)
             return
-        if self._queue_is_full(len(choices)):
+        if self._queue_is_full():
             limit = self._state.limits.max_queued_requests
             text = f"The server is busy: no more than {limit} requests may wait (--max-queued-requests)."
             self._refuse(choices, 429, "queue_full", text)
@@ -116,14 +119,15 @@ class Intake:
         first.followers = choices[1:]
         self._state.add_request_to_queue(first, is_retracted=False)
 
-    def _queue_is_full(self, num_new: int) -> bool:
-        """Whether the ``num_new`` newest requests are too many to wait.
+    def _queue_is_full(self) -> bool:
+        """Whether the newest requests are too many to wait.
 
         Free rows count as places only while nobody has been left waiting by a step: then memory is what is short. A
-        server with nothing else to do takes any request, however many choices it has.
+        server with nothing else to do takes any HTTP request, however many prompts and choices it has: to come again
+        would not help it.
         """
         limit = self._state.limits.max_queued_requests
-        if limit is None or len(self._state.requests) == num_new:
+        if limit is None or self._came_alone:
             return False
         places = 0 if self.left_waiting else len(self._state.free_rows)
         return self._state.num_queued - places > limit

@@ -146,6 +146,7 @@ class TokenizerManager:
                 grammar=order.grammar,
                 queue_timeout_s=_left(order.queue_timeout_s, spent_s),
                 timeout_s=_left(order.timeout_s, spent_s),
+                num_before=prompt_index * order.n,
             )
             if not self._outbox.send(request):
                 self._close(answer)

@@ -175,6 +175,23 @@ def test_an_idle_server_takes_a_request_with_more_choices_than_may_wait() -> Non
     assert [outcome.finish for outcome in world.run().values()] == ["length"] * 3
 
 
+def test_an_idle_server_takes_more_prompts_of_one_request_than_may_wait() -> None:
+    """Another request that comes behind them is refused, and so is such a list while somebody else is there."""
+    world = World(Shape(num_rows=4, max_queued=4))
+    few = greedy(3, ignore_eos=True)
+    for index in range(9):
+        world.generate(f"r{index}", text("x"), few, num_before=index)
+    world.generate("late", text("x"), few)
+    outcomes = world.run()
+    assert [rid for rid, outcome in outcomes.items() if outcome.aborts] == ["late"]
+    world.generate("other", text("x"), greedy(30, ignore_eos=True))
+    world.step()
+    for index in range(9):
+        world.generate(f"s{index}", text("x"), few, num_before=index)
+    outcomes = world.run()
+    assert [rid for rid, outcome in outcomes.items() if outcome.aborts] == ["late", "s7", "s8"]
+
+
 def test_a_retracted_request_never_meets_the_queue_limit() -> None:
     world = World(Shape(num_pages=14, num_rows=3, max_queued=1, conservativeness=0.02))
     for rid in "abc":
