@@ -9,8 +9,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import sys
 from typing import TYPE_CHECKING
+
+from ..errors import StartupError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -39,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Talk until the input ends. 1 when the last question got no answer, else 0.
 
-    Raises StartupError with one sentence when there is no server.
+    Raises StartupError with one sentence when there is no server, or the input cannot be read.
     """
     with asyncio.Runner() as runner:
         conversation, http = runner.run(_connect(args))
@@ -83,7 +86,7 @@ def _talk(runner: asyncio.Runner, conversation: Conversation) -> int:
     answered, interrupted = True, False
     while True:
         try:
-            line = input(prompt).strip()
+            line = _line(prompt)
             interrupted = False
             if line in ("/quit", "/exit"):
                 break
@@ -101,8 +104,20 @@ def _talk(runner: asyncio.Runner, conversation: Conversation) -> int:
     return 0 if answered else 1
 
 
+def _line(prompt: str) -> str:
+    """The next line. Raises EOFError, or StartupError for bytes that are no text."""
+    try:
+        return input(prompt).strip()
+    except UnicodeDecodeError as error:
+        raise StartupError(
+            f"The input is not {error.encoding.upper()}: convert it, or set the locale to its encoding."
+        ) from error
+
+
 def _prompt() -> str:
     """What stands in front of a line: nothing where nobody types."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")  # the C locale would smuggle stray bytes into what is sent
     if not sys.stdin.isatty():
         return ""
     with contextlib.suppress(ImportError):
@@ -121,7 +136,7 @@ def _ask(runner: asyncio.Runner, conversation: Conversation, question: str) -> b
         _note("\nStopped: the question and its answer are forgotten.")
         return True
     except (Refused, Lost) as error:
-        _note(f"\n{error}")
+        _note(str(error))
         return False
     _show("\n")
     _note(_report(turn))

@@ -140,8 +140,12 @@ class Conversation:
         if self.session_id is not None:
             body["session_id"] = self.session_id
         turn = Turn()
-        async for chunk in self._stream(body):
-            self._take(turn, chunk, began)
+        try:
+            async for chunk in self._stream(body):
+                self._take(turn, chunk, began)
+        except (Refused, Lost, asyncio.CancelledError) as error:
+            self._end_part(turn, told=not isinstance(error, asyncio.CancelledError))
+            raise
         turn.total_s = time.monotonic() - began
         return turn
 
@@ -155,6 +159,13 @@ class Conversation:
             turn.finish_reason = choice.finish_reason or turn.finish_reason
         if chunk.usage is not None:
             _count(turn, chunk.usage)
+
+    def _end_part(self, turn: Turn, *, told: bool) -> None:
+        """The answer broke off: what comes next begins on a line of its own."""
+        if turn.first_token_s:
+            self._show("\n")
+            if told:
+                self._note("The answer broke off; what was shown of it does not count.")
 
     async def _recover(self, error: Refused, began: float) -> None:
         """Make the next try a different one. Raises the error again when there is none to be made."""
@@ -194,8 +205,10 @@ class Conversation:
                     if chunk.error is not None:
                         raise _refusal(200, {"error": chunk.error})
                     yield chunk
-        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as error:
-            raise Lost(f"The connection was lost ({error or type(error).__name__})") from error
+        except msgspec.MsgspecError as error:
+            raise Lost("The server sent something that is no answer") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Lost("The connection was lost") from error
         if not whole:
             raise Lost("The stream ended before the answer did")
 
@@ -205,8 +218,10 @@ class Conversation:
                 await _check(response)
                 answer: dict[str, Any] = await response.json(content_type=None)
                 return answer
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise Lost(f"The connection was lost ({error or type(error).__name__})") from error
+        except ValueError as error:
+            raise Lost("The server sent something that is no answer") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Lost("The connection was lost") from error
 
 
 def connect(api_key: str | None) -> aiohttp.ClientSession:

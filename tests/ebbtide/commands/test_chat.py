@@ -197,6 +197,18 @@ def test_a_question_without_an_answer_is_an_exit_code(start_daemon: Any, start_c
     assert chat.end() == 1
 
 
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_input_that_is_not_utf_8_is_one_sentence(
+    shared_daemon: Any, start_chat: Any, locale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+    chat = start_chat(shared_daemon.url, "--max-tokens", "1")
+    chat.process.stdin.write("Zürich\n".encode("latin-1"))
+    assert chat.end() == 1
+    assert len(chat.notes.splitlines()) == 1
+    assert "not UTF-8" in chat.notes
+
+
 def test_without_a_server_there_is_one_sentence(start_chat: Any) -> None:
     chat = start_chat("http://127.0.0.1:9")
     assert chat.end() == 1

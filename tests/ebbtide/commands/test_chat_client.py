@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -212,7 +214,36 @@ async def test_a_server_that_went_away_is_asked_again(talk: Talk, loss: Any) -> 
     await talk.conversation.ask("a")
     assert (await talk.conversation.ask("b")).text == "two"
     assert talk.sent[1:] == [("s1", ["b"])] * 3, "its session may still be there"
-    assert len(talk.notes) == 1, "it is said once"
+    assert ["waiting" in note for note in talk.notes].count(True) == 1, "it is said once"
+
+
+async def test_what_was_shown_of_a_lost_answer_is_a_line_of_its_own(talk: Talk) -> None:
+    talk.script.replies = ["cut", "cut", "two", "error"]
+    assert (await talk.conversation.ask("a")).text == "two"
+    assert "".join(talk.shown) == "par\npar\ntwo"
+    assert ["broke off" in note for note in talk.notes].count(True) == 2
+    with pytest.raises(Refused):
+        await talk.conversation.ask("b")
+    assert "".join(talk.shown).endswith("twopar\n")
+    talk.script.replies = [refusal(400, "no")]
+    with pytest.raises(Refused):
+        await talk.conversation.ask("c")
+    assert "".join(talk.shown).endswith("twopar\n"), "nothing of it was shown"
+
+
+async def test_a_lost_connection_is_called_that_without_a_librarys_words(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.asynccontextmanager
+    async def lose(*_: Any, **__: Any) -> AsyncIterator[Any]:
+        raise aiohttp.ClientOSError(None, "Can not write request body for http://x")
+        yield
+
+    monkeypatch.setattr(chat_client, "AWAY_S", 0.0)
+    monkeypatch.setattr(aiohttp.ClientSession, "post", lose)
+    with pytest.raises(Lost) as lost:
+        await talk.conversation.ask("a")
+    assert str(lost.value) == "The connection was lost"
 
 
 async def test_a_server_that_stays_away_is_given_up(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,5 +272,6 @@ async def test_a_stopped_answer_closes_its_connection_and_is_forgotten(talk: Tal
     with pytest.raises(asyncio.CancelledError):
         await asking
     await asyncio.wait_for(talk.script.left.wait(), 10)
+    assert talk.shown[-1] == "\n"
     await talk.conversation.ask("b")
     assert talk.sent[-1] == ("s2", ["b"])
