@@ -33,7 +33,7 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         wanted = Headers(scope=scope).get("x-request-id", "")
-        scope[NAMED] = GOOD_ID.fullmatch(wanted) is not None
+        scope[NAMED] = is_id(wanted)
         scope[REQUEST_ID] = wanted if scope[NAMED] else secrets.token_hex(16)
         started = time.monotonic()
         status = 0
@@ -54,11 +54,16 @@ class RequestIds:
         log.debug("request %s%s: %s %s was answered with %d within %.3f s", *what, extra={"rid": request_id})
 
 
+def is_id(name: str) -> bool:
+    """Whether a client's name for a request can stand in a header and in the log."""
+    return GOOD_ID.fullmatch(name) is not None
+
+
 def take_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, ...]:
     """Every id by which the client may name this request later: the well-formed ones of ``wanted``, from its body, and
     the one on its answer, which is the body's when the header brought none.
     """
-    named = [name for name in wanted if name is not None and GOOD_ID.fullmatch(name)]
+    named = [name for name in wanted if name is not None and is_id(name)]
     if named and not scope[NAMED]:
         scope[REQUEST_ID] = named[0]
     return (scope[REQUEST_ID], *named)

@@ -59,7 +59,8 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
     session = await _session(reader, body, listed, n)
     if session is not None:
         # Turns are called by their names later, and a request id may repeat.
-        names = names if body.rid is not None else [secrets.token_hex(16)]
+        [rid] = body.names
+        names = [secrets.token_hex(16) if rid is None else rid]
         session = structs.replace(session, turn=names[0], context_limit=wanted[0].max_tokens is None)
     prompts = [await _read(reader, prompt) for prompt in listed]
     order = Order(

@@ -12,6 +12,7 @@ from ebbtide.messages import TextAlternative, TextLogprob
 from ebbtide.tokenizer_mgr.answer import Delta, Order
 
 from .error_replies import envelope
+from .layers import is_id
 from .logprobs import NEVER
 
 
@@ -162,14 +163,12 @@ class GenerateShape:
 
 
 def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int, n: int) -> list[str]:
-    """What each choice is called. Raises Rejected unless ``rid`` names each prompt once."""
-    stems: list[str]
+    """What each choice is called: a part of ``rid`` if that is an id. Raises Rejected unless it names all prompts."""
     if isinstance(rid, list):
-        stems = rid
-    elif num_prompts == 1:
-        stems = [rid or request_id]
+        if len(rid) != num_prompts or len(set(rid)) != num_prompts:
+            raise Rejected("'rid' must have one entry for each prompt, each of them once.", param="rid")
+        stems = [name if is_id(name) else f"{request_id}-{prompt}" for prompt, name in enumerate(rid)]
     else:
-        stems = [f"{rid or request_id}-{prompt}" for prompt in range(num_prompts)]
-    if len(stems) != num_prompts or len(set(stems)) != num_prompts:
-        raise Rejected("'rid' must have one entry for each prompt, each of them once.", param="rid")
+        stem = rid if rid and is_id(rid) else request_id
+        stems = [stem] if num_prompts == 1 else [f"{stem}-{prompt}" for prompt in range(num_prompts)]
     return [stem if n == 1 else f"{stem}-{sample}" for stem in stems for sample in range(n)]

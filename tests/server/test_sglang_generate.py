@@ -62,6 +62,20 @@ async def test_an_answer_without_a_rid_is_called_as_in_its_header(world) -> None
     assert reply.json()["meta_info"]["id"] == reply.headers["x-request-id"]
 
 
+async def test_a_rid_that_is_no_id_is_replaced_in_the_answer_too(world) -> None:
+    bad = "a b\n"
+    reply = await world.client.post("/generate", json={"text": "hi", "rid": bad})
+    assert reply.json()["meta_info"]["id"] == reply.headers["x-request-id"]
+    headers = {"x-request-id": "mine"}
+    body = {"text": ["hi", "there"], "rid": ["good", bad], "sampling_params": {"n": 2}}
+    batch = (await world.client.post("/generate", json=body, headers=headers)).json()
+    assert [one["meta_info"]["id"] for one in batch] == ["good-0", "good-1", "mine-1-0", "mine-1-1"]
+    both = await world.client.post("/generate", json={**body, "rid": bad}, headers=headers)
+    assert [one["meta_info"]["id"] for one in both.json()] == ["mine-0-0", "mine-0-1", "mine-1-0", "mine-1-1"]
+    turn = await generate(world, session_id="s", rid="the turn's name")
+    assert turn["meta_info"]["id"] == world.engine.requests[-1].session.turn == "the turn's name"
+
+
 async def test_a_batch_is_answered_with_a_list(world) -> None:
     two = await generate(world, text=["hi", "there"], rid=["a", "b"])
     assert [(one["text"], one["meta_info"]["id"], one["meta_info"]["prompt_tokens"]) for one in two] == [
