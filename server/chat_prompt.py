@@ -152,6 +152,9 @@ def _text(message: ChatMessage, index: int) -> str:
         return message.content or ""
     texts = []
     for number, part in enumerate(message.content):
+        if part.type == "text" and part.text is None:
+            where = f"messages[{index}].content[{number}].text"
+            raise Rejected(f"'{where}' is missing.", param=where)
         if part.type != "text" or part.text is None:
             raise Rejected(
                 f"Content parts of type {part.type[:50]!r} are not supported: this model reads text.",

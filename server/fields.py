@@ -83,9 +83,12 @@ class CompletionBody(GenerationFields, kw_only=True):
 
 
 ELSEWHERE = ("stop_regex", "bad_words", "allowed_token_ids", "logprob_token_ids", "use_beam_search")
+REWRITTEN = ("truncate_prompt_tokens", "documents", "prompt_embeds", "web_search_options")  # another prompt
+LENGTHS = ("thinking_token_budget", "min_new_tokens")
+INSIDES = ("logits_processors", "custom_logit_processor", "return_hidden_states")
 CONSTRAINTS = ("grammar", "json_schema", "structural_tag")  # the others are in ConstraintFields
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend")
-UNSUPPORTED = (*ELSEWHERE, *CONSTRAINTS, *GUIDED, "lora_path", "chat_template")
+UNSUPPORTED = (*ELSEWHERE, *REWRITTEN, *LENGTHS, *INSIDES, *CONSTRAINTS, *GUIDED, "lora_path", "chat_template")
 CHAT_UNSUPPORTED = (*UNSUPPORTED, "audio", "echo")
 LEGACY = {"functions": "tools", "function_call": "tool_choice"}  # what took their place
 COMPLETION_UNSUPPORTED = (*UNSUPPORTED, "suffix", "best_of")

@@ -77,7 +77,7 @@ async def generate(request: Request, state: AppState, api: Api[B]) -> Response:
     state.note_ignored(raw, (*api.body.__struct_fields__, *api.unsupported, *fields.CHECKED_APART))
     state.check_model(body.model)
     ids = take_ids(request.scope, body.names)
-    with state.expect(request, ids):
+    with state.expect(request, ids), state.metrics.counted_refusals():
         work = await api.prepare(state, body, ids[0])
     answer = state.submit(replace(work.order, ids=ids, timeout_s=body.timeout), request, received_s)
     if body.stream:

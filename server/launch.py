@@ -35,6 +35,7 @@ from .key_sources import check_use_of_keys, warning_of_openness
 from .listening import listen, url_of
 from .liveness import SECOND_WITNESS
 from .loading import Gate, ProgressLine
+from .models import check_model_name
 from .restarts import Restarts
 from .socket_directory import socket_directory
 from .stop_signals import StopSignals
@@ -61,6 +62,7 @@ def launch(config: ServeConfig) -> int:
     signals = StopSignals()
     signals.install()
     check_addresses(config.access)
+    check_model_name(config.server.served_model_name)
     check_use_of_keys(config.access, config.limits)
     namings_of(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -10,6 +11,7 @@ from prometheus_client.exposition import generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ebbtide.errors import Rejected
 from ebbtide.messages import Stats
 
 from .compat import CompatSeries
@@ -21,6 +23,7 @@ from .snapshots import Snapshots
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CONTEXT_LENGTH = 131_072
+TOO_LONG = "context_length_exceeded"
 
 
 class FrontMetrics:
@@ -77,6 +80,16 @@ class FrontMetrics:
         self._snapshots.gone()
         if num_open:
             self._snapshots.add("num_aborted_requests_total{reason=engine_dead}", num_open)
+
+    @contextmanager
+    def counted_refusals(self) -> Iterator[None]:
+        """Within, a request may turn out too long: counted as the scheduler counts those that it finds too long."""
+        try:
+            yield
+        except Rejected as error:
+            if error.code == TOO_LONG:
+                self._snapshots.add(f"num_aborted_requests_total{{reason={TOO_LONG}}}", 1)
+            raise
 
     def requested(self, n: int, max_tokens: Iterable[int]) -> None:
         """The engine was asked for ``n`` choices of each prompt; max_tokens: of each prompt."""

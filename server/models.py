@@ -8,7 +8,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ebbtide.errors import StartupError
+
 from .state import AppState
+
+
+def check_model_name(name: str | None) -> None:
+    """Raises StartupError for a name that no request could mean. None: the name is derived."""
+    if name is not None and not name.strip():
+        raise StartupError("--served-model-name must not be empty.")
 
 
 @dataclass(frozen=True, slots=True)

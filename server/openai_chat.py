@@ -74,7 +74,7 @@ async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
     sampling_for(max_tokens=2**31)
     turn, session = await _read(state, body, use, context_limit=limit[1] is None)
     check_named(wishes, [turn.prompt], body.n or 1)
-    max_tokens = reader.max_tokens(turn.shortest, limit[1])
+    max_tokens = reader.max_tokens(turn.shortest, limit[1], name=limit[0])
     ending = reader.ending(turn.prompt or turn.continuation)
     plan = chat_plan(body, use, state.dialect, ending, reader.pieces)
     order = Order(

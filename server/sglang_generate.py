@@ -151,7 +151,8 @@ def _sampling(reader: PromptReader, prompt: list[int], wanted: GenerationFields,
         raise Rejected(
             f"'logprob_start_len' is {look.start}, but the prompt has {len(prompt)} tokens.", param="logprob_start_len"
         )
-    max_tokens = reader.max_tokens(len(prompt), wanted.max_tokens, default=DEFAULT_MAX_TOKENS)
+    name = "sampling_params.max_new_tokens"
+    max_tokens = reader.max_tokens(len(prompt), wanted.max_tokens, default=DEFAULT_MAX_TOKENS, name=name)
     return fields.sampling_params(
         wanted, reader, max_tokens=max_tokens, logprobs=look.top, prompt_logprobs=look.prompt_top
     )

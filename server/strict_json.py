@@ -17,14 +17,18 @@ from ebbtide.errors import Rejected
 MAX_DEPTH = 128
 MAX_COMMAS = 500_000  # more elements than any context has tokens, and parsed in under a second
 THREAD_BYTES = 64 * 1024  # a larger body is parsed off the event loop
+MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")  # in msgspec's words
 B = TypeVar("B")
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object in the request's body. Raises Rejected: 400, or 415 for another content type."""
+    """The JSON object in the request's body. Raises Rejected: 400, or 415 for another type or a compressed body."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise Rejected(f"The content type must be application/json, not {kind[:100]!r}.", status=415)
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise Rejected(f"The body must not be compressed: Content-Encoding is {coding[:100]!r}.", status=415)
     body = await request.body()
     if body.count(b",") > MAX_COMMAS:  # building millions of objects holds the interpreter, in whatever thread
         raise Rejected(f"The body has more than {MAX_COMMAS} elements.", status=413, code="request_too_large")
@@ -77,6 +81,9 @@ def convert(value: dict[str, Any], kind: type[B]) -> B:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
         param = path.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", "") or None
+        missing = MISSING.match(message)
+        if missing is not None and param is None:
+            raise Rejected(f"'{missing['name']}' is missing.", param=missing["name"]) from error
         where = f"Invalid value for '{param}': " if param else "Invalid request: "
         raise Rejected(where + message.replace("`", ""), param=param) from error
 

@@ -117,10 +117,13 @@ class PromptReader:
                 )
         return ids
 
-    def max_tokens(self, prompt_len: int, wanted: int | None, *, default: int | None = None) -> int:
+    def max_tokens(
+        self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
+    ) -> int:
         """Output tokens that a request may make: what it wants, else ``default``, else the rest of the context.
 
-        Raises Rejected ``context_length_exceeded`` when that cannot be, by the very formula of admission.
+        Raises Rejected ``context_length_exceeded`` when that cannot be, by the very formula of admission; its param is
+        ``name``, the client's for ``wanted``, when fewer could be had.
         """
         context = self.info.context_length
         rest = context - prompt_len
@@ -128,7 +131,8 @@ class PromptReader:
             asked = f" and {wanted} for the completion" if wanted is not None else ""
             raise _too_long(
                 f"This model's maximum context length is {context} tokens, but the request has {prompt_len} tokens in"
-                f" the prompt{asked}. Please shorten the prompt or ask for fewer tokens."
+                f" the prompt{asked}. Please shorten the prompt or ask for fewer tokens.",
+                param=name if rest > 0 else None,
             )
         granted = wanted if wanted is not None else min(default or rest, rest)
         if not fits(prompt_len, granted, self.info):

@@ -67,6 +67,15 @@ def check_refused(reply: Any, param: str | None = None, *, status: int = 400) ->
         ("return_token_ids", [1, "yes"]),
         ("return_tokens_as_token_ids", [0, []]),
         ("echo", [True]),
+        ("truncate_prompt_tokens", [-1, 5]),
+        ("documents", [[{"text": "x"}]]),
+        ("prompt_embeds", ["AAAA"]),
+        ("logits_processors", [["x"]]),
+        ("custom_logit_processor", ["x"]),
+        ("return_hidden_states", [True]),
+        ("web_search_options", [{}]),
+        ("thinking_token_budget", [0, 5]),
+        ("min_new_tokens", [0, 5]),
     ],
 )
 async def test_a_bad_value_is_refused_by_name(world, field: str, values: list[Any]) -> None:
@@ -179,7 +188,9 @@ async def test_nesting_within_the_limit_is_taken(world) -> None:
 async def test_the_context_limit_is_exact_and_named(world) -> None:
     assert (await world.complete(prompt=[1] * 200, max_tokens=312)).status_code == 200
     reply = await world.complete(prompt=[1] * 200, max_tokens=313)
-    check_refused(reply)
+    check_refused(reply, "max_tokens")
+    check_refused(await world.chat(max_completion_tokens=9999), "max_completion_tokens")
+    check_refused(await world.complete(prompt=[1] * 513, max_tokens=1))
     assert reply.json()["error"]["code"] == "context_length_exceeded"
     assert "512" in reply.json()["error"]["message"]
 
@@ -206,9 +217,22 @@ async def test_n_times_prompts_has_a_limit(world) -> None:
 
 
 async def test_a_missing_field_is_named(world) -> None:
-    reply = await world.client.post(CHAT, json={})
-    check_refused(reply)
-    assert "messages" in reply.json()["error"]["message"]
+    check_refused(await world.client.post(CHAT, json={}), "messages")
+    check_refused(await world.client.post("/v1/completions", json={}), "prompt")
+    check_refused(await world.chat(messages=[{"content": "hi"}]), "messages[0]")
+    check_refused(
+        await world.chat(messages=[{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text"
+    )
+
+
+async def test_a_compressed_body_is_refused_with_that_reason(world) -> None:
+    for coding in ("gzip", "br", "gzip, identity"):
+        reply = await world.client.post(CHAT, content=b"\x1f\x8b", headers=JSON | {"content-encoding": coding})
+        assert reply.status_code == 415
+        assert coding in reply.json()["error"]["message"]
+    assert (
+        await world.client.post(CHAT, content=f"{{{HI}}}", headers=JSON | {"content-encoding": "identity"})
+    ).is_success
 
 
 async def test_min_tokens_must_not_exceed_max_tokens(world) -> None:

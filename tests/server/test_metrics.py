@@ -174,3 +174,12 @@ async def test_times_are_taken_once_per_request_that_made_a_token(world) -> None
     assert counts["ebbtide:e2e_request_latency_seconds_count"] == 2
     assert counts["ebbtide:inter_token_latency_seconds_count"] == 4 * 5
     assert 'ebbtide:open_http_requests{model_name="sim"} 0.0' in reply.text
+
+
+@pytest.mark.anyio
+async def test_a_request_that_is_found_too_long_in_front_is_counted_as_one(world) -> None:
+    for _ in range(2):
+        assert (await world.complete(prompt=[1] * 600)).status_code == 400
+    assert (await world.complete(n=0)).status_code == 400
+    page = (await world.client.get("/metrics")).text
+    assert 'ebbtide:num_aborted_requests_total{model_name="sim",reason="context_length_exceeded"} 2.0' in page

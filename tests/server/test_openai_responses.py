@@ -278,7 +278,7 @@ async def test_a_call_that_must_be_is_forced_by_a_grammar(world, choice: Any) ->
         ({"input": [{"type": "web_search_call"}]}, 400, "input[0].type", None),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input[0].content[0]", None),
         ({"max_output_tokens": 0}, 400, "max_output_tokens", None),
-        ({"max_output_tokens": 10_000}, 400, None, "context_length_exceeded"),
+        ({"max_output_tokens": 10_000}, 400, "max_output_tokens", "context_length_exceeded"),
         ({"temperature": 2.5}, 400, "temperature", None),
         ({"top_logprobs": 21}, 400, "top_logprobs", None),
         ({"include": ["nothing"]}, 400, "include[0]", None),

@@ -135,10 +135,10 @@ async def test_a_refusal_is_an_error_of_its_status(
         ("/v1/sessions", {"timeout": -1}, "timeout"),
         ("/v1/sessions", {"timeout": "5"}, "timeout"),
         ("/v1/sessions", {"streaming": 1}, "streaming"),
-        ("/open_session", {}, None),
+        ("/open_session", {}, "capacity_of_str_len"),
         ("/open_session", {"capacity_of_str_len": "5"}, "capacity_of_str_len"),
         ("/open_session", {"capacity_of_str_len": -5}, "capacity_of_str_len"),
-        ("/close_session", {}, None),
+        ("/close_session", {}, "session_id"),
         ("/close_session", {"session_id": "a b"}, "session_id"),
     ],
 )

@@ -287,7 +287,7 @@ async def test_a_request_can_be_aborted_by_its_rid(world) -> None:
         ({"sampling_params": {"max_tokens": 5}}, "sampling_params"),
         ({"sampling_params": {"max_new_tokens": 0}}, "sampling_params.max_new_tokens"),
         ({"sampling_params": {"max_new_tokens": -1}}, "sampling_params.max_new_tokens"),
-        ({"sampling_params": {"max_new_tokens": 10_000}}, None),
+        ({"sampling_params": {"max_new_tokens": 10_000}}, "sampling_params.max_new_tokens"),
         ({"sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
         ({"sampling_params": {"json_schema": '{"type": "odd"}'}}, "sampling_params.json_schema"),
         ({"sampling_params": {"json_schema": "{"}}, "sampling_params.json_schema"),
