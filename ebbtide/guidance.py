@@ -1,7 +1,7 @@
 """Grammars as llguidance knows them: compiled over one model's tokens, and matched token by token.
 
-The only file that touches llguidance. It knows bytes and token ids; it knows neither requests nor HTTP. Compiling and
-masks leave the interpreter to other threads.
+The only file that touches llguidance, but for its reader of GBNF. It knows bytes and token ids; it knows neither
+requests nor HTTP. Compiling and masks leave the interpreter to other threads.
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import any_to_lark
 
 from .errors import GrammarError
 from .vocabulary import Vocabulary
 
 MAX_MESSAGE = 300
 OPTIONS = '%llguidance {"no_forcing": true}\n'  # a text that must come is left to the model to split into tokens
-CONVERTED = "%llguidance {}\n"  # what the converter from GBNF puts first
-# What a client's grammar cannot have: options, and the notations that are checked where they are fields of their own.
-DIRECTIVES = ("%llguidance", "%json", "%regex", "%lark")
 GAP = "GAP: /\\s{0,2}/\n"  # white space that models write around marks
 
 
@@ -39,20 +35,6 @@ def lark_of_regex(regex: str) -> str:
     """A grammar of the texts that match ``regex`` as a whole, in Lark. Says nothing about its being valid."""
     written = json.loads(LLMatcher.grammar_from_regex(regex))
     lark: str = written["grammars"][0]["lark_grammar"]
-    return lark
-
-
-def lark_of_ebnf(text: str) -> str:
-    """A grammar in Lark from one in Lark or in GBNF. Raises GrammarError for what is neither."""
-    for word in DIRECTIVES:
-        if word in text:
-            raise GrammarError(f"{word} is not supported in a grammar.")
-    try:
-        lark: str = any_to_lark(text).removeprefix(CONVERTED)
-    except RecursionError as error:
-        raise GrammarError("The grammar is nested too deeply.") from error
-    except Exception as error:  # the converter raises nothing more particular
-        raise GrammarError(_sentence(str(error))) from error
     return lark
 
 

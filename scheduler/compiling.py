@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
+from ebbtide.deep_threads import deep_pool
 from ebbtide.errors import GrammarError
 from ebbtide.guidance import Guidance
 from ebbtide.messages import UseVocabulary
@@ -23,7 +24,7 @@ class CompilerThread:
     def __init__(self, vocab_size: int, eos_ids: Iterable[int]) -> None:
         self._vocab_size = vocab_size
         self._eos_ids = tuple(eos_ids)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._pool = deep_pool(1, "grammar")
         self._guidance: Future[Guidance] | None = None
         self._known: OrderedDict[str, Future[Compiled]] = OrderedDict()
         self._times: list[float] = []

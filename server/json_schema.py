@@ -13,7 +13,10 @@ from typing import Any
 
 from ebbtide.errors import Rejected
 
+from .schema_references import num_levels, target
+
 MAX_DEPTH = 64
+MAX_SUBSCHEMAS = 10_000  # a circle of so many fits four times into the stack that compiling has
 # States that an automaton for "multiple of" may have. The compiler builds it at once and without a bound of its own:
 # 50,000 take half a second, and 12345.678 would take minutes and the machine's memory.
 MAX_MULTIPLE = 20_000
@@ -102,17 +105,25 @@ def check_schema(schema: Any, param: str) -> None:
         raise Rejected(f"'{param}' must be a JSON schema: an object, true or false.", param=param)
     _check_depth(schema, param)
     multiple = 1
-    for keyword, value in _keywords(schema):
+    for count, part in enumerate(_subschemas(schema), 1):
+        if count > MAX_SUBSCHEMAS:
+            raise Rejected(f"'{param}' consists of more than {MAX_SUBSCHEMAS} schemas.", param=param)
+        _check_keywords(part, param)
+        multiple = lcm(multiple, _odd_part(part.get("multipleOf", 1)))  # alternatives may be merged: automata, too
+    if multiple > MAX_MULTIPLE:
+        raise Rejected(f"'{param}' has a 'multipleOf' of too many digits.", param=param)
+    if isinstance(schema, dict) and num_levels(schema, lambda part: _inside(part, schema)) > MAX_DEPTH:
+        raise Rejected(f"'{param}' is nested deeper than {MAX_DEPTH} levels through its references.", param=param)
+
+
+def _check_keywords(schema: dict[str, Any], param: str) -> None:
+    for keyword, value in schema.items():
         if keyword == OPTIONS:
             raise Rejected(f"'{OPTIONS}' in '{param}' is not supported.", param=param)
         if keyword in KEYWORDS and not KEYWORDS[keyword](value):
             raise Rejected(
                 f"'{param}' is no valid JSON schema: '{keyword}' has a value that it cannot have.", param=param
             )
-        if keyword == "multipleOf":
-            multiple = lcm(multiple, _odd_part(value))  # alternatives may be merged, and their automata with them
-    if multiple > MAX_MULTIPLE:
-        raise Rejected(f"'{param}' has a 'multipleOf' of too many digits.", param=param)
 
 
 def _odd_part(value: float) -> int:
@@ -136,16 +147,27 @@ def _children(value: Any) -> list[Any]:
     return [child for child in inside if isinstance(child, dict | list)]
 
 
-def _keywords(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Every keyword of a schema and of those inside it, each after those that it stands in."""
-    waiting = [schema]
+def _subschemas(root: Any) -> Iterator[dict[str, Any]]:
+    """A schema, those inside it and those that it refers to, each once. One must be well formed to be gone on from."""
+    waiting, seen = [root], {id(root)}
     while waiting:
         schema = waiting.pop()
         if not isinstance(schema, dict):
             continue
-        yield from schema.items()
-        waiting += [schema[keyword] for keyword in ONE if keyword in schema]
-        for keyword in SEVERAL:
-            waiting += schema.get(keyword, ())
-        for keyword in NAMED:
-            waiting += schema.get(keyword, {}).values()
+        yield schema
+        for inner in _inside(schema, root):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                waiting.append(inner)
+
+
+def _inside(schema: dict[str, Any], root: Any) -> list[dict[str, Any]]:
+    """The schemas right inside a well-formed one, and the one that it refers to."""
+    found = [schema[keyword] for keyword in ONE if keyword in schema]
+    for keyword in SEVERAL:
+        found += schema.get(keyword, ())
+    for keyword in NAMED:
+        found += schema.get(keyword, {}).values()
+    if "$ref" in schema:
+        found.append(target(schema["$ref"], root))
+    return [inner for inner in found if isinstance(inner, dict)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .json_schema import NAMED, ONE, SEVERAL
+from .schema_references import target
 
 MAX_REFERENCES = 16  # followed from one alternative: more are no schema that people write, and there are circles
 Schema = Any
@@ -74,7 +75,5 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if reference is None:
             return schema
-        schema = root
-        for part in reference.removeprefix("#/").split("/"):
-            schema = schema.get(part) if isinstance(schema, dict) else None
+        schema = target(reference, root)
     return None

@@ -9,18 +9,34 @@ import asyncio
 import hashlib
 import threading
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
+from ebbtide.deep_threads import deep_pool
+from ebbtide.ebnf import lark_of_ebnf
 from ebbtide.errors import GrammarError, Rejected
 from ebbtide.guidance import Guidance, Matcher, Preface, grammar_of, mark_in_lark, special_ids
 from ebbtide.messages import RunnerInfo
 from ebbtide.vocabulary import Vocabulary
 
-from .constraints import Constraint, ConstraintFields, constraint_of
+from .constraints import MAX_BYTES, Constraint, ConstraintFields, constraint_of
 
 NUM_THREADS = 2
 MAX_REMEMBERED = 1000
+MAX_READ_REMEMBERED = 16 * 1024  # characters of a grammar that was read from a client's: a larger one is read again
 REHEARSED = 16  # tokens that a grammar is tried on: one that is too costly shows it early
+BUSY = "All threads that compile grammars are busy (--grammar-timeout). Try again later."
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a constraint. problem: what is wrong with it, "" for nothing. busy: nobody could look at it.
+
+    lark: what an unread grammar reads in Lark.
+    """
+
+    problem: str = ""
+    lark: str = ""
+    busy: bool = False
 
 
 class StructuredOutput:
@@ -33,9 +49,9 @@ class StructuredOutput:
         self._special_ids = special_ids(vocabulary)
         self._guidance: Guidance | None = None
         self._building = threading.Lock()
-        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grammar")
+        self._pool = deep_pool(NUM_THREADS, "grammar")
         self._slots = asyncio.Semaphore(NUM_THREADS)
-        self._verdicts: OrderedDict[bytes, asyncio.Task[str]] = OrderedDict()
+        self._verdicts: OrderedDict[bytes, asyncio.Task[Verdict]] = OrderedDict()
 
     async def grammar_of(self, fields: ConstraintFields, *, after: Preface | None = None, instead: str = "") -> str:
         """``Order.grammar`` for a request; "" when it asks for no constraint. Raises Rejected."""
@@ -47,12 +63,15 @@ class StructuredOutput:
 
         after: what may stand in front of it: a model's reasoning. instead: see ``grammar_of``; sure to work as well.
         """
-        problem = await asyncio.shield(self._judged(constraint.lark))
-        if problem:
+        verdict = await asyncio.shield(self._judged(constraint))
+        if verdict.busy:
+            raise Rejected(BUSY, status=503, kind="overloaded_error", code="compilers_busy", retry_after_s=5)
+        if verdict.problem:
             raise Rejected(
-                f"'{constraint.param}' cannot be used: {problem}", param=constraint.param, code="invalid_value"
+                f"'{constraint.param}' cannot be used: {verdict.problem}", param=constraint.param, code="invalid_value"
             )
-        return grammar_of(constraint.lark, after=after, instead=instead, special_ids=self._special_ids)
+        lark = verdict.lark if constraint.unread else constraint.lark
+        return grammar_of(lark, after=after, instead=instead, special_ids=self._special_ids)
 
     def mark(self, text: str) -> str:
         """What a mark of the model's is in Lark: a text or a control token."""
@@ -62,36 +81,54 @@ class StructuredOutput:
         """End the threads; what they work on is finished first, and takes seconds at most."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _judged(self, lark: str) -> asyncio.Task[str]:
-        """What is wrong with a grammar, "" for nothing: found out once for all requests that have the same."""
-        key = hashlib.sha256(lark.encode()).digest()
+    def _judged(self, constraint: Constraint) -> asyncio.Task[Verdict]:
+        """What came of a constraint: found out once for all requests that have the same."""
+        key = hashlib.sha256(b"%d" % constraint.unread + constraint.lark.encode()).digest()
         task = self._verdicts.get(key)
         if task is None:
-            task = self._verdicts[key] = asyncio.create_task(self._judge(key, lark), name="grammar")
+            task = self._verdicts[key] = asyncio.create_task(self._judge(key, constraint), name="grammar")
         self._verdicts.move_to_end(key)
         if len(self._verdicts) > MAX_REMEMBERED:
             self._verdicts.popitem(last=False)
         return task
 
-    async def _judge(self, key: bytes, lark: str) -> str:
+    async def _judge(self, key: bytes, constraint: Constraint) -> Verdict:
+        verdict = await self._timed(constraint)
+        if verdict is None or verdict.busy or len(verdict.lark) > MAX_READ_REMEMBERED:
+            self._verdicts.pop(key, None)  # another time the machine may have more of its time for it
+        if verdict is None:
+            return Verdict(f"it takes longer than {self._timeout_s:g} s to compile (--grammar-timeout).")
+        return verdict
+
+    async def _timed(self, constraint: Constraint) -> Verdict | None:
+        """None when compiling takes too long. Reading the vocabulary and waiting for a thread are not counted in."""
         loop = asyncio.get_running_loop()
-        await self._slots.acquire()  # the time limit is for compiling, not for waiting, nor for reading the vocabulary
-        guidance = await loop.run_in_executor(self._pool, self._built)
-        work = loop.run_in_executor(self._pool, self._problem, guidance, lark)
+        guidance = self._guidance
+        if guidance is None:
+            guidance = await loop.run_in_executor(self._pool, self._built)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            return Verdict(busy=True)
+        work = loop.run_in_executor(self._pool, self._verdict, guidance, constraint)
         work.add_done_callback(lambda _: self._slots.release())  # a compiler that is too slow keeps its thread busy
         done, _ = await asyncio.wait({work}, timeout=self._timeout_s)
-        if not done:
-            self._verdicts.pop(key, None)  # another time the machine may have more of its time for it
-            return f"it takes longer than {self._timeout_s:g} s to compile (--grammar-timeout)."
-        return work.result()
+        return work.result() if done else None
 
-    def _problem(self, guidance: Guidance, lark: str) -> str:
-        """In a thread: the compiler's objection to a grammar, "" for none."""
+    def _verdict(self, guidance: Guidance, constraint: Constraint) -> Verdict:
+        """In a thread: whether a constraint can be kept."""
         try:
-            _rehearse(guidance.compile(grammar_of(lark, special_ids=self._special_ids)))
+            lark = lark_of_ebnf(constraint.lark) if constraint.unread else ""
+            if len(lark) > MAX_BYTES:
+                return Verdict(f"in Lark it is larger than {MAX_BYTES // 1024} KiB.")
+            matcher = guidance.compile(grammar_of(lark or constraint.lark, special_ids=self._special_ids))
+            if matcher.complete:
+                return Verdict("it allows only the empty text.")
+            _rehearse(matcher)
         except GrammarError as error:
-            return str(error)
-        return ""
+            return Verdict(str(error))
+        return Verdict(lark=lark)
 
     def _built(self) -> Guidance:
         with self._building:

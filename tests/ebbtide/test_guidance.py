@@ -7,8 +7,9 @@ import random
 
 import pytest
 
+from ebbtide.ebnf import lark_of_ebnf
 from ebbtide.errors import GrammarError
-from ebbtide.guidance import Guidance, Matcher, grammar_of, lark_of_ebnf, lark_of_regex
+from ebbtide.guidance import Guidance, Matcher, grammar_of, lark_of_regex
 from ebbtide.server.constraints import schema_constraint
 from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
 

@@ -36,4 +36,7 @@ def test_no_field_is_no_constraint() -> None:
 
 
 def test_choices_are_taken_as_they_are() -> None:
-    assert choice_constraint(['"a" | "b"', "a\nb", "a\nb"], "x").lark == 'start: "\\"a\\" | \\"b\\"" | "a\\nb"'
+    assert (
+        choice_constraint(['"a" | "b"', "a\nb", "a\nb"], "x").lark
+        == 'start: CHOICE\nCHOICE: "\\"a\\" | \\"b\\"" | "a\\nb"'
+    )

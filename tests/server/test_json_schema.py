@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from ebbtide.errors import Rejected
-from ebbtide.server.json_schema import KEYWORDS, MAX_DEPTH, check_schema
+from ebbtide.server.json_schema import KEYWORDS, MAX_DEPTH, MAX_SUBSCHEMAS, check_schema
 
 VALUES: list[Any] = [None, True, 0, 1, -1, 1.5, 2.0, "x", "", "string", [], ["a"], ["a", "a"], [1], [{}], [[]], {}]
 VALUES += [{"a": {}}, {"a": True}, {"a": 1}, {"a": []}, {"a": ["b"]}, {"a": "b"}, [True, {}], ["string", "null"]]
@@ -89,3 +89,41 @@ def test_multiples_that_people_use_are_taken(value: float) -> None:
 
 def test_unknown_keywords_are_annotations() -> None:
     check_schema({"nullable": 5, "x-order": []}, "s")
+
+
+def chain(count: int, wrap: Any) -> dict[str, Any]:
+    defs = {f"d{i}": wrap({"$ref": f"#/$defs/d{i + 1}"}) for i in range(count)}
+    return {"$defs": defs | {f"d{count}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "schemas"),
+    [
+        (lambda ref: ref, 1),
+        (lambda ref: {"type": "array", "items": ref}, 2),
+        (lambda ref: {"type": "object", "properties": {"a": ref}}, 2),
+    ],
+)
+def test_nesting_is_counted_through_references(wrap: Any, schemas: int) -> None:
+    """The compiler follows them by recursion: chains of a thousand ended the process."""
+    fits = (MAX_DEPTH - 2) // schemas
+    check_schema(chain(fits, wrap), "s")
+    for count in (fits + 1, 2500):
+        with pytest.raises(Rejected, match="nested deeper than 64 levels through its references"):
+            check_schema(chain(count, wrap), "s")
+
+
+def test_recursion_is_no_nesting() -> None:
+    defs = {f"d{i}": {"items": {"$ref": f"#/$defs/d{(i + 1) % 500}"}} for i in range(500)}
+    check_schema({"$defs": defs, "$ref": "#/$defs/d0"}, "s")
+
+
+def test_the_number_of_schemas_has_a_limit() -> None:
+    check_schema({"anyOf": [{"a": i} for i in range(MAX_SUBSCHEMAS - 1)]}, "s")
+    with pytest.raises(Rejected, match="more than 10000 schemas"):
+        check_schema({"anyOf": [{"a": i} for i in range(MAX_SUBSCHEMAS)]}, "s")
+
+
+def test_what_a_reference_leads_to_is_checked_wherever_it_stands() -> None:
+    with pytest.raises(Rejected, match="too many digits"):
+        check_schema({"$ref": "#/foo", "foo": {"multipleOf": 1234567}}, "s")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ebbtide.errors import Rejected
 from ebbtide.guidance import Guidance, Preface
-from ebbtide.server.constraints import Constraint, choice_constraint, schema_constraint
+from ebbtide.server import structured as structured_module
+from ebbtide.server.constraints import Constraint, choice_constraint, ebnf_constraint, schema_constraint
 from ebbtide.server.structured import StructuredOutput
 from ebbtide.tokenizer import SimTokenizer
 from ebbtide.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
@@ -250,3 +252,65 @@ async def test_whitespace_is_bounded(world) -> None:
 async def test_a_constraint_of_another_part_of_the_server_is_compiled_the_same_way(world) -> None:
     grammar = await world.state.structured.compile(Constraint('start: "x"', "tools"))
     assert matches(grammar, "x")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ebnf", 'root ::= ""'),
+        ("ebnf", 'start: ""'),
+        ("ebnf", 'root ::= a a\na ::= "" | ""'),
+        ("regex", "a{0}"),
+        ("regex", "(|)"),
+        ("structured_outputs", {"grammar": 'root ::= ""'}),
+    ],
+)
+async def test_a_grammar_of_the_empty_text_alone_is_refused(world, field: str, value: Any) -> None:
+    """It was accepted, and ended as 500."""
+    check_refused(await world.chat(**{field: value}), field)
+    assert world.engine.requests == []
+
+
+async def test_thousands_of_choices_are_kept_and_the_limit_is_told(world) -> None:
+    choices = [f"choice {number}" for number in range(10_000)]
+    assert (await world.chat(structured_outputs={"choice": choices})).status_code == 200
+    grammar = world.engine.requests[-1].grammar
+    assert [matches(grammar, text) for text in ("choice 9999", "choice 12", "choice 1a")] == [True, True, False]
+    reply = await world.chat(structured_outputs={"choice": [*choices, "one"]})
+    check_refused(reply, "structured_outputs")
+    assert "has 10001 choices: at most 10000 are allowed" in reply.json()["error"]["message"]
+
+
+async def test_a_grammar_that_finds_no_thread_in_time_is_told_to_come_again(world, monkeypatch: Any) -> None:
+    begun, release, read_now = threading.Semaphore(0), threading.Event(), structured_module.lark_of_ebnf
+
+    def slow(text: str) -> str:
+        if "slow" in text:
+            begun.release()
+            assert release.wait(20)
+        return read_now(text)
+
+    monkeypatch.setattr(structured_module, "lark_of_ebnf", slow)
+    structured = StructuredOutput(SimTokenizer().vocabulary, INFO, 0.05)
+    try:
+        for number in range(structured_module.NUM_THREADS):
+            with pytest.raises(Rejected, match="longer than"):  # reading it is within the time limit, too
+                await structured.compile(ebnf_constraint(f'root ::= "slow{number}"', "ebnf"))
+        with pytest.raises(Rejected, match="busy") as caught:
+            await structured.compile(choice_constraint(["fast"], "regex"))
+        assert (caught.value.status, caught.value.kind, caught.value.retry_after_s) == (503, "overloaded_error", 5)
+        release.set()
+        assert matches(await structured.compile(choice_constraint(["fast"], "regex")), "fast")
+    finally:
+        release.set()
+        structured.close()
+
+
+async def test_a_large_grammar_is_not_remembered_once_it_is_read(world, monkeypatch: Any) -> None:
+    read: list[int] = []
+    read_now = structured_module.lark_of_ebnf
+    monkeypatch.setattr(structured_module, "lark_of_ebnf", lambda text: read.append(len(text)) or read_now(text))
+    for text in ('root ::= "a"', 'root ::= "' + "a" * 20_000 + '"'):
+        for _ in range(2):
+            assert (await world.chat(ebnf=text)).status_code == 200
+    assert read == [12, 20_011, 20_011]
