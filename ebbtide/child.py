@@ -126,6 +126,8 @@ class Child:
         if code is not None and code < 0:
             hint = " The system may be out of memory." if code == -signal.SIGKILL else ""
             return f"The {self.title} process was killed by signal {-code}.{hint}"
+        if code == 0:
+            return f"The {self.title} process ended with exit code 0, as on SIGTERM; its log does not tell who sent it."
         return f"The {self.title} process ended with exit code {code}; its log says why."
 
     @property

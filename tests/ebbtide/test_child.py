@@ -106,6 +106,14 @@ def test_unknown_error_is_logged_with_its_traceback(
     assert "ZeroDivisionError: a bug" in capfd.readouterr().err
 
 
+def test_a_child_that_was_told_to_end_has_logged_nothing(child: Child) -> None:
+    tell(child, "stay")
+    statuses(child)
+    os.kill(child.pid, signal.SIGTERM)
+    said = "The tiny process ended with exit code 0, as on SIGTERM; its log does not tell who sent it."
+    assert child.how_it_ended() == said
+
+
 def test_killed_child_is_described_by_its_signal(child: Child) -> None:
     tell(child, "stay")
     statuses(child)
