@@ -27,6 +27,12 @@ LONGEST_FIRST = ("test_equality_smollm2.py", "test_retraction_smollm2.py", "test
 StartDaemon = Callable[..., "Daemon"]
 
 
+def pytest_configure() -> None:
+    """Under nohup, or in the background of a script, signals are ignored, and every child would inherit that."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files in front, everything else as it was."""
     order = {name: index for index, name in enumerate(LONGEST_FIRST)}
