@@ -12,7 +12,7 @@ from .fragments import Fragment, Kind
 from .generation import stop_reason
 from .reading import Readers, Reading, ReadingPlan, joined_calls
 from .token_fields import ChatTokens, TokenWishes
-from .usage import UsageCount
+from .usage import StreamedUsage, UsageCount
 
 
 class ChatShape:
@@ -26,9 +26,7 @@ class ChatShape:
         self._tokens = ChatTokens(wishes, order.prompts[0])
         self._readers = Readers(plan)
         self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
-        options = body.stream_options
-        self._final_usage = bool(options and options.include_usage)
-        self._running_usage = self._final_usage and bool(options and options.continuous_usage_stats)
+        self._streamed_usage = StreamedUsage(self._usage, body.stream_options)
         self._named_stops = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
@@ -78,9 +76,7 @@ class ChatShape:
 
     def end(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
-        if not self._final_usage:
-            return []
-        return [{**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage.report()}]
+        return self._streamed_usage.last_chunk({**self._head, "object": "chat.completion.chunk"})
 
     def _read(self, delta: Delta) -> Reading:
         reading = self._readers.read(delta)
@@ -92,9 +88,7 @@ class ChatShape:
     ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
-        if self._running_usage:
-            chunk["usage"] = self._usage.report()
-        return chunk
+        return chunk | self._streamed_usage.in_chunk()
 
 
 def chat_head(request_id: str, model: str) -> dict[str, Any]:

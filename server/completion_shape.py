@@ -16,7 +16,7 @@ from .fields import CompletionBody
 from .generation import stop_reason
 from .logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists, prompt_logprobs
 from .token_fields import TokenWishes
-from .usage import UsageCount
+from .usage import StreamedUsage, UsageCount
 
 LONGEST_CHARACTER = 4  # bytes, and so tokens
 
@@ -45,9 +45,7 @@ class CompletionShape:
         self._head = head
         self._choices = [_Choice(prompt, wishes) for prompt in prompts for _ in range(order.n)]
         self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
-        options = body.stream_options
-        self._final_usage = bool(options and options.include_usage)
-        self._running_usage = self._final_usage and bool(options and options.continuous_usage_stats)
+        self._streamed_usage = StreamedUsage(self._usage, body.stream_options)
         self._named_stops = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
@@ -74,13 +72,10 @@ class CompletionShape:
 
     def end(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
-        return [{**self._head, "choices": [], "usage": self._usage.report()}] if self._final_usage else []
+        return self._streamed_usage.last_chunk(self._head)
 
     def _chunk(self, delta: Delta, fields: dict[str, Any]) -> dict[str, Any]:
-        chunk = {**self._head, "choices": [self._choice(delta, fields)]}
-        if self._running_usage:
-            chunk["usage"] = self._usage.report()
-        return chunk
+        return {**self._head, "choices": [self._choice(delta, fields)], **self._streamed_usage.in_chunk()}
 
     def _choice(self, delta: Delta, fields: dict[str, Any]) -> dict[str, Any]:
         return {

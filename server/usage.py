@@ -7,6 +7,8 @@ from typing import Any
 from ebbtide.messages import PressureUsage
 from ebbtide.tokenizer_mgr.answer import Delta
 
+from .fields import StreamOptions
+
 
 class UsageCount:
     """Collects the numbers that deltas carry."""
@@ -52,3 +54,20 @@ class UsageCount:
                 "queue_ms": max(cost.queue_ms for cost in costs),  # choices wait side by side
             }
         return usage
+
+
+class StreamedUsage:
+    """What a stream tells of ``count``: nothing, a last chunk of its own, or a figure in every chunk too."""
+
+    def __init__(self, count: UsageCount, options: StreamOptions | None) -> None:
+        self._count = count
+        self._is_wanted = bool(options and options.include_usage)
+        self._is_continuous = self._is_wanted and bool(options and options.continuous_usage_stats)
+
+    def in_chunk(self) -> dict[str, Any]:
+        """The fields of an ordinary chunk."""
+        return {"usage": self._count.report()} if self._is_continuous else {}
+
+    def last_chunk(self, head: dict[str, Any]) -> list[dict[str, Any]]:
+        """The chunk behind all others, if it was asked for."""
+        return [{**head, "choices": [], "usage": self._count.report()}] if self._is_wanted else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -66,16 +66,7 @@ QWEN3_CODER = XmlForm(
     skips=("<tool_call>",),
     closes=("</tool_call>",),
 )
-SEED_OSS = XmlForm(
-    opens="<function=",
-    name_closes=">",
-    key="<parameter=",
-    key_closes=">",
-    value_closes="</parameter>",
-    ends="</function>",
-    skips=("<seed:tool_call>",),
-    closes=("</seed:tool_call>",),
-)
+SEED_OSS = replace(QWEN3_CODER, skips=("<seed:tool_call>",), closes=("</seed:tool_call>",))
 GLM = XmlForm(
     opens="<tool_call>",
     name_closes="",
