@@ -16,10 +16,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ebbtide.guidance import Guidance, Matcher, grammar_of
-from ebbtide.model_files import resolve_model
-from ebbtide.server.constraints import Constraint, choice_constraint, regex_constraint, schema_constraint
-from ebbtide.tokenizer import load_tokenizer
+from ebbtide.server.structured.constraints import (
+    Constraint,
+    choice_constraint,
+    regex_constraint,
+    schema_constraint,
+)
+
+from ..grammar import Guidance, Matcher, grammar_of
+from ..tokenization.model_files import resolve_model
+from ..tokenization.tokenizer import load_tokenizer
 
 PERSON = {
     "type": "object",

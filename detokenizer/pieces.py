@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ebbtide.messages import TextAlternative, TextLogprob, TokenLogprob
-from ebbtide.vocabulary import Vocabulary
+from ebbtide.tokenization.vocabulary import Vocabulary
 
 
 class Pieces:

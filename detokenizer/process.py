@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 import zmq
 
-from ebbtide.channel import Receiver, Sender
-from ebbtide.child import Handshake, run_child
 from ebbtide.config import DetokenizerSection
 from ebbtide.errors import EbbtideError
 from ebbtide.messages import (
@@ -23,7 +21,9 @@ from ebbtide.messages import (
     TokenBatch,
     TokenItem,
 )
-from ebbtide.vocabulary import Vocabulary
+from ebbtide.runtime.channel import Receiver, Sender
+from ebbtide.runtime.child import Handshake, run_child
+from ebbtide.tokenization.vocabulary import Vocabulary
 
 from .pieces import Pieces
 from .stream import TextStream

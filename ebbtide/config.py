@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .model_files import ModelFiles
-from .vocabulary import Vocabulary
+from .tokenization.model_files import ModelFiles
+from .tokenization.vocabulary import Vocabulary
 
 
 def option(

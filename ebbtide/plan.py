@@ -106,38 +106,3 @@ class Runner(Protocol):
 
     def collect(self) -> StepResult:
         """The result of the oldest uncollected plan; waits for it."""
-
-
-def pages_for(num_tokens: int, page_size: int) -> int:
-    """Whole pages that hold ``num_tokens`` tokens: the formula of admission, demand, allocation and refusal alike."""
-    return -(-num_tokens // page_size)
-
-
-def _mix(value: int) -> int:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014) on 64 bits."""
-    value &= 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return value ^ (value >> 31)
-
-
-def choice_seed(seed: int, choice: int) -> int:
-    """Seed of choice ``choice`` of n: choice 0 keeps the request's seed, the others get an unrelated one. An int64."""
-    if choice == 0:
-        return seed
-    return _mix(seed + choice * 0x9E3779B97F4A7C15) - (1 << 63)
-
-
-def uniform(seed: int, index: int) -> float:
-    """The random number in [0, 1) that decides output token ``index``: a function of its arguments only."""
-    return (_mix(_mix(seed) + (index + 1) * 0x9E3779B97F4A7C15) >> 11) / (1 << 53)
-
-
-def least_pages(prompt_len: int, max_tokens: int, page_size: int) -> int:
-    """Pages without which a request may not enter: for two tokens, or for the one or none that it asked for."""
-    return pages_for(prompt_len + min(max(max_tokens, 1), 2) - 1, page_size)
-
-
-def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
-    """Whether a request may enter, as far as the whole pool is concerned."""
-    return least_pages(prompt_len, max_tokens, info.page_size) <= info.num_pages

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import StartupError
-from ebbtide.model_files import ModelFiles
 from ebbtide.plan import Runner
+from ebbtide.tokenization.model_files import ModelFiles
 
 
 def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> Runner:
@@ -21,7 +21,7 @@ def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[st
             "(--page-size)."
         )
     if files.simulated:
-        from .sim import SimRunner
+        from .sim.sim import SimRunner
 
         return SimRunner.from_config(config)
     from .runner import ModelRunner

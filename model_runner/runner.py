@@ -14,23 +14,23 @@ from torch import Tensor
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import RunnerInfo, TokenLogprob
-from ebbtide.model_files import ModelFiles
 from ebbtide.plan import PageCopies, StepPlan, StepResult
+from ebbtide.tokenization.model_files import ModelFiles
 
 from .attention import AttentionBackend, choose_backend
+from .checkpoint.weights import Checkpoint, open_checkpoint
 from .context import longest_context
-from .copy_costs import measure_costs
-from .host_copy import HostCopy
-from .host_tier import HostTier, bytes_per_page, host_pages
-from .kv_pool import KVPool
-from .memory import PoolBudget, free_memory, pool_limit, set_num_threads
+from .device import choose_device, choose_dtype
+from .kv.copy_costs import measure_costs
+from .kv.host_copy import HostCopy
+from .kv.host_tier import HostTier, bytes_per_page, host_pages
+from .kv.kv_pool import KVPool
+from .kv.memory import PoolBudget, free_memory, pool_limit, set_num_threads
+from .kv.page_copies import PageMoves, checked_moves
+from .kv.page_table import PageTable, gather_inputs
 from .models import Model, check_architecture, load_model
-from .page_copies import PageMoves, checked_moves
-from .page_table import PageTable, gather_inputs
-from .placement import choose_device, choose_dtype
-from .prompt_scores import PendingScores, score_prompts
-from .sampler import Logprobs, Pick, Sampler
-from .weights import Checkpoint, open_checkpoint
+from .sampling.prompt_logprobs import PendingScores, score_prompts
+from .sampling.sampler import Logprobs, Pick, Sampler
 
 log = logging.getLogger(__name__)
 

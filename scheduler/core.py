@@ -16,19 +16,19 @@ from ebbtide.errors import GrammarError, InvariantViolation
 from ebbtide.messages import RunnerInfo, Stats, TokenLogprob, ToScheduler
 from ebbtide.plan import PlanItem, StepPlan, StepResult
 
+from .batching.planner import Planner
+from .batching.scheduling_policies import Rules, rules_for
+from .dispatcher import Intake
 from .endings import Endings
-from .grammar import GrammarCompiler, Grammars
-from .intake import Intake
-from .invariant_checker import InvariantChecker
+from .grammar.grammar_state import GrammarCompiler, Grammars
+from .health.invariant_checker import InvariantChecker
+from .health.recovery import Flights, Recovery
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
 from .metrics import pool_gauges
-from .planning import Planner
 from .pressure import Pressure
-from .recovery import Flights, Recovery
+from .prompt_logprobs import book_scores
 from .request import Phase, Request
-from .rules import Rules, rules_for
-from .scoring import book_scores
 from .state import Limits, Output, State
 
 log = logging.getLogger(__name__)

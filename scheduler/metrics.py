@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ebbtide.messages import Stats
 from ebbtide.plan import PlanItem
 
-from .memory.books import BookedPool
+from .memory.accounting import BookedPool
 from .request import Request
 
 

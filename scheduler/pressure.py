@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from .batching.policies import Candidate, VictimPolicy, shortest_output_first
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
-from .policy import Candidate, VictimPolicy, shortest_output_first
 from .request import Phase, Request
 from .state import State
 

@@ -9,26 +9,26 @@ from typing import Any
 
 import zmq
 
-from ebbtide.channel import Receiver, Sender
-from ebbtide.child import Handshake, run_child
 from ebbtide.config import SchedulerConfig, SchedulerSection
 from ebbtide.errors import EbbtideError
 from ebbtide.messages import RunnerInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
 from ebbtide.model_runner import build_runner
 from ebbtide.plan import Runner
+from ebbtide.runtime.channel import Receiver, Sender
+from ebbtide.runtime.child import Handshake, run_child
 
-from .compiling import CompilerThread
 from .core import Scheduler
-from .kv_events import KvEvents, open_kv_events
+from .grammar.grammar_compiler import CompilerThread
+from .health.watchdog import LoopPulse, create_scheduler_watchdog
+from .kv_events.publisher import KvEvents, open_kv_events
 from .memory.allocator import PageAllocator
 from .memory.node import CacheObserver
 from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache, NoCache
 from .memory.radix_cache import RadixCache
 from .memory.session_aware_cache import SessionAwareCache
-from .sessions import SessionLimits
+from .sessions.session import SessionLimits
 from .state import Limits, Output
-from .watchdog import LoopPulse, create_scheduler_watchdog
 
 log = logging.getLogger(__name__)
 

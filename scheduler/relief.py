@@ -10,13 +10,13 @@ from enum import Enum
 
 from ebbtide.messages import PressureEvent, PressureVictim
 
-from .admission import Verdict
+from .batching.admission import Verdict
+from .batching.policies import Candidate
+from .batching.scheduling_policies import AdmissionRule
 from .endings import Endings
-from .invariant_checker import InvariantChecker
-from .policy import Candidate
+from .health.invariant_checker import InvariantChecker
 from .pressure import Pressure, Retraction, Why
 from .request import Request
-from .rules import AdmissionRule
 from .state import State
 
 log = logging.getLogger(__name__)

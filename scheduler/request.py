@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from ebbtide.messages import SamplingParams, TextParams
-from ebbtide.plan import pages_for
+from ebbtide.paging import pages_for
 
 if TYPE_CHECKING:
     from .memory.prefix_cache import CacheNode

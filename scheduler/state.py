@@ -7,15 +7,15 @@ from typing import Protocol
 
 from ebbtide.messages import AbortReq, PressureEvent, Reply, TokenItem
 
-from .grammar import Grammars, NoCompiler
-from .memory.books import BookedPool
+from .batching.new_token_ratio import NewTokenRatio, OutputLengths
+from .batching.policies import WaitingQueue, queue_class
+from .grammar.grammar_state import Grammars, NoCompiler
+from .memory.accounting import BookedPool
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
 from .metrics import SchedulerMetrics
-from .new_token_ratio import NewTokenRatio, OutputLengths
-from .policy import WaitingQueue, queue_class
 from .request import Phase, Request
-from .sessions import SessionLimits
+from .sessions.session import SessionLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,33 +11,33 @@ from starlette.types import ASGIApp
 
 from ebbtide import __version__
 
-from .aborting import AbortBody, AbortRoute
-from .about import AboutRoutes
-from .anthropic_fields import CountTokensBody, MessagesBody
-from .anthropic_messages import MessagesRoutes
-from .auth import KeyCheck, require_control
-from .browsers import OwnPages, UnderPath, for_browsers
-from .chat_fields import ChatBody
-from .control import FLUSH_QUERY, ControlRoutes, PauseBody
-from .description import describe, operation
-from .error_replies import FaultsEnd, install_error_replies
-from .fields import CompletionBody
-from .health import HealthRoutes
-from .http_counts import CountRequests
-from .layers import BodyLimit, RequestIds
-from .loads import LOADS_QUERY, LoadsRoute
-from .models import ModelRoutes
-from .openai_chat import ChatRoute
-from .openai_completions import CompletionRoute
-from .openai_responses import ResponsesRoutes
-from .pressure import PressureRoute
-from .responses_fields import ResponsesBody
+from .admin.abort import AbortBody, AbortRoute
+from .admin.control import FLUSH_QUERY, ControlRoutes, PauseBody
+from .admin.health import HealthRoutes
+from .admin.load_report import LOADS_QUERY, LoadsRoute
+from .admin.models import ModelRoutes
+from .admin.pressure import PressureRoute
+from .admin.server_info import AboutRoutes
+from .admin.sessions import CloseSession, NewSession, OpenSession, SessionRoutes
+from .admin.tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
+from .api.anthropic.messages import MessagesRoutes
+from .api.anthropic.messages_request import CountTokensBody, MessagesBody
+from .api.chat.chat_request import ChatBody
+from .api.fields import CompletionBody
+from .api.openai.chat import ChatRoute
+from .api.openai.completions import CompletionRoute
+from .api.openai.responses import ResponsesRoutes
+from .api.openai.responses_request import ResponsesBody
+from .api.sglang.generate import GenerateRoute
+from .api.sglang.generate_request import GenerateBody
+from .http.auth import KeyCheck, require_control
+from .http.cors import OwnPages, UnderPath, for_browsers
+from .http.error_replies import FaultsEnd, install_error_replies
+from .http.middleware import BodyLimit, RequestIds
+from .http.openapi import describe, operation
+from .metrics.http_counts import CountRequests
 from .route import TEXT, Route
-from .sessions import CloseSession, NewSession, OpenSession, SessionRoutes
-from .sglang_fields import GenerateBody
-from .sglang_generate import GenerateRoute
 from .state import AppState
-from .tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
 
 
 def routes(state: AppState) -> list[Route]:

@@ -20,10 +20,10 @@ from ebbtide.config import (
     WatchdogConfig,
 )
 from ebbtide.errors import StartupError
-from ebbtide.model_files import DEFAULT_MODEL, smollm2_path
+from ebbtide.tokenization.model_files import DEFAULT_MODEL, smollm2_path
 
 from .flags import add_flags, section_from
-from .key_sources import masked, with_all_keys
+from .http.api_keys import masked, with_all_keys
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -107,7 +107,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         from ebbtide.commands.pull import pull
 
         pull(DEFAULT_MODEL)
-    from .launch import launch
+    from .daemon.launch import launch
 
     return launch(config)
 

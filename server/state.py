@@ -18,14 +18,14 @@ from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
-from .access import Access
-from .auth import caller_of
-from .dialect import ChatDialect
-from .layers import REQUEST_ID
-from .liveness import Liveness
-from .metrics import FrontMetrics
-from .pressure import PressureLog
-from .structured import StructuredOutput
+from .admin.pressure import PressureLog
+from .http.access import Access
+from .http.auth import caller_of
+from .http.middleware import REQUEST_ID
+from .metrics.liveness import Liveness
+from .metrics.metrics import FrontMetrics
+from .parsers.chat_template_profile import ChatDialect
+from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
 MAX_NOTED = 1000  # names come from clients: they are cut, and only so many are remembered

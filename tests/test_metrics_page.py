@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebbtide.server.compat_names import NAMINGS, Naming
-from ebbtide.server.metric_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, PREFIX, TOTAL_TEXTS
+from ebbtide.server.metrics.compat_names import NAMINGS, Naming
+from ebbtide.server.metrics.help_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, PREFIX, TOTAL_TEXTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "metrics.md"

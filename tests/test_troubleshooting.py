@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ebbtide.child import WATCHDOG_EXIT_CODE
 from ebbtide.config import LogConfig, RunnerConfig, SchedulerConfig, ServerConfig, WatchdogConfig
-from ebbtide.server.metric_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, TOTAL_TEXTS
+from ebbtide.runtime.child import WATCHDOG_EXIT_CODE
+from ebbtide.server.metrics.help_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, TOTAL_TEXTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
@@ -77,7 +77,7 @@ def test_what_is_called_a_metric_is_one(name: str) -> None:
 
 
 def test_the_codes_of_ready_are_the_ones_it_has() -> None:
-    sources = "".join((ROOT / "server" / name).read_text() for name in ("liveness.py", "loading.py"))
+    sources = "".join((ROOT / "server" / name).read_text() for name in ("metrics/liveness.py", "daemon/loading.py"))
     codes = {code.strip("`") for code, _ in table("code")}
     assert codes == set(re.findall(r'"(engine_[a-z]+|loading|draining)"', sources))
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
-from ebbtide.plan import fits
-from ebbtide.tokenizer import ChatPrompt, TextTokenizer
-from ebbtide.vocabulary import Vocabulary
+from ebbtide.paging import fits
+from ebbtide.tokenization.tokenizer import ChatPrompt, TextTokenizer
+from ebbtide.tokenization.vocabulary import Vocabulary
 
+from .session_turns import Turn, encode_turn
 from .texts import VocabularyText
-from .turns import Turn, encode_turn
 
 NUM_THREADS = 2
 ENDING = 32  # tokens at a prompt's end that may say in what state the answer begins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ebbtide.vocabulary import Vocabulary
+from ebbtide.tokenization.vocabulary import Vocabulary
 
 
 class VocabularyText:

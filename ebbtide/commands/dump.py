@@ -9,8 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ebbtide.errors import StartupError
-from ebbtide.server.socket_directory import living_daemons
+from ebbtide.server.daemon.socket_directory import living_daemons
+
+from ..errors import StartupError
 
 PROCESSES = ("front", "scheduler")
 PATIENCE_S = 10.0

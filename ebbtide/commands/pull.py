@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import StartupError
-from ..model_files import DEFAULT_MODEL, SMOLLM2_FILE, SMOLLM2_SHA256, smollm2_path
+from ..tokenization.model_files import DEFAULT_MODEL, SMOLLM2_FILE, SMOLLM2_SHA256, smollm2_path
 
 log = logging.getLogger(__name__)
 CHUNK_BYTES = 1 << 20

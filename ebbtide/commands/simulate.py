@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ebbtide.errors import StartupError
+from ..errors import StartupError
 
 if TYPE_CHECKING:
     from .simulation.cost import CostModel

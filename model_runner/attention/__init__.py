@@ -13,7 +13,7 @@ from torch import Tensor
 from ebbtide.errors import StartupError
 
 from ..batch import ForwardBatch
-from ..kv_pool import KVPool
+from ..kv.kv_pool import KVPool
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..batch import ForwardBatch
 from ..kernels.native_build import BuildError, load_library
-from ..kv_pool import KVPool
+from ..kv.kv_pool import KVPool
 from . import AttentionBackend, LayerAttention
 from .torch_reference import TorchAttention
 

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from ebbtide.errors import StartupError
 
 from ..batch import ForwardBatch
-from ..kv_pool import KVPool
+from ..kv.kv_pool import KVPool
 from . import AttentionBackend, LayerAttention
 
 PAGE_MULTIPLE = 256

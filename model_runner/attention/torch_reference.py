@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..batch import ForwardBatch
-from ..kv_pool import KVPool
+from ..kv.kv_pool import KVPool
 from . import AttentionBackend, LayerAttention
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch import ForwardBatch
-from ..kv_pool import KVPool
+from ..kv.kv_pool import KVPool
 from . import AttentionBackend, LayerAttention
 
 SPLIT_TOKENS = 512

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ebbtide.model_files import cache_dir
+from ebbtide.tokenization.model_files import cache_dir
 
 SPEED = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
 FLAGS = ("-std=c++17", *SPEED, "-shared", "-fPIC")

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..attention import AttentionBackend
 from ..batch import ForwardBatch
-from ..kv_pool import KVShape
+from ..kv.kv_pool import KVShape
 
 if TYPE_CHECKING:
-    from ..weights import Checkpoint
+    from ..checkpoint.weights import Checkpoint
 
 # Architecture class name in transformers → module here. Every other one is tried through transformers' own code.
 NATIVE: dict[str, str] = {

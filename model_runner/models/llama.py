@@ -10,12 +10,12 @@ from torch.nn import functional
 
 from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
-from ..kv_pool import KVShape
+from ..checkpoint.weight_loading import fill
+from ..checkpoint.weights import Checkpoint
+from ..kv.kv_pool import KVShape
 from ..layers.linear import Linear
 from ..layers.rotary import Rotary, rotate
-from ..weights import Checkpoint
 from .llama_config import LlamaConfig
-from .streaming import fill
 
 
 @dataclass(slots=True, eq=False)

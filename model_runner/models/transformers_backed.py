@@ -24,9 +24,9 @@ from ebbtide.errors import StartupError
 
 from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
-from ..kv_pool import KVShape
-from ..weights import Checkpoint
-from .transformers_plug import AttentionPlug, BackendAnswer, CallRecorder, plain_forward
+from ..checkpoint.weights import Checkpoint
+from ..kv.kv_pool import KVShape
+from .transformers_attention import AttentionPlug, BackendAnswer, CallRecorder, plain_forward
 from .transformers_probe import PROBE_TOKENS, check_against_eager
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}

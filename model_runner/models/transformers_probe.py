@@ -15,8 +15,8 @@ from ebbtide.errors import StartupError
 
 from ..attention import choose_backend
 from ..batch import ForwardBatch
-from ..kv_pool import KVPool
-from .transformers_plug import plain_forward
+from ..kv.kv_pool import KVPool
+from .transformers_attention import plain_forward
 
 if TYPE_CHECKING:
     from .transformers_backed import TransformersModel

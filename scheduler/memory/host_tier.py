@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from ebbtide.errors import InvariantViolation
 from ebbtide.messages import RunnerInfo
-from ebbtide.plan import PageCopies, pages_for
+from ebbtide.paging import pages_for
+from ebbtide.plan import PageCopies
 
 from ..request import Phase, Request
+from .accounting import Books, Doubt, Sweep, denied, find_doubts, in_words, losers, rebuild
 from .allocator import PageAllocator
-from .books import Books, Doubt, Sweep, denied, find_doubts, in_words, losers, rebuild
 from .ledger import Holder, Ledger
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ebbtide.plan import pages_for
+from ebbtide.paging import pages_for
 
 from ..request import Request
+from .accounting import Books, Doubt, Sweep, denied, find_doubts, rebuild
 from .allocator import PageAllocator
-from .books import Books, Doubt, Sweep, denied, find_doubts, rebuild
 from .ledger import Holder, Ledger
 from .prefix_cache import BasePrefixCache
 

@@ -4,7 +4,7 @@ import pytest
 
 from ebbtide.detokenizer.pieces import Pieces
 from ebbtide.messages import TextAlternative, TokenLogprob
-from ebbtide.vocabulary import SIM_EOS, Vocabulary, sim_vocabulary
+from ebbtide.tokenization.vocabulary import SIM_EOS, Vocabulary, sim_vocabulary
 
 
 def test_special_tokens_have_bytes_only_when_they_are_not_skipped() -> None:

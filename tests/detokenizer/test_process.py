@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from ebbtide.channel import Receiver, Sender
-from ebbtide.child import Child, end_children
 from ebbtide.config import Addresses, DetokenizerSection, LogConfig
 from ebbtide.detokenizer.process import HEARTBEAT_S, Detokenizer, Pulse, serve_once
 from ebbtide.errors import EbbtideError
@@ -28,7 +26,9 @@ from ebbtide.messages import (
     TokenItem,
     TokenLogprob,
 )
-from ebbtide.vocabulary import SIM_EOS, sim_vocabulary
+from ebbtide.runtime.channel import Receiver, Sender
+from ebbtide.runtime.child import Child, end_children
+from ebbtide.tokenization.vocabulary import SIM_EOS, sim_vocabulary
 
 
 def start(*stop: str, cached_tokens: int = 0, prompt_tokens: int = 0) -> StreamStart:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ebbtide.detokenizer.pieces import Pieces
 from ebbtide.detokenizer.stream import TextStream
 from ebbtide.messages import StreamStart, TextParams
-from ebbtide.vocabulary import SIM_EOS, Vocabulary, sim_vocabulary
+from ebbtide.tokenization.vocabulary import SIM_EOS, Vocabulary, sim_vocabulary
 
 SIM = Pieces(sim_vocabulary())
 HAND = "👩🏽‍🚀 日本語 naïve e\u0301 שלום ★"

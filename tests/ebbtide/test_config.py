@@ -6,8 +6,8 @@ import pytest
 
 from ebbtide import config
 from ebbtide.config import Addresses, DetokenizerSection, SchedulerSection, ServeConfig
-from ebbtide.model_files import ModelFiles
-from ebbtide.vocabulary import sim_vocabulary
+from ebbtide.tokenization.model_files import ModelFiles
+from ebbtide.tokenization.vocabulary import sim_vocabulary
 
 FLAGGED = (config.ServerConfig, config.SchedulerConfig, config.RunnerConfig, config.LogConfig)
 ADDRESSES = Addresses("ipc:///f", "ipc:///s", "ipc:///d")

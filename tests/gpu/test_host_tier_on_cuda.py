@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from ebbtide.messages import SamplingParams
-from ebbtide.model_files import smollm2_path
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.plan import PageCopies, PlanItem, RowInit, StepPlan
+from ebbtide.tokenization.model_files import smollm2_path
 
 from ..model_runner.driver import load_runner
 

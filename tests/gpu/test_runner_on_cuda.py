@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.messages import SamplingParams
-from ebbtide.model_files import smollm2_path
+from ebbtide.tokenization.model_files import smollm2_path
 
 from ..model_runner.checkpoints import FAMILIES, write_checkpoint
 from ..model_runner.driver import Driver, load_runner

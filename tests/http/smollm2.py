@@ -14,8 +14,8 @@ import httpx
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
-from ebbtide.model_files import smollm2_path
-from ebbtide.tokenizer import FastTokenizer
+from ebbtide.tokenization.model_files import smollm2_path
+from ebbtide.tokenization.tokenizer import FastTokenizer
 
 from ..model_runner.reference import load_reference
 

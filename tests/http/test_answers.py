@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from ebbtide.vocabulary import SIM_EOS
+from ebbtide.tokenization.vocabulary import SIM_EOS
 
 LONG = {"max_tokens": 600, "temperature": 0}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.vocabulary import SIM_EOS, SIM_USER
+from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_USER
 
 from .audit import check_idle
 

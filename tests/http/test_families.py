@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ebbtide.model_files import ModelFiles
-from ebbtide.tokenizer import load_tokenizer
+from ebbtide.tokenization.model_files import ModelFiles
+from ebbtide.tokenization.tokenizer import load_tokenizer
 
 from ..model_runner.checkpoints import write_checkpoint
 from ..model_runner.reference import greedy, load_reference

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ebbtide.server.metric_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, TOTAL_TEXTS
+from ebbtide.server.metrics.help_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, TOTAL_TEXTS
 
 from .audit import LIMIT_S, check_idle, check_scrape, send, within
 from .conftest import Api

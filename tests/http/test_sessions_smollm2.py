@@ -8,8 +8,8 @@ import httpx
 import pytest
 from transformers import AutoTokenizer
 
-from ebbtide.model_files import smollm2_path
-from ebbtide.tokenizer import ChatPrompt, FastTokenizer
+from ebbtide.tokenization.model_files import smollm2_path
+from ebbtide.tokenization.tokenizer import ChatPrompt, FastTokenizer
 
 PAGE = 16
 QUESTIONS: list[tuple[str, dict[str, Any], str]] = [  # question, what ends its answer, and how it then ended

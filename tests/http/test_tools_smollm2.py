@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.model_files import smollm2_path
+from ebbtide.tokenization.model_files import smollm2_path
 
 from .conftest import Api
 from .test_tools_http import as_collected, collected

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel
 
-from ebbtide.model_files import smollm2_path
+from ebbtide.tokenization.model_files import smollm2_path
 
 from .checkpoints import write_checkpoint
 from .reference import load_reference

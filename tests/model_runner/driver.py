@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ebbtide.config import RunnerConfig
 from ebbtide.messages import SamplingParams, TokenLogprob
-from ebbtide.model_files import ModelFiles
 from ebbtide.model_runner.runner import ModelRunner
-from ebbtide.plan import PlanItem, RowInit, Runner, StepPlan, pages_for
+from ebbtide.paging import pages_for
+from ebbtide.plan import PlanItem, RowInit, Runner, StepPlan
+from ebbtide.tokenization.model_files import ModelFiles
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 import promql_parser
 import pytest
 
-from ebbtide.server.metric_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, PREFIX, TOTAL_TEXTS
+from ebbtide.server.metrics.help_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, PREFIX, TOTAL_TEXTS
 
 from .expressions import DASHBOARD, FOLDER, alert_queries, panel_queries, panels, rules
 

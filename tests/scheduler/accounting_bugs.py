@@ -10,15 +10,15 @@ from collections.abc import Sequence
 import pytest
 
 from ebbtide.plan import PlanItem
+from ebbtide.scheduler.batching.planner import Planner
+from ebbtide.scheduler.memory.accounting import OutOfService
 from ebbtide.scheduler.memory.allocator import PageAllocator
-from ebbtide.scheduler.memory.books import OutOfService
 from ebbtide.scheduler.memory.host_tier import HostCopy, HostTier
 from ebbtide.scheduler.memory.ledger import Holder, Ledger
 from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.planning import Planner
 from ebbtide.scheduler.pressure import Pressure, Why
 from ebbtide.scheduler.request import Request
 

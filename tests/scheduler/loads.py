@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ebbtide.messages import AbortReq, GenerateReq, SamplingParams
-from ebbtide.plan import pages_for
+from ebbtide.paging import pages_for
 
 from .world import Outcome, Shape, World, greedy, text
 

@@ -15,8 +15,8 @@ import pytest
 
 from ebbtide.errors import InvariantViolation
 
-from . import test_recovery
 from .accounting_bugs import ACCOUNTING
+from .health import test_recovery
 from .test_mutations import OTHERS, expectations, play_all
 
 Bug = Callable[[pytest.MonkeyPatch], None]

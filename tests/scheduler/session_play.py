@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from ebbtide.messages import FinishReq, GenerateReq, SamplingParams, SessionTurn
-from ebbtide.plan import pages_for
+from ebbtide.paging import pages_for
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
 
 from .loads import random_sampling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.plan import pages_for
+from ebbtide.paging import pages_for
 
 from .world import Shape, World, greedy, text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.messages import AbortReq, ControlReq, OpenSessionReq, SessionTurn
-from ebbtide.scheduler.block_events import AllBlocksCleared, BlockRecorder
+from ebbtide.scheduler.kv_events.block_events import AllBlocksCleared, BlockRecorder
 
 from .world import Shape, World, greedy, text
 

@@ -8,7 +8,7 @@ from ebbtide.messages import AbortReq, FinishReq, GenerateReq, SamplingParams
 from ebbtide.plan import StepResult
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.request import Request
-from ebbtide.vocabulary import SIM_EOS
+from ebbtide.tokenization.vocabulary import SIM_EOS
 
 from .world import Outcome, Shape, World, greedy, text
 

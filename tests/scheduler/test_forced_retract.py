@@ -11,7 +11,7 @@ import pytest
 
 from ebbtide.detokenizer.process import Detokenizer
 from ebbtide.messages import FinishReq, GenerateReq, SamplingParams, TextItem, TextParams, TokenBatch, TokenItem
-from ebbtide.vocabulary import sim_vocabulary
+from ebbtide.tokenization.vocabulary import sim_vocabulary
 
 from .world import Shape, World, text
 

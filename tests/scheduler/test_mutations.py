@@ -15,11 +15,11 @@ import pytest
 from msgspec.structs import replace
 
 from ebbtide.plan import PlanItem
+from ebbtide.scheduler.batching.planner import Planner
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.endings import Endings
 from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.planning import Planner
 from ebbtide.scheduler.pressure import Pressure, Why
 from ebbtide.scheduler.relief import Relief
 from ebbtide.scheduler.request import Request

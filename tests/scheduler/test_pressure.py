@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from ebbtide.plan import pages_for
+from ebbtide.paging import pages_for
+from ebbtide.scheduler.batching.new_token_ratio import NewTokenRatio
+from ebbtide.scheduler.batching.policies import RETRACT_POLICIES
 from ebbtide.scheduler.memory.pool import Pool
-from ebbtide.scheduler.new_token_ratio import NewTokenRatio
-from ebbtide.scheduler.policy import RETRACT_POLICIES
 from ebbtide.scheduler.pressure import Pressure, Retraction, Why
 from ebbtide.scheduler.request import Phase, Request
 from ebbtide.scheduler.state import Limits, State

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import zmq
 
-from ebbtide.channel import Receiver, Sender
 from ebbtide.config import SchedulerConfig
 from ebbtide.errors import EbbtideError
 from ebbtide.messages import (
@@ -25,11 +24,12 @@ from ebbtide.messages import (
     TokenItem,
     ToScheduler,
 )
-from ebbtide.model_runner.sim import SimRunner, SimShape
-from ebbtide.scheduler.kv_events import KvEvents
+from ebbtide.model_runner.sim.sim import SimRunner, SimShape
+from ebbtide.runtime.channel import Receiver, Sender
+from ebbtide.scheduler.health.watchdog import LoopPulse
+from ebbtide.scheduler.kv_events.publisher import KvEvents
 from ebbtide.scheduler.memory.prefix_cache import NoCache
 from ebbtide.scheduler.process import Loop, Wires, build_scheduler
-from ebbtide.scheduler.watchdog import LoopPulse
 
 from .make import request
 

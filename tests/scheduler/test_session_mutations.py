@@ -9,8 +9,8 @@ import pytest
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache, SessionMatch, SessionSlot
 from ebbtide.scheduler.request import Request
-from ebbtide.scheduler.session_controller import SessionController
-from ebbtide.scheduler.sessions import Session
+from ebbtide.scheduler.sessions.session import Session
+from ebbtide.scheduler.sessions.session_controller import SessionController
 
 from .session_play import Play
 

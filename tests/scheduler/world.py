@@ -6,7 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from ebbtide.errors import GrammarError
-from ebbtide.guidance import Guidance, grammar_of
+from ebbtide.grammar import Guidance, grammar_of
 from ebbtide.messages import (
     AbortReq,
     GenerateReq,
@@ -19,19 +19,19 @@ from ebbtide.messages import (
     ToScheduler,
     UseVocabulary,
 )
-from ebbtide.model_runner.sim import SimRunner, SimShape
+from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.scheduler.core import Scheduler
-from ebbtide.scheduler.grammar import Compiled, GrammarCompiler
-from ebbtide.scheduler.invariant_checker import InvariantChecker
+from ebbtide.scheduler.grammar.grammar_state import Compiled, GrammarCompiler
+from ebbtide.scheduler.health.invariant_checker import InvariantChecker
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.node import CacheObserver
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import BasePrefixCache, NoCache
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
-from ebbtide.scheduler.sessions import SessionLimits
+from ebbtide.scheduler.sessions.session import SessionLimits
 from ebbtide.scheduler.state import Limits
-from ebbtide.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
+from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
 GUIDANCE = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ())
 MAX_TURNS = 30_000

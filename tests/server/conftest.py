@@ -25,18 +25,18 @@ from ebbtide.messages import (
     ToScheduler,
 )
 from ebbtide.server.app import create_app
-from ebbtide.server.dialect import ChatDialect
-from ebbtide.server.http_server import http_server
-from ebbtide.server.listening import listen, url_of
-from ebbtide.server.liveness import Liveness
-from ebbtide.server.metrics import FrontMetrics
+from ebbtide.server.http.http_server import http_server
+from ebbtide.server.http.listening import listen, url_of
+from ebbtide.server.metrics.liveness import Liveness
+from ebbtide.server.metrics.metrics import FrontMetrics
+from ebbtide.server.parsers.chat_template_profile import ChatDialect
 from ebbtide.server.state import AppState
-from ebbtide.server.structured import StructuredOutput
-from ebbtide.tokenizer import SimTokenizer
+from ebbtide.server.structured.structured import StructuredOutput
+from ebbtide.tokenization.tokenizer import SimTokenizer
+from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 from ebbtide.tokenizer_mgr.calls import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
-from ebbtide.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 INFO = RunnerInfo(
     context_length=512,

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ebbtide.server.fragments import Kind
-from ebbtide.server.reading import Readers, ReadingPlan, joined_calls
-from ebbtide.server.tool_formats.table import FORMATS
+from ebbtide.server.parsers.content_parts import Kind
+from ebbtide.server.parsers.output_parser import Readers, ReadingPlan, joined_calls
+from ebbtide.server.parsers.tools.table import FORMATS
 from ebbtide.tokenizer_mgr.answer import Delta
 
 SCHEMAS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.server.layers import GOOD_ID
+from ebbtide.server.http.middleware import GOOD_ID
 
 pytestmark = pytest.mark.anyio
 

@@ -10,11 +10,11 @@ import pytest
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
-from ebbtide.plan import fits
-from ebbtide.tokenizer import ChatPrompt, SimTokenizer
+from ebbtide.paging import fits
+from ebbtide.tokenization.tokenizer import ChatPrompt, SimTokenizer
+from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 from ebbtide.tokenizer_mgr.prompts import PromptReader
-from ebbtide.tokenizer_mgr.turns import Turn
-from ebbtide.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
+from ebbtide.tokenizer_mgr.session_turns import Turn
 
 pytestmark = pytest.mark.anyio
 INFO = RunnerInfo(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ebbtide.tokenization.vocabulary import Vocabulary, sim_vocabulary
 from ebbtide.tokenizer_mgr.texts import VocabularyText
-from ebbtide.vocabulary import Vocabulary, sim_vocabulary
 
 SMILE = list("😀".encode())
 

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
-from ebbtide.errors import StartupError
-
+from ...errors import StartupError
 from .workload import Job
 
 # A line longer than this is not a chunk of a stream.

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ebbtide import __version__
-from ebbtide.errors import StartupError
 
+from ...errors import StartupError
 from .measure import Measurement
 from .report import PERCENTILES, Report
 

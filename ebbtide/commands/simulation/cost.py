@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ebbtide.messages import RunnerInfo
-from ebbtide.plan import PlanItem, StepPlan, StepResult
-
+from ...messages import RunnerInfo
+from ...plan import PlanItem, StepPlan, StepResult
 from .trace import TraceRequest
 
 EOS = 0  # all other tokens are positive

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ebbtide.errors import StartupError
-
+from ...errors import StartupError
 from .rules import POLICIES
 from .trace import TraceRequest
 from .virtual import Machine, Record, Run, Simulation, ample_pages

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ebbtide import __version__
-from ebbtide.errors import StartupError
 
+from ...errors import StartupError
 from .measure import Outcome, pareto_front
 from .virtual import Machine
 

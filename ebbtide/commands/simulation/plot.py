@@ -8,8 +8,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ebbtide.errors import StartupError
-
+from ...errors import StartupError
 from .measure import Outcome
 from .output import Report
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ebbtide.plan import pages_for
-from ebbtide.scheduler.admission import Judgement, Verdict
+from ebbtide.scheduler.batching.admission import Judgement, Verdict
+from ebbtide.scheduler.batching.new_token_ratio import RETRACT_LOOKAHEAD, NewTokenRatio, OutputLengths
+from ebbtide.scheduler.batching.policies import Candidate, by_length
+from ebbtide.scheduler.batching.scheduling_policies import Rules, rules_for
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
-from ebbtide.scheduler.new_token_ratio import (
-    RETRACT_LOOKAHEAD,
-    NewTokenRatio,
-    OutputLengths,
-)
-from ebbtide.scheduler.policy import Candidate, by_length
 from ebbtide.scheduler.request import Request
-from ebbtide.scheduler.rules import Rules, rules_for
+
+from ...paging import pages_for
 
 CLIP = 4096  # output tokens beyond which SGLang's admission does not look
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from ebbtide.errors import StartupError
+from ...errors import StartupError
 
 Tokens = Annotated[int, msgspec.Meta(ge=1)]
 

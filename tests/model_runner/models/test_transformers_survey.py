@@ -8,9 +8,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ebbtide.errors import StartupError
-from ebbtide.model_files import ModelFiles
+from ebbtide.model_runner.checkpoint.weights import open_checkpoint
 from ebbtide.model_runner.models.transformers_backed import FOREIGN_ERRORS, TransformersModel, check_config, load
-from ebbtide.model_runner.weights import open_checkpoint
+from ebbtide.tokenization.model_files import ModelFiles
 
 from .shrinking import shrunken_model
 

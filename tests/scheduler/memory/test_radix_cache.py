@@ -7,11 +7,11 @@ import random
 import pytest
 
 from ebbtide.messages import SamplingParams, TextParams
-from ebbtide.scheduler.invariant_checker import InvariantChecker
+from ebbtide.scheduler.batching.new_token_ratio import NewTokenRatio
+from ebbtide.scheduler.health.invariant_checker import InvariantChecker
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.new_token_ratio import NewTokenRatio
 from ebbtide.scheduler.request import Phase, Request
 from ebbtide.scheduler.state import Limits, State
 

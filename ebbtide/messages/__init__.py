@@ -1,0 +1,73 @@
+"""Every message that crosses a process boundary, as plain data. The messages have no behaviour.
+
+Field order is the wire format (msgpack arrays): both ends run the same version of ebbtide.
+"""
+
+from .base import Finish, Message, Part
+from .requests import (
+    AbortReq,
+    ControlReq,
+    FinishReq,
+    GenerateReq,
+    SamplingParams,
+    SessionTurn,
+    TextParams,
+    UseVocabulary,
+)
+from .sessions import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo
+from .telemetry import Heartbeat, PressureEvent, PressureVictim, RunnerInfo, Stats
+from .tokens import (
+    PressureUsage,
+    PromptScores,
+    StreamStart,
+    TextAlternative,
+    TextBatch,
+    TextItem,
+    TextLogprob,
+    TokenBatch,
+    TokenItem,
+    TokenLogprob,
+)
+
+ToScheduler = (
+    GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSessionReq | ListSessionsReq | ControlReq | UseVocabulary
+)
+ToDetokenizer = TokenBatch
+ToFront = AbortReq | Stats | Heartbeat | TextBatch | PressureEvent | Reply
+
+__all__ = [
+    "AbortReq",
+    "CloseSessionReq",
+    "ControlReq",
+    "Finish",
+    "FinishReq",
+    "GenerateReq",
+    "Heartbeat",
+    "ListSessionsReq",
+    "Message",
+    "OpenSessionReq",
+    "Part",
+    "PressureEvent",
+    "PressureUsage",
+    "PressureVictim",
+    "PromptScores",
+    "Reply",
+    "RunnerInfo",
+    "SamplingParams",
+    "SessionInfo",
+    "SessionTurn",
+    "Stats",
+    "StreamStart",
+    "TextAlternative",
+    "TextBatch",
+    "TextItem",
+    "TextLogprob",
+    "TextParams",
+    "ToDetokenizer",
+    "ToFront",
+    "ToScheduler",
+    "TokenBatch",
+    "TokenItem",
+    "TokenLogprob",
+    "UseVocabulary",
+]

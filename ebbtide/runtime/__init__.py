@@ -1,0 +1,1 @@
+"""Process plumbing: channels, child processes, clocks, threads and logs."""

@@ -1,0 +1,90 @@
+"""From the word MODEL on the command line to files on disk. Reads no weights and imports no torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import StartupError
+
+DEFAULT_MODEL = "smollm2"
+SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Where a model lies. name: as served in the API unless told otherwise.
+
+    directory: a Hugging Face folder, or the folder of the GGUF file; "" for the simulated model.
+    gguf: the file's name inside ``directory``, or None for safetensors.
+    """
+
+    name: str
+    directory: str = ""
+    gguf: str | None = None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether this is the runner without a model."""
+        return not self.directory
+
+
+def cache_dir() -> Path:
+    """Where pulled models are kept: $EBBTIDE_CACHE, else ``ebbtide`` under the user's cache folder."""
+    override = os.environ.get("EBBTIDE_CACHE")
+    if override:
+        return Path(override)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ebbtide"
+
+
+def smollm2_path() -> Path:
+    """Where ``ebbtide pull smollm2`` puts the packaged default model."""
+    return cache_dir() / "smollm2" / SMOLLM2_FILE
+
+
+def resolve_model(model: str) -> ModelFiles:
+    """The files of MODEL, which must be on disk already, except a Hub id, which is fetched.
+
+    Raises StartupError with one sentence when there is no such thing.
+    """
+    if model == "sim":
+        return ModelFiles(name="sim")
+    if model == DEFAULT_MODEL:
+        return _gguf(smollm2_path(), name=DEFAULT_MODEL, missing="Run `ebbtide pull smollm2` first.")
+    path = Path(model).expanduser()
+    if path.suffix == ".gguf":
+        return _gguf(path, name=path.stem, missing="Give the path of a GGUF file that exists.")
+    if path.is_dir():
+        return _folder(path)
+    if path.exists() or model.startswith(("/", "./", "../", "~")) or model.count("/") != 1:
+        raise StartupError(f"MODEL {model!r} is neither a folder in Hugging Face format, a .gguf file nor a Hub id.")
+    return _from_hub(model)
+
+
+def _gguf(path: Path, *, name: str, missing: str) -> ModelFiles:
+    if not path.is_file():
+        raise StartupError(f"There is no model file {path}. {missing}")
+    return ModelFiles(name=name, directory=str(path.parent.resolve()), gguf=path.name)
+
+
+def _folder(path: Path) -> ModelFiles:
+    if not (path / "config.json").is_file():
+        raise StartupError(f"The folder {path} has no config.json, so it is not a model in Hugging Face format.")
+    return ModelFiles(name=path.resolve().name, directory=str(path.resolve()))
+
+
+def _from_hub(model: str) -> ModelFiles:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model"]
+    try:
+        folder = snapshot_download(model, allow_patterns=patterns)
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StartupError(
+            f"MODEL {model!r} is no folder here and could not be fetched from the Hub: {reason}"
+        ) from error
+    return ModelFiles(name=model, directory=folder)

@@ -1,0 +1,259 @@
+"""Text to token ids, chats to prompts, for Hugging Face tokenizers and the simulated model. Never touches weights."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import Rejected, StartupError
+from .model_files import ModelFiles
+from .token_bytes import strips_first_space, token_bytes
+from .vocabulary import SIM_SPECIAL, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
+
+Chat = list[dict[str, Any]]
+Skip = Callable[[str], int]  # told a rendered chat: how many characters at its front are not wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation to be rendered. messages: plain dicts whose ``content`` is text.
+
+    continue_final_message: the last message stays open, the model goes on with it.
+    """
+
+    messages: Chat
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    tools: list[dict[str, Any]] | None = None
+
+
+class TextTokenizer(Protocol):
+    """One model's tokenizer. Safe to call from several threads."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Every id's bytes, the control tokens and what ends an answer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids run from 0 to this minus one."""
+
+    @property
+    def chat_template(self) -> str:
+        """The source of the model's chat template; "" when it has none."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a raw text; ``add_special_tokens`` lets the tokenizer put its BOS in front."""
+
+    def render_chat(self, chat: ChatPrompt) -> str:
+        """The conversation as the model's template writes it. Raises Rejected when the template refuses it."""
+
+    def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
+        """Token ids of the rendered conversation; control tokens come from the template only, never from a message.
+
+        ``skip`` is told the text, in which control tokens of messages are replaced, and may raise Rejected.
+        """
+
+
+def load_tokenizer(files: ModelFiles) -> TextTokenizer:
+    """The tokenizer that belongs to a model. Raises StartupError with one sentence."""
+    if files.simulated:
+        return SimTokenizer()
+    from transformers import AutoTokenizer
+
+    extra = {"gguf_file": files.gguf} if files.gguf else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(files.directory, **extra)
+    except (OSError, ValueError, KeyError, IndexError, ImportError, struct.error) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        where = f"{files.directory}/{files.gguf}" if files.gguf else files.directory
+        broken = " Is the file complete?" if files.gguf else ""
+        raise StartupError(f"The tokenizer in {where} cannot be loaded: {reason}.{broken}") from error
+    if not tokenizer.is_fast:
+        raise StartupError(f"The tokenizer in {files.directory} has no fast version (tokenizer.json), which is needed.")
+    return FastTokenizer(tokenizer, configured_eos(Path(files.directory)))
+
+
+def configured_eos(directory: Path) -> set[int]:
+    """End-of-text ids that generation_config.json and config.json name, if these files are there."""
+    ids: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        path = directory / name
+        if path.is_file():
+            value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            ids.update(value if isinstance(value, list) else [] if value is None else [value])
+    return ids
+
+
+class FastTokenizer:
+    """A Hugging Face tokenizer with a Rust backend, as ``transformers.AutoTokenizer`` gives it."""
+
+    def __init__(self, tokenizer: Any, eos_ids: Iterable[int] = ()) -> None:
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        self._tokenizer = tokenizer
+        self._backend = backend
+        # The twin reads control tokens as ordinary text; the switch is per object, so one object cannot serve both.
+        self._plain_backend = type(backend).from_str(backend.to_str())
+        self._plain_backend.encode_special_tokens = True
+        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
+            tokenizer.all_special_ids
+        )
+        self._special_text = re.compile("|".join(map(re.escape, self._texts(special))) or r"(?!)")
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        ends = set(eos_ids) | ({tokenizer.eos_token_id} - {None})
+        ends |= self._end_of_turn(special)
+        self.vocabulary = Vocabulary(
+            pieces=token_bytes(tokenizer, self.vocab_size),
+            special_ids=sorted(special),
+            eos_ids=sorted(i for i in ends if i < self.vocab_size),
+            strips_first_space=strips_first_space(backend),
+        )
+
+    @property
+    def chat_template(self) -> str:
+        """All templates of the model in one text: some have a second one for tools."""
+        template = self._tokenizer.chat_template or ""
+        return "\n".join(template.values()) if isinstance(template, dict) else template
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a raw text; control tokens written in it are read as such."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def render_chat(self, chat: ChatPrompt) -> str:
+        """The conversation through the model's jinja template, in transformers' sandboxed immutable environment."""
+        from jinja2 import TemplateError
+
+        if not self._tokenizer.chat_template:
+            raise Rejected("This model has no chat template: use /v1/completions.", param="messages")
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                chat.messages,
+                tools=chat.tools,
+                tokenize=False,
+                add_generation_prompt=chat.add_generation_prompt,
+                continue_final_message=chat.continue_final_message,
+                **chat.template_kwargs,
+            )
+        except (TemplateError, TypeError, ValueError, LookupError, OverflowError) as error:
+            # Templates raise what they like about roles and their order; all of it is about these messages.
+            raise Rejected(f"The chat template refuses these messages: {error}"[:500], param="messages") from error
+        return text
+
+    def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
+        """Token ids of a conversation. Text in a message that looks like a control token is encoded as plain text."""
+        shield = _Shield(self._special_text)
+        messages = [shield.message(message) for message in chat.messages]
+        tools = None if chat.tools is None else [shield.tool(tool) for tool in chat.tools]
+        rendered = self.render_chat(replace(chat, messages=messages, tools=tools))
+        ids: list[int] = []
+        for text, plain in shield.parts(rendered[skip(rendered) :]):
+            backend = self._plain_backend if plain else self._backend
+            ids += backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _texts(self, ids: Iterable[int]) -> list[str]:
+        texts = [self._tokenizer.convert_ids_to_tokens(i) for i in ids]
+        return sorted((text for text in texts if text), key=len, reverse=True)  # longest first: "<a>" before "<"
+
+    def _end_of_turn(self, special: set[int]) -> set[int]:
+        """The control token that the template writes after an assistant's message, if it writes one."""
+        if not self._tokenizer.chat_template:
+            return set()
+        turn = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Kittens"}]
+        try:
+            rendered = self.render_chat(ChatPrompt(turn, add_generation_prompt=False))
+        except Rejected:
+            return set()
+        tail = self.encode(rendered.rpartition("Kittens")[2], add_special_tokens=False)
+        return set([token for token in tail if token in special][:1])
+
+
+class _Shield:
+    """Takes control-token look-alikes out of messages before rendering and puts them back as plain text."""
+
+    def __init__(self, special_text: re.Pattern[str]) -> None:
+        self._special_text = special_text
+        # No client can guess it, so none can forge it; in ASCII, for a template may escape anything else in JSON.
+        self._mark = f"~{secrets.token_hex(8)}:"
+        self._hidden: list[str] = []
+
+    def message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with every string value guarded, at any depth; the role is ours already."""
+        return {key: value if key == "role" else _map_text(value, self._guard) for key, value in message.items()}
+
+    def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
+        """A tool's description, guarded likewise."""
+        return {key: _map_text(value, self._guard) for key, value in tool.items()}
+
+    def parts(self, rendered: str) -> list[tuple[str, bool]]:
+        """(text, whether it is a look-alike) in order; empty texts left out."""
+        if not self._hidden:
+            return [(rendered, False)]
+        pieces = re.split(f"{self._mark}(\\d+)~", rendered)
+        texts = [(self._hidden[int(p)], True) if odd % 2 else (p, False) for odd, p in enumerate(pieces)]
+        return [(text, plain) for text, plain in texts if text]
+
+    def _guard(self, text: str) -> str:
+        return self._special_text.sub(self._hide, text)
+
+    def _hide(self, match: re.Match[str]) -> str:
+        self._hidden.append(match.group())
+        return f"{self._mark}{len(self._hidden) - 1}~"
+
+
+def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_map_text(entry, change) for entry in value]
+    if isinstance(value, dict):
+        return {change(key): _map_text(entry, change) for key, entry in value.items()}
+    return value
+
+
+class SimTokenizer:
+    """One token per byte of UTF-8, and four control tokens that only the fixed chat template writes."""
+
+    def __init__(self) -> None:
+        self.vocabulary = sim_vocabulary()
+        self.vocab_size = SIM_VOCAB_SIZE
+        self.chat_template = ""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The bytes of the text; there is no BOS, and no way to write a control token."""
+        return list(text.encode())
+
+    def render_chat(self, chat: ChatPrompt) -> str:
+        """The conversation in readable form."""
+        return "".join(text for text, _ in self._turns(chat))
+
+    def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
+        """The conversation with real control tokens around the messages; none of them is skipped in part."""
+        left = skip(self.render_chat(chat))
+        ids: list[int] = []
+        for text, control in self._turns(chat):
+            wanted = text[left:]
+            left -= len(text) - len(wanted)
+            ids += [SIM_SPECIAL[wanted]] if control and wanted else wanted.encode()
+        return ids
+
+    def _turns(self, chat: ChatPrompt) -> list[tuple[str, bool]]:
+        turns: list[tuple[str, bool]] = []
+        for message in chat.messages:
+            role = message["role"] if message["role"] in ("system", "assistant") else "user"
+            turns += [(f"<|{role}|>", True), (message["content"], False), ("<|end|>", True)]
+        if chat.continue_final_message:
+            turns.pop()
+        elif chat.add_generation_prompt:
+            turns.append(("<|assistant|>", True))
+        return turns

@@ -1,0 +1,1 @@
+"""KV memory: the pool, page tables, page copies and the host tier."""

@@ -1,0 +1,91 @@
+"""How much memory there is and how large the pool may be. Knows the machine, not the model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ebbtide.errors import StartupError
+from ebbtide.paging import pages_for
+
+CPU_POOL_LIMIT = 4 << 30  # two daemons on one machine should not promise each other's memory
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBudget:
+    """What decides the size of the pool. free_bytes: before the weights were loaded."""
+
+    free_bytes: int
+    weight_bytes: int
+    fraction: float
+    token_bytes: int
+    page_size: int
+    limit_bytes: int | None
+    max_total_tokens: int | None
+
+    def num_pages(self) -> int:
+        """Pages of the pool. Raises StartupError when they do not fit or there would be none."""
+        room = int(self.free_bytes * self.fraction) - self.weight_bytes
+        page_bytes = self.token_bytes * self.page_size
+        if self.max_total_tokens is not None:
+            return self._as_told(room, page_bytes)
+        room = room if self.limit_bytes is None else min(room, self.limit_bytes)
+        if room < page_bytes:
+            raise StartupError(
+                f"There is no memory for a KV pool: {_gib(self.free_bytes)} are free, {self.fraction:.0%} may be used, "
+                f"and the weights take {_gib(self.weight_bytes)}."
+            )
+        return room // page_bytes
+
+    def _as_told(self, room: int, page_bytes: int) -> int:
+        assert self.max_total_tokens is not None
+        if self.max_total_tokens < 1:
+            raise StartupError(
+                f"--max-total-tokens {self.max_total_tokens} is not a size of a KV pool; give 1 or more."
+            )
+        pages = pages_for(self.max_total_tokens, self.page_size)
+        if pages * page_bytes > room:
+            raise StartupError(
+                f"--max-total-tokens {self.max_total_tokens} needs {_gib(pages * page_bytes)} for the KV pool "
+                f"and only {_gib(max(room, 0))} are there after the weights."
+            )
+        return pages
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that this process could still get on the device."""
+    if device.type != "cpu":
+        free, _ = torch.accelerator.get_memory_info(device)
+        return int(free)
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    return min(available, _cgroup_room())
+
+
+def pool_limit(device: torch.device) -> int | None:
+    """The largest pool by default."""
+    return CPU_POOL_LIMIT if device.type == "cpu" else None
+
+
+def set_num_threads() -> None:
+    """Use every core, unless the operator said otherwise."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(os.cpu_count() or 1)
+
+
+def _cgroup_room() -> int:
+    """What the container's own limit leaves; a container sees the host's free memory in /proc."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+    except (OSError, ValueError):
+        return 1 << 62
+    return (1 << 62) if limit == "max" else int(limit) - used
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.2f} GiB"

@@ -1,0 +1,202 @@
+"""Our attention inside the models of the transformers library: the function that their attention layers call.
+
+Every forward calls it the same number of times in the same order; call i is layer i of the KV pool. So a layer that
+attends twice, or a stack that runs twice, needs no special care. Knows nothing of weights and of what is supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from ebbtide.errors import StartupError
+
+from ..attention import AttentionBackend, LayerAttention
+from ..kv.kv_pool import KVShape
+
+NO_WINDOW = -1.0
+# What the attention function may be told besides q, k and v: what we use, and what changes nothing here. Switches that
+# are none of these only ask for more outputs.
+KNOWN_OPTIONS = {
+    "scaling",
+    "softcap",
+    "sliding_window",
+    "s_aux",
+    "is_causal",
+    "dropout",
+    "position_ids",
+    "cache_position",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """One call of a forward. q: [T, heads, head_dim], k and v: [T, kv_heads, their head_dim], mask: see window_mask."""
+
+    index: int
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    options: dict[str, Any]
+
+    @property
+    def scale(self) -> float:
+        """Factor on the scores: transformers' default when the layer gives none."""
+        scaling = self.options.get("scaling")
+        return float(self.q.shape[-1] ** -0.5 if scaling is None else scaling)
+
+    @property
+    def head_dim(self) -> int:
+        """What the pool must have room for; the latent attention of DeepSeek has narrower values than keys."""
+        return int(max(self.k.shape[-1], self.v.shape[-1]))
+
+    @property
+    def window(self) -> int | None:
+        """The window of the layer's mask, or of its options without one. Raises StartupError for another mask."""
+        if self.mask is None:
+            told = self.options.get("sliding_window")
+            return None if told is None else int(told)
+        size = float(self.mask.max())
+        if size != float(self.mask.min()):
+            raise StartupError("it makes an attention mask of its own")
+        return None if size == NO_WINDOW else int(size)
+
+
+def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: Any) -> Tensor:
+    """transformers' mask function: in place of a mask its window, or NO_WINDOW, so that each layer tells its own.
+
+    Raises StartupError when the mask is neither causal nor a causal window.
+    """
+    window = options.get("local_size")
+    sees = options["mask_function"]
+    zero, one = torch.tensor(0), torch.tensor(1)
+    if sees(zero, zero, zero, one):
+        raise StartupError("it reads in both directions")
+    if window and window > 1 and not sees(zero, zero, one * window, one * window - 1):
+        raise StartupError("it attends within chunks")
+    size = (batch_size, 1, q_length, kv_length)
+    return torch.full(size, NO_WINDOW if window is None else float(window), device=options["device"])
+
+
+def plain_forward(model: Any, ids: Tensor, positions: Tensor, **options: Any) -> Tensor:
+    """Logits [T, vocab_size] of tokens int64 [T] as one row without a cache; the row may hold several sequences."""
+    inputs = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
+    logits: Tensor = model(**inputs, use_cache=False, **options).logits
+    return logits.squeeze(0)
+
+
+class AttentionPlug:
+    """Registers itself with transformers under ``name`` and ``probe_name``; answers the attention calls of one model.
+
+    Only under ``probe_name`` does transformers make masks: see ``window_mask``.
+    """
+
+    def __init__(self) -> None:
+        self.name = f"ebbtide_{id(self):x}"  # unique: the registry keeps this object alive as long as the process
+        self.probe_name = f"{self.name}_probe"
+        self._answer: Callable[[AttentionCall], Tensor] | None = None
+        self._num_calls = 0
+        AttentionInterface.register(self.name, self)
+        AttentionInterface.register(self.probe_name, self)
+        AttentionMaskInterface.register(self.probe_name, window_mask)
+
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        """transformers' attention function: q, k, v: [1, heads, T, head_dim] → [1, T, heads, head_dim]."""
+        if self._answer is None:
+            raise RuntimeError("attention was called outside a forward")
+        q, k, v = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
+        out = self._answer(AttentionCall(self._num_calls, q, k, v, attention_mask, options))
+        self._num_calls += 1
+        return out.unsqueeze(0), None
+
+    def run(self, forward: Callable[[], Tensor], answer: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, int]:
+        """The result of ``forward``, with every attention call answered by ``answer``, and the number of calls."""
+        self._answer, self._num_calls = answer, 0
+        try:
+            return forward(), self._num_calls
+        finally:
+            self._answer = None
+
+
+class CallRecorder:
+    """Notes the calls of one forward, with zeros for an answer, and derives what the pool and the backend must know."""
+
+    def __init__(self) -> None:
+        self.calls: list[AttentionCall] = []
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        self.calls.append(call)
+        return torch.zeros(*call.q.shape[:2], call.v.shape[-1], dtype=call.v.dtype, device=call.v.device)
+
+    def shape(self) -> KVShape:
+        """Room for every call. Raises StartupError when the calls have too little in common."""
+        if not self.calls:
+            raise StartupError("its attention layers do not call the attention function")
+        heads = {call.k.shape[1] for call in self.calls}
+        if len(heads) != 1 or any(call.v.shape[1] != call.k.shape[1] for call in self.calls):
+            raise StartupError("its layers differ in their number of key-value heads")
+        return KVShape(len(self.calls), heads.pop(), max(call.head_dim for call in self.calls))
+
+    def layers(self) -> tuple[LayerAttention, ...]:
+        """One per call. Raises StartupError for options that our backends do not have."""
+        shape = self.shape()
+        for call in self.calls:
+            _check_options(call)
+        return tuple(_layer(call, shape) for call in self.calls)
+
+
+class BackendAnswer:
+    """Hands each call to the backend, padded to the pool's head size."""
+
+    def __init__(self, backend: AttentionBackend, layers: tuple[LayerAttention, ...], dtype: torch.dtype) -> None:
+        self._backend = backend
+        self._layers = layers
+        self._dtype = dtype
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        layer = self._layers[call.index]
+        # Some models rotate in float32; the pool and its backends have one element type.
+        q, k, v = (_widen(states.to(self._dtype), layer.head_dim) for states in (call.q, call.k, call.v))
+        return self._backend.forward(q, k, v, layer)[..., : call.v.shape[-1]].to(call.v.dtype)
+
+
+def _widen(states: Tensor, head_dim: int) -> Tensor:
+    """Zeros behind each head: they add nothing to a score, and the value's are cut off again."""
+    return states.contiguous() if states.shape[-1] == head_dim else pad(states, (0, head_dim - states.shape[-1]))
+
+
+def _check_options(call: AttentionCall) -> None:
+    for name, value in call.options.items():
+        if name not in KNOWN_OPTIONS and not isinstance(value, bool | None):
+            raise StartupError(f"its attention takes {name!r}, which ebbtide's does not")
+    if call.options.get("is_causal") is False:
+        raise StartupError("its attention is bidirectional")
+
+
+def _layer(call: AttentionCall, shape: KVShape) -> LayerAttention:
+    sinks = call.options.get("s_aux")
+    return LayerAttention(
+        index=call.index,
+        num_heads=call.q.shape[1],
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        scale=call.scale,
+        softcap=float(call.options.get("softcap") or 0.0),
+        window=call.window,
+        sinks=None if sinks is None else sinks.detach().reshape(-1),
+    )

@@ -1,0 +1,176 @@
+"""How the simulated runner draws a token: a made-up distribution, and every sampling parameter on it.
+
+The context's hash orders the printable ASCII characters; the end token comes first now and then. Plain greedy rows
+need the first of that order only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.errors import PlanError
+from ebbtide.messages import SamplingParams, TokenLogprob
+from ebbtide.plan import RowInit
+from ebbtide.rng import uniform
+from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
+
+FIRST, COUNT = 32, 95  # printable ASCII
+STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT: each visits all characters
+EOS_EVERY = 128
+NOTHING = -1  # what a mask that leaves nothing gives
+MASK = (1 << 64) - 1
+
+Logits = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class SimRow:
+    """The sampling state of one row. counts: outputs by token; seen: tokens of prompt and outputs, for penalties."""
+
+    sampling: SamplingParams
+    prompt_len: int
+    counts: Counter[int] = field(default_factory=Counter)
+    seen: set[int] = field(default_factory=set)
+    last: int = -1
+    script: bytes | None = None
+
+    @classmethod
+    def of(cls, init: RowInit) -> SimRow:
+        """Rebuild the row from what an admission brings."""
+        row = cls(init.sampling, init.prompt_len)
+        row.counts.update(init.known[init.prompt_len :])
+        row.seen.update(init.known)
+        return row
+
+    @property
+    def plain(self) -> bool:
+        """Greedy, and nothing changes the order of tokens."""
+        s = self.sampling
+        return not (s.temperature or s.logit_bias or s.min_tokens or s.logprobs is not None or self.penalized)
+
+    @property
+    def penalized(self) -> bool:
+        """Whether what was said before matters."""
+        s = self.sampling
+        return bool(s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0)
+
+
+def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[int, TokenLogprob | None]:
+    """Output token ``index`` of a row whose context hashes to ``context``; ``mask`` as in ``PlanItem``."""
+    allowed = _allowed(mask)
+    if row.script:
+        scripted = row.script[index] if index < len(row.script) else SIM_EOS
+        if allowed is None or allowed[scripted]:
+            top = row.sampling.logprobs
+            return scripted, None if top is None else _logprob(_logits(context), scripted, top)
+    if row.plain and allowed is None:
+        return _first(context), None
+    raw = _logits(context)
+    logits = _adjusted(row, raw.copy(), index)
+    if allowed is not None:
+        if not allowed.any():
+            return NOTHING, None
+        logits = _masked(logits, raw, allowed)
+    token = _draw(row.sampling, logits, index)
+    if row.penalized:
+        row.counts[token] += 1
+        row.seen.add(token)
+    return token, _logprob(raw, token, row.sampling.logprobs)
+
+
+def score(context: int, target: int, num_top: int) -> TokenLogprob:
+    """What the made-up distribution says of ``target`` after a context; parameters change nothing about it."""
+    raw = _logits(context)
+    log_probs = _log_softmax(raw)
+    top = np.argsort(-log_probs, kind="stable")[:num_top]
+    rank = int((log_probs > log_probs[target]).sum()) + 1
+    return TokenLogprob(float(log_probs[target]), top.tolist(), log_probs[top].tolist(), rank)
+
+
+def _first(context: int) -> int:
+    spread = _spread(context)
+    return SIM_EOS if spread % EOS_EVERY == 0 else FIRST + (spread >> 8) % COUNT
+
+
+def _spread(context: int) -> int:
+    mixed = ((context ^ (context >> 31)) * 0x9E3779B97F4A7C15) & MASK
+    return mixed ^ (mixed >> 29)
+
+
+def _logits(context: int) -> Logits:
+    """Scores of the whole vocabulary, best first in the order that ``_first`` begins."""
+    spread = _spread(context)
+    logits: Logits = -30.0 - 0.01 * np.arange(SIM_VOCAB_SIZE, dtype=np.float64)
+    start, step = (spread >> 8) % COUNT, STEPS[(spread >> 40) % len(STEPS)]
+    logits[FIRST + (start + np.arange(COUNT) * step) % COUNT] = 3.0 - 0.7 * np.arange(COUNT).clip(max=40)
+    logits[SIM_EOS] = 5.0 if spread % EOS_EVERY == 0 else -25.0
+    return logits
+
+
+def _adjusted(row: SimRow, logits: Logits, index: int) -> Logits:
+    sampling = row.sampling
+    if sampling.repetition_penalty != 1.0:
+        for token in row.seen:
+            factor = sampling.repetition_penalty
+            logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+    for token, count in row.counts.items():
+        logits[token] -= sampling.frequency_penalty * count + sampling.presence_penalty
+    for token, bias in sampling.logit_bias.items():
+        logits[token] += bias
+        if bias <= -100:
+            logits[token] = -np.inf
+    if index < sampling.min_tokens:
+        logits[[SIM_EOS, *sampling.stop_token_ids]] = -np.inf
+    return logits
+
+
+def _allowed(mask: bytes) -> NDArray[np.bool_] | None:
+    """The ids that may be sampled, bool [vocab]; None for all."""
+    if not mask:
+        return None
+    allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[:SIM_VOCAB_SIZE].astype(bool)
+    if len(allowed) != SIM_VOCAB_SIZE:
+        raise PlanError(f"row with a mask of {len(allowed)} ids for {SIM_VOCAB_SIZE}")
+    return allowed
+
+
+def _masked(logits: Logits, raw: Logits, allowed: NDArray[np.bool_]) -> Logits:
+    """A mask outranks a ban: where nothing is left of it, the row's own logits decide in it."""
+    masked = np.where(allowed, logits, -np.inf)
+    return masked if masked.max() > -np.inf else np.where(allowed, raw, -np.inf)
+
+
+def _draw(sampling: SamplingParams, logits: Logits, index: int) -> int:
+    """Inverse of the cumulative distribution at a uniform number that depends on (seed, index) only."""
+    order = np.argsort(-logits, kind="stable")
+    if sampling.temperature == 0:
+        return int(order[0])
+    scaled = logits[order] / max(sampling.temperature, 1e-6)
+    probs = np.exp(scaled - scaled[0])
+    probs /= probs.sum()
+    keep = probs >= sampling.min_p * probs[0]
+    keep &= np.cumsum(probs) - probs < sampling.top_p
+    if sampling.top_k > 0:
+        keep[sampling.top_k :] = False
+    keep[0] = True
+    cumulative = np.cumsum(np.where(keep, probs, 0.0))
+    drawn = np.searchsorted(cumulative, uniform(sampling.seed, index) * cumulative[-1], side="right")
+    return int(order[min(int(drawn), int(keep.nonzero()[0][-1]))])
+
+
+def _logprob(raw: Logits, token: int, num_top: int | None) -> TokenLogprob | None:
+    if num_top is None:
+        return None
+    log_probs = _log_softmax(raw)
+    top = np.argsort(-log_probs, kind="stable")[:num_top]
+    return TokenLogprob(float(log_probs[token]), top.tolist(), log_probs[top].tolist())
+
+
+def _log_softmax(logits: Logits) -> Logits:
+    shifted = logits - logits.max()
+    result: Logits = shifted - np.log(np.exp(shifted).sum())
+    return result

@@ -1,0 +1,1 @@
+"""Grammar-constrained requests: compilation and the state of each."""

@@ -1,0 +1,1 @@
+"""KV events for external routers."""

@@ -1,0 +1,1 @@
+"""Streaming and tree sessions: committed tokens, turns and quotas."""

@@ -1,0 +1,1 @@
+"""The routes that generate no text: health, models, sessions, control, pressure and load."""

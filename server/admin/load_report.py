@@ -1,0 +1,86 @@
+"""GET /v1/loads: what routers balance by. Reads the scheduler's last snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ebbtide import __version__
+from ebbtide.errors import Rejected
+
+from ..metrics.metrics import CONTENT_TYPE
+from ..state import AppState
+from .pressure import page_bar
+
+SECTIONS = ("core", "memory", "queues")
+EMPTY_SECTIONS = ("spec", "lora", "disagg")  # routers may ask for them; there is nothing to say
+
+LOADS_QUERY = {
+    "include": "Sections, with commas: all, core, memory, queues.",
+    "format": "json or prometheus.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadsRoute:
+    """The route, bound to what it shows."""
+
+    state: AppState
+
+    async def show(self, request: Request) -> Response:
+        """The load of the moment. ``?include=core,memory,queues`` chooses sections, ``?format=prometheus`` the form."""
+        sections = _sections(request.query_params.getlist("include"))
+        form = request.query_params.get("format", "json")
+        load = load_of(self.state)
+        if form == "prometheus":
+            return Response(_prometheus(load, self.state.model_name), headers={"content-type": CONTENT_TYPE})
+        if form != "json":
+            raise Rejected(f"'format' must be json or prometheus, not {form[:50]!r}.", param="format")
+        shown: dict[str, Any] = {"dp_rank": 0, **(load if "core" in sections else {})}
+        bar = page_bar(self.state.metrics.gauges)
+        if "memory" in sections:
+            shown["memory"] = {"pool_bytes": self.state.info.pool_bytes, "pools": bar["pools"]}
+        if "queues" in sections:
+            shown["queues"] = {"waiting": bar["num_queue_reqs"], "retracted": bar["num_retracted_reqs"]}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        head = {"timestamp": now, "version": __version__, "accelerator": self.state.info.device}
+        return JSONResponse({**head, "loads": [shown]})
+
+
+def load_of(state: AppState) -> dict[str, float]:
+    """The core numbers; all of them 0 when there is no scheduler."""
+    bar, gauges = page_bar(state.metrics.gauges), state.metrics.gauges
+    num_rows = state.info.num_rows
+    return {
+        "num_running_reqs": bar["num_running_reqs"],
+        "num_waiting_reqs": bar["num_queue_reqs"],
+        "num_used_tokens": round(bar["token_usage"] * bar["max_total_num_tokens"]),
+        "max_total_num_tokens": bar["max_total_num_tokens"],
+        "token_usage": bar["token_usage"],
+        "gen_throughput": gauges.get("gen_throughput", 0.0),
+        "cache_hit_rate": state.metrics.hit_rate,
+        "utilization": bar["num_running_reqs"] / num_rows,
+        "max_running_requests": num_rows,
+    }
+
+
+def _sections(asked: list[str]) -> set[str]:
+    """The sections of a query; all of them when it names none. Raises Rejected."""
+    names = {name.strip() for entry in asked for name in entry.split(",") if name.strip()}
+    for name in names.difference(SECTIONS, EMPTY_SECTIONS, ("all",)):
+        known = ", ".join(("all", *SECTIONS))
+        raise Rejected(f"'include' has {name[:50]!r}; sections are {known}.", param="include")
+    return set(SECTIONS) if not names or "all" in names else names
+
+
+def _prometheus(load: dict[str, float], model_name: str) -> str:
+    escaped = model_name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    lines = []
+    for name, value in load.items():
+        full = f"ebbtide:load_{name}"
+        lines += [f"# TYPE {full} gauge", f'{full}{{model_name="{escaped}",dp_rank="0"}} {value}']
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,72 @@
+"""What this server is and how it was started: for bench tools, gateways and people. Never a secret."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ebbtide import __version__
+from ebbtide.config import ServeConfig
+from ebbtide.errors import Rejected
+
+from ..state import AppState
+from .load_report import load_of
+
+SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "watchdog", "log")  # access has keys: it is not one
+
+
+def public_settings(config: ServeConfig) -> dict[str, Any]:
+    """The settings that anybody with a key may see; a section that is not named here is not shown."""
+    return {name: asdict(getattr(config, name)) for name in SHOWN_SECTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class AboutRoutes:
+    """The routes, bound to what they show."""
+
+    state: AppState
+
+    async def server_info(self, _: Request) -> Response:
+        """The model, the memory, the settings, and the load of the moment."""
+        info = self.state.info
+        load = load_of(self.state)
+        return JSONResponse(
+            {
+                **self._model(),
+                "version": __version__,
+                "status": "ready" if self.state.liveness.refusal() is None else "not ready",
+                "device": info.device,
+                "dtype": info.dtype,
+                "attention_backend": info.attention,
+                "page_size": info.page_size,
+                "max_total_num_tokens": info.num_pages * info.page_size,
+                "max_running_requests": info.num_rows,
+                "settings": self.state.settings,
+                "internal_states": [{**load, "last_gen_throughput": load["gen_throughput"]}],
+            }
+        )
+
+    async def model_info(self, _: Request) -> Response:
+        """The model alone."""
+        return JSONResponse(self._model())
+
+    async def version(self, _: Request) -> Response:
+        """The version of this server."""
+        return JSONResponse({"version": __version__})
+
+    async def embeddings(self, _: Request) -> Response:
+        """Always an error: a generative model is served."""
+        raise Rejected(f"{self.state.model_name!r} generates text; it makes no embeddings.", code="not_supported")
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "model_path": self.state.model_name,
+            "served_model_name": self.state.model_name,
+            "tokenizer_path": self.state.model_name,
+            "is_generation": True,
+            "context_length": self.state.info.context_length,
+            "vocab_size": self.state.info.vocab_size,
+        }

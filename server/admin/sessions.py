@@ -1,0 +1,128 @@
+"""Sessions over HTTP: open, list, show and close, in this server's form and in SGLang's. The scheduler owns them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo
+
+from ..http.auth import owner_of
+from ..http.strict_json import convert, read_object
+from ..state import AppState
+
+SESSION_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+Timeout = Annotated[float, Meta(gt=0)]
+
+
+class NewSession(msgspec.Struct):
+    """POST /v1/sessions. timeout: idle seconds until it closes."""
+
+    session_id: str | None = None
+    streaming: bool | None = None
+    timeout: Timeout | None = None
+
+
+class OpenSession(msgspec.Struct):
+    """POST /open_session, SGLang's form. capacity_of_str_len: required there, and of no effect here."""
+
+    capacity_of_str_len: Annotated[int, Meta(ge=0)]
+    session_id: str | None = None
+    streaming: bool | None = None
+    timeout: Timeout | None = None
+
+
+class CloseSession(msgspec.Struct):
+    """POST /close_session."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRoutes:
+    """The routes, bound to what they work with. To a caller, sessions of other keys do not exist."""
+
+    state: AppState
+
+    async def create(self, request: Request) -> Response:
+        """Open a session; a streaming one unless the request says otherwise."""
+        body = convert(await read_object(request) if await request.body() else {}, NewSession)
+        reply = await self._open(request, body, streaming=body.streaming is not False)
+        return JSONResponse(described(reply.sessions[0]))
+
+    async def every(self, request: Request) -> Response:
+        """The open sessions of the caller's key."""
+        owner = owner_of(request)
+        reply = await self.state.calls.ask(lambda call: ListSessionsReq(call, owner))
+        return JSONResponse({"object": "list", "data": [described(session) for session in reply.sessions]})
+
+    async def one(self, request: Request) -> Response:
+        """One open session."""
+        owner, session_id = owner_of(request), request.path_params["session_id"]
+        _check_id(session_id)
+        reply = await self.state.calls.ask(lambda call: ListSessionsReq(call, owner, session_id))
+        return JSONResponse(described(reply.sessions[0]))
+
+    async def close(self, request: Request) -> Response:
+        """Close a session; also when there is none of this name."""
+        session_id = request.path_params["session_id"]
+        await self._close(request, session_id)
+        return JSONResponse({"id": session_id, "object": "session", "deleted": True})
+
+    async def open_as_sglang(self, request: Request) -> Response:
+        """Open a session in SGLang's form: the answer is its id, as a JSON string."""
+        body = convert(await read_object(request), OpenSession)
+        reply = await self._open(request, body, streaming=bool(body.streaming))
+        return JSONResponse(reply.sessions[0].session_id)
+
+    async def close_as_sglang(self, request: Request) -> Response:
+        """Close a session in SGLang's form."""
+        body = convert(await read_object(request), CloseSession)
+        await self._close(request, body.session_id)
+        return Response()
+
+    async def _open(self, request: Request, body: NewSession | OpenSession, *, streaming: bool) -> Reply:
+        self.state.liveness.require_ready()
+        session_id = f"session-{secrets.token_hex(12)}" if body.session_id is None else body.session_id
+        _check_id(session_id)
+        owner = owner_of(request)
+        return await self.state.calls.ask(
+            lambda call: OpenSessionReq(call, session_id, owner, streaming, timeout_s=body.timeout)
+        )
+
+    async def _close(self, request: Request, session_id: str) -> None:
+        owner = owner_of(request)
+        _check_id(session_id)
+        await self.state.calls.ask(lambda call: CloseSessionReq(call, session_id, owner))
+
+
+def described(session: SessionInfo) -> dict[str, Any]:
+    """A session as clients see it."""
+    return {
+        "id": session.session_id,
+        "object": "session",
+        "state": session.state,
+        "streaming": session.streaming,
+        "num_turns": session.num_turns,
+        "num_tokens": session.num_tokens,
+        "held_tokens": session.held_tokens,
+        "idle_s": round(session.idle_s, 3),
+        "timeout_s": session.timeout_s,
+    }
+
+
+def _check_id(session_id: str) -> None:
+    # No client can close "." or "..": a path's dot segments never reach a server.
+    if not SESSION_ID.fullmatch(session_id) or session_id in (".", ".."):
+        raise Rejected(
+            "'session_id' must be 1 to 128 letters, digits, dots, underscores or hyphens, and neither '.' nor '..'.",
+            param="session_id",
+        )

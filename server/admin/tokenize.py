@@ -1,0 +1,111 @@
+"""POST /tokenize and /detokenize: what a text is in tokens, and back. Nothing of it reaches the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ebbtide.errors import Rejected
+
+from ..api.chat.chat_prompt import chat_prompt
+from ..api.chat.chat_request import ChatBody, ChatMessage
+from ..api.fields import refuse_unsupported
+from ..http.strict_json import convert, read_object
+from ..parsers.tool_fields import Tool, tool_use
+from ..state import AppState
+
+MAX_TEXTS = 1024
+UNSUPPORTED = ("chat_template",)
+CHAT_ONLY = ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """POST /tokenize: a text, texts, or the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_TEXTS)] | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    tools: list[Tool] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    """POST /detokenize: token ids, or lists of them."""
+
+    tokens: list[Any]
+    model: str | None = None
+    skip_special_tokens: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeRoutes:
+    """The routes, bound to what they work with."""
+
+    state: AppState
+
+    async def tokenize(self, request: Request) -> Response:
+        """Say which tokens a text, several texts or a conversation are."""
+        raw = await read_object(request)
+        refuse_unsupported(raw, UNSUPPORTED)
+        body = convert(raw, TokenizeBody)
+        self.state.check_model(body.model)
+        listed = await self._tokens(body)
+        reply: dict[str, Any] = {
+            "tokens": listed,
+            "count": [len(ids) for ids in listed],
+            "max_model_len": self.state.info.context_length,
+        }
+        if body.return_token_strs:
+            reply["token_strs"] = [self.state.prompts.token_texts(ids) for ids in listed]
+        if not isinstance(body.prompt, list):
+            reply = {key: value[0] if isinstance(value, list) else value for key, value in reply.items()}
+        return JSONResponse(reply)
+
+    async def detokenize(self, request: Request) -> Response:
+        """Say which text token ids are; half a character becomes U+FFFD."""
+        body = convert(await read_object(request), DetokenizeBody)
+        self.state.check_model(body.model)
+        is_batch = bool(body.tokens) and all(isinstance(entry, list) for entry in body.tokens)
+        listed = body.tokens if is_batch else [body.tokens]
+        if len(listed) > MAX_TEXTS:
+            raise Rejected(f"'tokens' has {len(listed)} lists; at most {MAX_TEXTS} are allowed.", param="tokens")
+        checked = [self.state.prompts.checked_ids(ids, "tokens") for ids in listed]
+        skip = body.skip_special_tokens is not False
+        texts = [await self.state.prompts.text_of(ids, skip_special_tokens=skip) for ids in checked]
+        text = texts if is_batch else texts[0]
+        return JSONResponse({"text": text, "prompt": text})
+
+    async def _tokens(self, body: TokenizeBody) -> list[list[int]]:
+        reader = self.state.prompts
+        if (body.prompt is None) == (body.messages is None):
+            raise Rejected("Exactly one of 'prompt' and 'messages' is needed.", param="prompt")
+        if body.messages is not None:
+            if body.add_special_tokens:
+                raise Rejected("The chat template alone decides about special tokens.", param="add_special_tokens")
+            chat = _as_chat(body, body.messages)
+            return [await reader.chat(chat_prompt(chat, tool_use(chat), self.state.dialect))]
+        for name in CHAT_ONLY:
+            if getattr(body, name) is not None:
+                raise Rejected(f"'{name}' is only for 'messages'.", param=name)
+        texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
+        marks = body.add_special_tokens is not False
+        return [await reader.tokens_of(text, add_special_tokens=marks) for text in texts]
+
+
+def _as_chat(body: TokenizeBody, messages: list[ChatMessage]) -> ChatBody:
+    return ChatBody(
+        messages=messages,
+        tools=body.tools,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )

@@ -1,0 +1,1 @@
+"""Anthropic's routes: messages and their token count."""

@@ -1,0 +1,173 @@
+"""The requests of POST /v1/messages and its token count, and the same as the body of a chat."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ebbtide.errors import Rejected
+
+from ..fields import Share
+from .blocks import Block, Message, chat_messages
+
+SESSIONS = ("session_id", "session_params")  # these routes take whole conversations
+UNSUPPORTED = (
+    "container",
+    "mcp_servers",
+    *SESSIONS,
+)  # others run what these name; ignoring them would change the answer
+# A chat's field → the field here.
+NAMES = {
+    "stop": "stop_sequences",
+    "response_format": "output_config",
+    "reasoning_effort": "output_config",
+    "chat_template_kwargs": "thinking",
+}
+TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class ClientTool(msgspec.Struct, kw_only=True):
+    """A function of the client's. Types other than "custom" would run at the server."""
+
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(msgspec.Struct, kw_only=True):
+    """``tool_choice``. name belongs to the type "tool"."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(msgspec.Struct, kw_only=True):
+    """``thinking``. The budget has no effect: reasoning counts as output. display "omitted": it is not shown."""
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class OutputFormat(msgspec.Struct, kw_only=True):
+    """``output_config.format``."""
+
+    type: Literal["json_schema"]
+    schema: Any
+
+
+class OutputConfig(msgspec.Struct, kw_only=True):
+    """``output_config``."""
+
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class PromptFields(msgspec.Struct, kw_only=True):
+    """What becomes a prompt."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    model: str | None = None
+    system: str | list[Block] | None = None
+    tools: list[ClientTool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+
+class CountTokensBody(PromptFields, kw_only=True):
+    """POST /v1/messages/count_tokens."""
+
+
+class MessagesBody(PromptFields, kw_only=True):
+    """POST /v1/messages. The last five fields are not Anthropic's."""
+
+    max_tokens: Annotated[int, Meta(ge=1)]
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_p: Share | None = None
+    rid: str | None = None
+    request_id: str | None = None
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """Ids by which the client may name the request later."""
+        return (self.rid, self.request_id)
+
+
+def prompt_fields(body: PromptFields) -> dict[str, Any]:
+    """What makes the prompt, as the body of a chat; None is absent. Raises Rejected."""
+    messages = chat_messages(body.system, body.messages)
+    # An assistant's words at the end are the beginning of the answer; no words are no beginning.
+    begun = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    if begun and not messages[-1]["content"] and len(messages) > 1:
+        messages.pop()
+        begun = False
+    return {
+        "messages": messages,
+        "continue_final_message": True if begun else None,
+        "tools": [_tool(tool, index) for index, tool in enumerate(body.tools)] if body.tools else None,
+        "tool_choice": _tool_choice(body.tool_choice) if body.tool_choice else None,
+        "parallel_tool_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
+        "chat_template_kwargs": _template_switches(body.thinking) if body.thinking else None,
+        "include_reasoning": False if body.thinking and body.thinking.display == "omitted" else None,
+        "reasoning_effort": body.output_config.effort if body.output_config else None,
+    }
+
+
+def chat_fields(body: MessagesBody) -> dict[str, Any]:
+    """The same request as the body of a chat; None is absent. Raises Rejected."""
+    return {
+        **prompt_fields(body),
+        "max_tokens": body.max_tokens,
+        "response_format": _response_format(body.output_config),
+        "stop": body.stop_sequences,
+        "temperature": body.temperature,
+        "top_k": body.top_k,
+        "top_p": body.top_p,
+        "priority": body.priority,
+        "cache_salt": body.cache_salt,
+    }
+
+
+def _tool(tool: ClientTool, index: int) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise Rejected(
+            f"'tools[{index}]' has the type {tool.type[:50]!r}: only tools that the client runs are supported."
+        )
+    if tool.input_schema is None:
+        raise Rejected(f"'tools[{index}]' needs an 'input_schema'.")
+    parts = {"description": tool.description, "strict": tool.strict}
+    told = {key: part for key, part in parts.items() if part is not None}
+    return {"type": "function", "function": {"name": tool.name, "parameters": tool.input_schema, **told}}
+
+
+def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
+    if choice.type != "tool":
+        return TOOL_CHOICES[choice.type]
+    if choice.name is None:
+        raise Rejected("A 'tool_choice' of type 'tool' needs a 'name'.")
+    return {"type": "function", "function": {"name": choice.name}}
+
+
+def _template_switches(thinking: Thinking) -> dict[str, bool]:
+    """Templates that can turn reasoning on and off know it by one of these names."""
+    return dict.fromkeys(("enable_thinking", "thinking"), thinking.type != "disabled")
+
+
+def _response_format(config: OutputConfig | None) -> dict[str, Any] | None:
+    if config is None or config.format is None:
+        return None
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": config.format.schema}}

@@ -1,0 +1,137 @@
+"""The answer of POST /v1/messages: one message, or the events that build it up block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ebbtide.tokenizer_mgr.answer import Delta
+
+from ...http.strict_json import parse_arguments
+from ...parsers.content_parts import Fragment, Kind
+from ...parsers.output_parser import Readers
+from ..openai.chat import ChatOrder
+from ..usage import UsageCount
+
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Block:
+    """One block as far as it has come. text: a call's input as JSON, where it is one."""
+
+    kind: Kind
+    id: str | None = None
+    name: str | None = None
+    text: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        """The block as its API has it."""
+        if self.kind is Kind.TEXT:
+            return {"type": "text", "text": self.text}
+        if self.kind is Kind.REASONING:
+            return {"type": "thinking", "thinking": self.text, "signature": ""}
+        return {"type": "tool_use", "id": self.id, "name": self.name, "input": _input(self.text)}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """More of it."""
+        if self.kind is Kind.TEXT:
+            return {"type": "text_delta", "text": text}
+        if self.kind is Kind.REASONING:
+            return {"type": "thinking_delta", "thinking": text}
+        return {"type": "input_json_delta", "partial_json": text}
+
+
+class MessageShape:
+    """One answer in Anthropic's shape."""
+
+    def __init__(self, request_id: str, model: str, chat: ChatOrder) -> None:
+        self._head = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
+        self._readers = Readers(chat.plan)
+        self._usage = UsageCount([len(prompt) for prompt in chat.order.prompts], 1)
+        self._blocks: list[_Block] = []
+        self._begun = False
+        self._ending: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
+
+    def whole(self, deltas: list[Delta]) -> dict[str, Any]:
+        """The answer of a request without stream."""
+        for delta in deltas:
+            self.chunks(delta)
+        return {
+            **self._head,
+            "content": [block.shown() for block in self._blocks],
+            **self._ending,
+            "usage": self._count(),
+        }
+
+    def begin(self) -> list[Event]:
+        """Nothing: the first event has numbers that come with the first delta."""
+        return []
+
+    def chunks(self, delta: Delta) -> list[Event]:
+        """Events for what is new."""
+        reading = self._readers.read(delta)
+        self._usage.see(delta, reading.reasoning_tokens)
+        events = [] if self._begun else [self._start()]
+        self._begun = True
+        if reading.finish is not None:
+            self._ending = _ending(delta, reading.finish)
+        return events + [event for fragment in reading.fragments for event in self._add(fragment)]
+
+    def end(self) -> list[Event]:
+        """The end of the last block, and of the message."""
+        ending = {"type": "message_delta", "delta": self._ending, "usage": self._count()}
+        return [*self._close(), ending, {"type": "message_stop"}]
+
+    def _start(self) -> Event:
+        message = {**self._head, "content": [], **self._ending, "usage": {**self._count(), "output_tokens": 0}}
+        return {"type": "message_start", "message": message}
+
+    def _add(self, fragment: Fragment) -> list[Event]:
+        events: list[Event] = []
+        if not self._blocks or self._blocks[-1].kind is not fragment.kind or fragment.name is not None:
+            events = self._close()
+            self._blocks.append(_Block(fragment.kind, fragment.id, fragment.name))
+            events.append(self._about("content_block_start", content_block=self._blocks[-1].shown()))
+        block = self._blocks[-1]
+        block.text += fragment.text
+        if fragment.text:
+            events.append(self._about("content_block_delta", delta=block.delta(fragment.text)))
+        return events
+
+    def _close(self) -> list[Event]:
+        """The end of the block that is open: the last one, if there is any."""
+        return [self._about("content_block_stop")] if self._blocks else []
+
+    def _about(self, kind: str, **more: Any) -> Event:
+        return {"type": kind, "index": len(self._blocks) - 1, **more}
+
+    def _count(self) -> dict[str, Any]:
+        """The counts in the names of this API, which counts the prompt without what the cache had of it."""
+        report = self._usage.report()
+        cached = report["prompt_tokens_details"]["cached_tokens"]
+        usage: dict[str, Any] = {
+            "input_tokens": report["prompt_tokens"] - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": report["completion_tokens"],
+        }
+        if "completion_tokens_details" in report:
+            usage["output_tokens_details"] = {
+                "thinking_tokens": report["completion_tokens_details"]["reasoning_tokens"]
+            }
+        return usage | ({"ebbtide": report["ebbtide"]} if "ebbtide" in report else {})
+
+
+def _ending(delta: Delta, finish: str) -> dict[str, Any]:
+    """Why it stopped."""
+    if finish == "stop" and isinstance(delta.matched, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": delta.matched}
+    return {"stop_reason": STOP_REASONS[finish], "stop_sequence": None}
+
+
+def _input(text: str) -> dict[str, Any]:
+    """A call's input. Of one that was cut there is no object: its stop reason is max_tokens, and nobody may run it."""
+    return parse_arguments(text) or {}

@@ -1,0 +1,1 @@
+"""Chat requests in the form that every chat API is mapped to."""

@@ -1,0 +1,164 @@
+"""From the body of a chat request to the conversation that the model's template renders."""
+
+from __future__ import annotations
+
+import json
+from itertools import takewhile
+from typing import Any
+
+from ebbtide.errors import Rejected
+from ebbtide.tokenization.tokenizer import ChatPrompt
+
+from ...http.strict_json import parse_arguments
+from ...parsers.chat_template_profile import SHORT_ID, CallStyle, ChatDialect
+from ...parsers.tool_fields import ToolUse
+from ...parsers.tool_prompt import calls_as_text, with_tools
+from .chat_request import ChatBody, ChatMessage
+
+Message = dict[str, Any]
+
+
+def chat_prompt(body: ChatBody, use: ToolUse | None, dialect: ChatDialect, *, goes_on: bool = False) -> ChatPrompt:
+    """The conversation that a body asks to go on with. Raises Rejected.
+
+    goes_on: other messages come before these, the functions' description with them if it is this server that writes it.
+    """
+    continues = bool(body.continue_final_message)
+    if continues and body.add_generation_prompt:
+        raise Rejected(
+            "'continue_final_message' and 'add_generation_prompt' exclude each other.", param="continue_final_message"
+        )
+    if continues and body.messages[-1].role != "assistant":
+        raise Rejected("'continue_final_message' needs an assistant message at the end.", param="messages")
+    messages = [_plain(message, index) for index, message in enumerate(body.messages)]
+    style = dialect.calls
+    if style is not None:
+        messages = _in_style(messages, style)
+    else:
+        messages = calls_as_text(messages)
+        messages = messages if use is None or goes_on else with_tools(messages, use, takes_system=dialect.takes_system)
+    return ChatPrompt(
+        messages=messages,
+        add_generation_prompt=not continues and body.add_generation_prompt is not False,
+        continue_final_message=continues,
+        template_kwargs=_options(body),
+        tools=use.tools if use is not None and style is not None else None,
+    )
+
+
+def _options(body: ChatBody) -> dict[str, Any]:
+    """What the template is told besides. No effort at all also turns off the thinking that templates can turn off."""
+    options = dict(body.chat_template_kwargs or {})
+    if "chat_template" in options:
+        raise Rejected("A chat template cannot be sent with a request.", param="chat_template_kwargs")
+    if body.reasoning_effort is not None:
+        options["reasoning_effort"] = body.reasoning_effort
+    if body.reasoning_effort == "none":
+        options = {"enable_thinking": False, "thinking": False, **options}
+    return options
+
+
+def _plain(message: ChatMessage, index: int) -> Message:
+    """The message as templates expect it: text content, and "system" for the newer name of that role."""
+    plain: Message = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": _text(message, index),
+    }
+    for key in ("name", "tool_call_id"):
+        value = getattr(message, key)
+        if value is not None:
+            plain[key] = value
+    reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
+    if reasoning is not None:
+        plain["reasoning_content"] = reasoning
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            _call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls
+        ]
+    return plain
+
+
+def _call(call_id: str | None, name: str, arguments: str | dict[str, Any] | None) -> Message:
+    """An earlier call. A text of arguments that is no JSON object stays as the model once wrote it."""
+    parsed = _parsed(arguments) if isinstance(arguments, str) else arguments
+    function = {"name": name, "arguments": {} if parsed is None else parsed}
+    return {"id": call_id or "", "type": "function", "function": function}
+
+
+def _parsed(arguments: str) -> str | dict[str, Any]:
+    if not arguments.strip():
+        return {}
+    parsed = parse_arguments(arguments)
+    return arguments if parsed is None else parsed
+
+
+def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
+    """The messages with calls as the template wants them, and every result with the name of its function."""
+    names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
+    ordered = _one_by_one(messages) if style.single_calls else messages
+    return [_styled(message, style, names) for message in ordered]
+
+
+def _one_by_one(messages: list[Message]) -> list[Message]:
+    """The same conversation as if the model had waited for every result before its next call."""
+    ordered: list[Message] = []
+    results: list[Message] = []  # of the calls that were made together, as far as they are not placed yet
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls", [])
+        if any(message is result for result in results):
+            continue
+        if len(calls) < 2:
+            ordered.append(message)
+            continue
+        results = list(takewhile(lambda later: later["role"] == "tool", messages[index + 1 :]))
+        for number, call in enumerate(calls):
+            ordered.append({**message, "content": "" if number else message["content"], "tool_calls": [call]})
+            ordered += [result for result in results if result.get("tool_call_id") == call["id"]]
+        known = {call["id"] for call in calls}
+        ordered += [result for result in results if result.get("tool_call_id") not in known]
+    return ordered
+
+
+def _styled(message: Message, style: CallStyle, names: dict[str, str]) -> Message:
+    styled = dict(message)
+    if "tool_call_id" in message:
+        if message["tool_call_id"] in names:
+            styled.setdefault("name", names[message["tool_call_id"]])
+        styled["tool_call_id"] = _id(message["tool_call_id"], style)
+    if "tool_calls" in message:
+        styled["tool_calls"] = [_styled_call(call, style) for call in message["tool_calls"]]
+        if style.content_is_none and not message["content"]:
+            styled["content"] = None
+    return styled
+
+
+def _styled_call(call: Message, style: CallStyle) -> Message:
+    function = call["function"]
+    arguments = function["arguments"]
+    if style.arguments_as_text and not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {**call, "id": _id(call["id"], style), "function": {**function, "arguments": arguments}}
+
+
+def _id(call_id: str, style: CallStyle) -> str:
+    if not style.short_ids:
+        return call_id
+    letters = "".join(c for c in call_id if c.isascii() and c.isalnum())
+    return letters[-SHORT_ID:].rjust(SHORT_ID, "0")
+
+
+def _text(message: ChatMessage, index: int) -> str:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    texts = []
+    for number, part in enumerate(message.content):
+        if part.type == "text" and part.text is None:
+            where = f"messages[{index}].content[{number}].text"
+            raise Rejected(f"'{where}' is missing.", param=where)
+        if part.type != "text" or part.text is None:
+            raise Rejected(
+                f"Content parts of type {part.type[:50]!r} are not supported: this model reads text.",
+                param=f"messages[{index}].content[{number}]",
+            )
+        texts.append(part.text)
+    return "".join(texts)

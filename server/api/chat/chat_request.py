@@ -1,0 +1,63 @@
+"""The body of a chat request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ...parsers.tool_fields import Tool
+from ..fields import GenerationFields, Index
+
+
+class TextPart(msgspec.Struct):
+    """One part of a message's content; only text can be read here."""
+
+    type: str
+    text: str | None = None
+
+
+class CalledFunction(msgspec.Struct):
+    """What an earlier call called. arguments: a text of JSON, as the API gives it, or the object itself."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class MessageCall(msgspec.Struct):
+    """A call in an assistant's message."""
+
+    function: CalledFunction
+    id: str | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One message. Further keys are ignored."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[MessageCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class ChatBody(GenerationFields, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: Index | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
+    include_reasoning: bool | None = None

@@ -1,0 +1,128 @@
+"""The answer of POST /v1/chat/completions: one message per choice, whole or in chunks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ebbtide.tokenizer_mgr.answer import Delta, Order
+
+from ...parsers.content_parts import Fragment, Kind
+from ...parsers.output_parser import Readers, Reading, ReadingPlan, joined_calls
+from ..chat.chat_request import ChatBody
+from ..generation import stop_reason
+from ..token_fields import ChatTokens, TokenWishes
+from ..usage import StreamedUsage, UsageCount
+
+
+class ChatShape:
+    """One answer in the shape of the chat API, whole or in chunks."""
+
+    def __init__(
+        self, head: dict[str, Any], body: ChatBody, order: Order, plan: ReadingPlan, wishes: TokenWishes
+    ) -> None:
+        self._head = head
+        self._n = order.n
+        self._tokens = ChatTokens(wishes, order.prompts[0])
+        self._readers = Readers(plan)
+        self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
+        self._streamed_usage = StreamedUsage(self._usage, body.stream_options)
+        self._named_stops = frozenset(body.stop_token_ids or ())
+
+    def whole(self, deltas: list[Delta]) -> dict[str, Any]:
+        """The answer of a request without stream."""
+        choices = []
+        for delta in deltas:
+            reading = self._read(delta)
+            choices.append(
+                {
+                    "index": delta.index,
+                    "message": _message(reading),
+                    "logprobs": self._tokens.logprobs(delta),
+                    "finish_reason": reading.finish,
+                    "stop_reason": stop_reason(delta, self._named_stops),
+                    **self._tokens.of_choice(delta),
+                }
+            )
+        whole = {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage.report()}
+        return whole | self._tokens.of_prompt() | self._tokens.scores(deltas[0])
+
+    def begin(self) -> list[dict[str, Any]]:
+        """The role, once per choice and in index order: clients take the first choice they see for number 0."""
+        roles = [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
+        roles[0] |= self._tokens.of_prompt()
+        return roles
+
+    def chunks(self, delta: Delta) -> list[dict[str, Any]]:
+        """What came, a chunk for each kind of it, then the finish reason in a chunk of its own.
+
+        What there is to say of tokens goes with the first chunk; when all text is held back, that has no text.
+        """
+        reading = self._read(delta)
+        parts = [_delta(fragment) for fragment in reading.fragments]
+        logprobs = self._tokens.logprobs(delta) if delta.logprobs else None
+        of_choice, scores = self._tokens.of_choice(delta), self._tokens.scores(delta)
+        if (logprobs or of_choice or scores) and not parts:
+            parts = [_reasoning("") if reading.kind is Kind.REASONING else {"content": ""}]
+        chunks = [self._chunk(delta.index, part, logprobs=None if at else logprobs) for at, part in enumerate(parts)]
+        if chunks:
+            chunks[0]["choices"][0] |= of_choice
+            chunks[0] |= scores
+        if reading.finish is not None:
+            last = self._chunk(delta.index, {}, finish=reading.finish)
+            last["choices"][0]["stop_reason"] = stop_reason(delta, self._named_stops)
+            chunks.append(last)
+        return chunks
+
+    def end(self) -> list[dict[str, Any]]:
+        """The usage chunk, if it was asked for."""
+        return self._streamed_usage.last_chunk({**self._head, "object": "chat.completion.chunk"})
+
+    def _read(self, delta: Delta) -> Reading:
+        reading = self._readers.read(delta)
+        self._usage.see(delta, reading.reasoning_tokens)
+        return reading
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], *, finish: str | None = None, logprobs: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+        return chunk | self._streamed_usage.in_chunk()
+
+
+def chat_head(request_id: str, model: str) -> dict[str, Any]:
+    """What every object of an answer says first."""
+    return {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
+
+
+def _message(reading: Reading) -> dict[str, Any]:
+    """The assistant's message. Content is null only beside calls."""
+    text, reasoning = reading.joined(Kind.TEXT), reading.joined(Kind.REASONING)
+    calls = joined_calls(reading.fragments)
+    message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
+    if reasoning:
+        message |= _reasoning(reasoning)
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return message
+
+
+def _delta(fragment: Fragment) -> dict[str, Any]:
+    """A fragment as the ``delta`` of a chunk: a call's id, type and name only once, for clients join what repeats."""
+    if fragment.kind is Kind.TEXT:
+        return {"content": fragment.text}
+    if fragment.kind is Kind.REASONING:
+        return _reasoning(fragment.text)
+    if fragment.name is None:
+        return {"tool_calls": [{"index": fragment.call, "function": {"arguments": fragment.text}}]}
+    function = {"name": fragment.name, "arguments": ""}
+    return {"tool_calls": [{"index": fragment.call, "id": fragment.id, "type": "function", "function": function}]}
+
+
+def _reasoning(text: str) -> dict[str, Any]:
+    """Under both names that clients know."""
+    return {"reasoning_content": text, "reasoning": text}

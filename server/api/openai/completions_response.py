@@ -1,0 +1,158 @@
+"""The answer of POST /v1/completions: a text per choice, whole or in chunks, behind its prompt when that is wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from ebbtide.messages import TextAlternative, TextLogprob
+from ebbtide.tokenization.vocabulary import Vocabulary
+from ebbtide.tokenizer_mgr.answer import Delta, Order
+
+from ..echo import Echo, echo_of_ids, echo_of_text, half_character
+from ..fields import CompletionBody
+from ..generation import stop_reason
+from ..logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists, prompt_logprobs
+from ..token_fields import TokenWishes
+from ..usage import StreamedUsage, UsageCount
+
+LONGEST_CHARACTER = 4  # bytes, and so tokens
+
+
+@dataclass(slots=True)
+class PromptPart:
+    """What the choices of one prompt say of it. echo: None when it does not come back.
+
+    scores: log-probabilities of all tokens but the first, once they are known. half, hidden: see CompletionLogprobs.
+    """
+
+    tokens: list[int]
+    first: TextAlternative
+    half: bytes
+    hidden: Collection[int]
+    echo: Echo | None = None
+    scores: list[TextLogprob] = field(default_factory=list)
+
+
+class CompletionShape:
+    """One answer in the shape of the completions API, whole or in chunks."""
+
+    def __init__(
+        self, head: dict[str, Any], body: CompletionBody, order: Order, wishes: TokenWishes, prompts: list[PromptPart]
+    ) -> None:
+        self._head = head
+        self._choices = [_Choice(prompt, wishes) for prompt in prompts for _ in range(order.n)]
+        self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
+        self._streamed_usage = StreamedUsage(self._usage, body.stream_options)
+        self._named_stops = frozenset(body.stop_token_ids or ())
+
+    def whole(self, deltas: list[Delta]) -> dict[str, Any]:
+        """The answer of a request without stream."""
+        choices = []
+        for delta in deltas:
+            self._usage.see(delta)
+            choices.append(self._choice(delta, self._choices[delta.index].fields(delta)))
+        return {**self._head, "choices": choices, "usage": self._usage.report()}
+
+    def begin(self) -> list[dict[str, Any]]:
+        """Nothing for one choice; else an empty chunk of each, so that choice 0 comes first."""
+        if len(self._choices) == 1:
+            return []
+        return [self._chunk(Delta(index), {"text": "", "logprobs": None}) for index in range(len(self._choices))]
+
+    def chunks(self, delta: Delta) -> list[dict[str, Any]]:
+        """One chunk with the text and, at the end, the finish reason."""
+        self._usage.see(delta)
+        fields = self._choices[delta.index].fields(delta)
+        lists = fields["logprobs"]
+        shows = fields["text"] or delta.finish is not None or (lists and lists["tokens"]) or len(fields) > 2
+        return [self._chunk(delta, fields)] if shows else []
+
+    def end(self) -> list[dict[str, Any]]:
+        """The usage chunk, if it was asked for."""
+        return self._streamed_usage.last_chunk(self._head)
+
+    def _chunk(self, delta: Delta, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**self._head, "choices": [self._choice(delta, fields)], **self._streamed_usage.in_chunk()}
+
+    def _choice(self, delta: Delta, fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "index": delta.index,
+            **fields,
+            "finish_reason": delta.finish,
+            "stop_reason": stop_reason(delta, self._named_stops),
+        }
+
+
+class _Choice:
+    """What one choice says; with its first delta, what is said of the prompt."""
+
+    def __init__(self, prompt: PromptPart, wishes: TokenWishes) -> None:
+        self._prompt = prompt
+        self._wishes = wishes
+        self._begun = False
+        self._logprobs: CompletionLogprobs | None = None
+        if wishes.logprobs is not None:
+            offset = len(prompt.echo.text) if prompt.echo is not None else 0
+            self._logprobs = CompletionLogprobs(wishes.name, offset=offset, half=prompt.half, hidden=prompt.hidden)
+
+    def fields(self, delta: Delta) -> dict[str, Any]:
+        """text and logprobs, and what else was asked for."""
+        self._prompt.scores += delta.prompt
+        text = delta.text
+        lists = None if self._logprobs is None else self._logprobs.take(delta.logprobs)
+        more: dict[str, Any] = {"token_ids": delta.tokens} if self._wishes.token_ids else {}
+        if not self._begun:
+            self._begun = True
+            more |= self._of_prompt()
+            if self._prompt.echo is not None:
+                text = self._prompt.echo.text + text
+                lists = None if lists is None else joined_lists(self._echoed(self._prompt.echo), lists)
+        return {"text": text, "logprobs": lists, **more}
+
+    def _of_prompt(self) -> dict[str, Any]:
+        more: dict[str, Any] = {}
+        if self._wishes.prompt_logprobs is not None:
+            more["prompt_logprobs"] = prompt_logprobs(self._prompt.scores, self._wishes.prompt_logprobs)
+        if self._wishes.prompt_ids:
+            more["prompt_token_ids"] = self._prompt.tokens
+        return more
+
+    def _echoed(self, echo: Echo) -> Lists:
+        prompt, wishes = self._prompt, self._wishes
+        num_top = wishes.logprobs or 0
+        return echoed_logprobs(prompt.first, prompt.scores, echo.offsets, num_top=num_top, name=wishes.name)
+
+
+def prompt_part(
+    tokens: list[int],
+    vocabulary: Vocabulary,
+    wishes: TokenWishes,
+    *,
+    text: str | None,
+    hidden: Collection[int],
+    ends: bool,
+) -> PromptPart:
+    """What there is to say of a prompt before anything is computed. text: None when it came as ids.
+
+    ends: no answer follows. hidden: control tokens that have no text in the answer.
+    """
+    raw = vocabulary.pieces[tokens[0]]
+    part = PromptPart(
+        tokens=tokens,
+        first=TextAlternative(raw.decode("utf-8", "replace"), raw, 0.0, tokens[0]),
+        half=half_character(tokens[-LONGEST_CHARACTER:], vocabulary),
+        hidden=hidden,
+    )
+    if wishes.echo and text is not None:
+        part.echo = echo_of_text(text, tokens, vocabulary)
+    elif wishes.echo:
+        part.echo = echo_of_ids(tokens, vocabulary, hidden=hidden, ends=ends)
+    return part
+
+
+def completion_head(request_id: str, model: str) -> dict[str, Any]:
+    """What every object of an answer says first."""
+    return {"id": f"cmpl-{request_id}", "object": "text_completion", "created": int(time.time()), "model": model}

@@ -1,0 +1,186 @@
+"""The request of POST /v1/responses, and the same as the body of a chat."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ebbtide.errors import Rejected
+
+from ..fields import Share
+from .responses_items import InputItem, chat_messages
+
+MAX_METADATA = 16
+# Fields that belong elsewhere or need what is not here: ignoring them would change the answer.
+CHAT_ONLY = ("messages", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort", "functions")
+SAMPLING = ("n", "stop", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs")
+NOT_STORED = ("conversation", "prompt", "context_management")
+SESSIONS = ("session_id", "session_params")  # this route takes whole conversations
+UNSUPPORTED = (*CHAT_ONLY, *SAMPLING, *NOT_STORED, *SESSIONS)
+# A chat's field → the field here.
+NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text",
+    "reasoning_effort": "reasoning",
+    "logprobs": "include",
+}
+LOGPROBS = "message.output_text.logprobs"
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+
+
+class TextFormat(msgspec.Struct):
+    """``text.format``. name, schema, description and strict belong to a json_schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: Any = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct):
+    """``text``. verbosity has no effect here."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(msgspec.Struct):
+    """``reasoning``. A summary is never made: the reasoning itself is in the answer."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponseStreamOptions(msgspec.Struct):
+    """``stream_options``. Nothing is ever obfuscated."""
+
+    include_obfuscation: bool | None = None
+
+
+class FunctionTool(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A function of the client's. Other types would run at the server."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponsesBody(msgspec.Struct, kw_only=True):
+    """POST /v1/responses. The last seven fields are not OpenAI's."""
+
+    input: Annotated[str, Meta(min_length=1)] | Annotated[list[InputItem], Meta(min_length=1)]
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    metadata: Annotated[dict[str, str], Meta(max_length=MAX_METADATA)] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    include: list[Include] | None = None
+    previous_response_id: str | None = None
+    background: bool | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    rid: str | None = None
+    request_id: str | None = None
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    seed: int | None = None
+    top_k: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """Ids by which the client may name the request later."""
+        return (self.rid, self.request_id)
+
+    @property
+    def shows_logprobs(self) -> bool:
+        """Whether log-probabilities were asked for, in either of the two ways."""
+        return self.top_logprobs is not None or LOGPROBS in (self.include or ())
+
+
+def chat_fields(body: ResponsesBody) -> dict[str, Any]:
+    """The same request as the body of a chat; None is absent. Raises Rejected."""
+    return {
+        "messages": chat_messages(body.instructions, body.input),
+        "max_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "logprobs": body.shows_logprobs or None,
+        "top_logprobs": body.top_logprobs,
+        "tools": [_tool(tool, index) for index, tool in enumerate(body.tools)] if body.tools else None,
+        "tool_choice": body.tool_choice,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "response_format": _response_format(body.text),
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+        "seed": body.seed,
+        "top_k": body.top_k,
+        "priority": body.priority,
+        "cache_salt": body.cache_salt,
+    }
+
+
+def check_stateless(body: ResponsesBody) -> None:
+    """Raises Rejected for what only a server that stores responses can do."""
+    if body.previous_response_id is not None:
+        raise Rejected(
+            "This server stores no responses: send the whole conversation as 'input' instead of"
+            " 'previous_response_id'.",
+            status=404,
+            kind="not_found_error",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        )
+    if body.background:
+        raise Rejected("'background' is not supported: this server stores no responses.", param="background")
+    if body.stream_options is not None and not body.stream:
+        raise Rejected("'stream_options' is only allowed together with 'stream': true.", param="stream_options")
+
+
+def _tool(tool: FunctionTool, index: int) -> dict[str, Any]:
+    if tool.type != "function":
+        raise Rejected(
+            f"Tools of type {tool.type[:50]!r} are not supported: only functions, which the client runs.",
+            param=f"tools[{index}].type",
+        )
+    if tool.name is None:
+        raise Rejected(f"'tools[{index}]' needs a 'name'.", param=f"tools[{index}].name")
+    told: dict[str, Any] = msgspec.to_builtins(tool)
+    return {"type": told.pop("type"), "function": told}
+
+
+def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
+    form = text.format if text else None
+    if form is None or form.type != "json_schema":
+        return None if form is None else {"type": form.type}
+    parts = {"name": form.name, "schema": form.schema, "description": form.description, "strict": form.strict}
+    return {"type": form.type, "json_schema": {key: part for key, part in parts.items() if part is not None}}

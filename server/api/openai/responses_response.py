@@ -1,0 +1,237 @@
+"""The answer of POST /v1/responses: one object, or the typed events that build it up."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ebbtide.errors import Rejected
+from ebbtide.tokenizer_mgr.answer import Delta
+
+from ...parsers.content_parts import Fragment, Kind
+from ...parsers.output_parser import Readers, Reading
+from ..logprobs import chat_logprobs
+from ..usage import UsageCount
+from .chat import ChatOrder
+from .responses_request import ResponsesBody
+
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Item:
+    """One item of the output as far as it has come. text: a call's arguments, where it is one."""
+
+    kind: Kind
+    id: str
+    call_id: str | None = None
+    name: str | None = None
+    text: str = ""
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    status: str = "in_progress"
+
+    def shown(self, *, empty: bool = False) -> dict[str, Any]:
+        """The item as its API has it; ``empty`` before anything of it has come."""
+        head = {"id": self.id, "status": self.status}
+        parts = [] if empty else [self.part()]
+        if self.kind is Kind.TEXT:
+            return {**head, "type": "message", "role": "assistant", "content": parts}
+        if self.kind is Kind.REASONING:
+            return {**head, "type": "reasoning", "summary": [], "content": parts}
+        return {**head, "type": "function_call", "call_id": self.call_id, "name": self.name, "arguments": self.text}
+
+    def part(self) -> dict[str, Any]:
+        """The one part of its content."""
+        if self.kind is Kind.REASONING:
+            return {"type": "reasoning_text", "text": self.text}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
+
+
+PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
+EVENTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text", Kind.CALL: "function_call_arguments"}
+
+
+class ResponseShape:
+    """One answer in the shape of the responses API. Whole, it is what the last event of a stream would have said."""
+
+    def __init__(self, head: dict[str, Any], body: ResponsesBody, chat: ChatOrder) -> None:
+        self._head = head
+        self._logprobs = body.shows_logprobs
+        self._readers = Readers(chat.plan)
+        self._usage = UsageCount([len(prompt) for prompt in chat.order.prompts], 1)
+        self._items: list[_Item] = []
+        self._open: _Item | None = None
+        self._unsaid: list[dict[str, Any]] = []  # log-probabilities of text that is held back
+        self._num_logprobs = 0
+        self._num_events = 0
+        self._finish: str | None = None
+
+    def whole(self, deltas: list[Delta]) -> dict[str, Any]:
+        """The answer of a request without stream."""
+        for delta in deltas:
+            self.chunks(delta)
+        response: dict[str, Any] = self.end()[-1]["response"]
+        return response
+
+    def begin(self) -> list[Event]:
+        """The response before anything of it has come, under both names that clients wait for."""
+        return [
+            self._event(f"response.{name}", response=self._response("in_progress"))
+            for name in ("created", "in_progress")
+        ]
+
+    def chunks(self, delta: Delta) -> list[Event]:
+        """Events for what is new."""
+        reading = self._readers.read(delta)
+        self._usage.see(delta, reading.reasoning_tokens)
+        self._finish = reading.finish or self._finish
+        if self._logprobs:
+            self._see_logprobs(delta, reading)
+        return [event for fragment in reading.fragments for event in self._add(fragment)]
+
+    def end(self) -> list[Event]:
+        """The end of the last item, and of the response."""
+        events = [] if self._items else self._start(Fragment(Kind.TEXT, ""))
+        status = "incomplete" if self._finish == "length" else "completed"
+        events += self._close(status)
+        return [*events, self._event(f"response.{status}", response=self._response(status))]
+
+    def failure(self, error: Rejected) -> list[Event]:
+        """What ends a stream that fails after the status line."""
+        events = [] if self._num_events else self.begin()
+        if self._open is not None:
+            self._open.status = "incomplete"
+        told = {"code": error.code or "server_error", "message": error.message}
+        return [*events, self._event("response.failed", response={**self._response("failed"), "error": told})]
+
+    def _add(self, fragment: Fragment) -> list[Event]:
+        goes_on = self._open is not None and self._open.kind is fragment.kind and fragment.name is None
+        events = [] if goes_on else [*self._close("completed"), *self._start(fragment)]
+        item = self._open
+        assert item is not None
+        if not fragment.text:
+            return events
+        item.text += fragment.text
+        more: Event = {"content_index": 0} if item.kind is not Kind.CALL else {}
+        if item.kind is Kind.TEXT:
+            more["logprobs"] = self._take_logprobs(item)
+        return [*events, self._about(item, f"{EVENTS[item.kind]}.delta", delta=fragment.text, **more)]
+
+    def _start(self, fragment: Fragment) -> list[Event]:
+        item = _Item(
+            fragment.kind, PREFIXES[fragment.kind] + secrets.token_hex(16), call_id=fragment.id, name=fragment.name
+        )
+        self._items.append(item)
+        self._open = item
+        index = len(self._items) - 1
+        events = [self._event("response.output_item.added", output_index=index, item=item.shown(empty=True))]
+        if item.kind is not Kind.CALL:
+            events.append(self._about(item, "content_part.added", content_index=0, part=item.part()))
+        return events
+
+    def _close(self, status: str) -> list[Event]:
+        """Events for the end of the open item, if there is one."""
+        item, self._open = self._open, None
+        if item is None:
+            return []
+        item.status = status
+        if item.kind is Kind.CALL:
+            told = {"name": item.name, "arguments": item.text}
+            events = [self._about(item, "function_call_arguments.done", **told)]
+        else:
+            if item.kind is Kind.TEXT:
+                self._take_logprobs(item)
+            more = {"logprobs": item.logprobs} if item.kind is Kind.TEXT else {}
+            events = [
+                self._about(item, f"{EVENTS[item.kind]}.done", content_index=0, text=item.text, **more),
+                self._about(item, "content_part.done", content_index=0, part=item.part()),
+            ]
+        index = len(self._items) - 1
+        return [*events, self._event("response.output_item.done", output_index=index, item=item.shown())]
+
+    def _see_logprobs(self, delta: Delta, reading: Reading) -> None:
+        """Keep those of the text. Reasoning comes first and is counted, sometimes only when more of it is known."""
+        self._num_logprobs += len(delta.logprobs)
+        if any(kind is Kind.TEXT for kind in (reading.kind, *(fragment.kind for fragment in reading.fragments))):
+            self._unsaid += chat_logprobs(delta.logprobs)["content"]
+            first = self._num_logprobs - len(self._unsaid)
+            del self._unsaid[: max((reading.reasoning_tokens or 0) - first, 0)]
+
+    def _take_logprobs(self, item: _Item) -> list[dict[str, Any]]:
+        """What has come since the item's last text; it is the item's now."""
+        taken, self._unsaid = self._unsaid, []
+        item.logprobs += taken
+        return taken
+
+    def _about(self, item: _Item, what: str, **more: Any) -> Event:
+        return self._event(f"response.{what}", item_id=item.id, output_index=len(self._items) - 1, **more)
+
+    def _event(self, kind: str, **more: Any) -> Event:
+        event = {"type": kind, "sequence_number": self._num_events, **more}
+        self._num_events += 1
+        return event
+
+    def _response(self, status: str) -> dict[str, Any]:
+        ended = status in ("completed", "incomplete")
+        return {
+            **self._head,
+            "status": status,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "output": [item.shown() for item in self._items],
+            "usage": _usage(self._usage.report()) if ended else None,
+        }
+
+
+def response_head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
+    """What a response says of its request."""
+    form = body.text.format if body.text else None
+    parts = {} if form is None else {"name": form.name, "schema": form.schema, "strict": form.strict}
+    shown_form = {
+        "type": form.type if form else "text",
+        **{key: part for key, part in parts.items() if part is not None},
+    }
+    return {
+        "id": f"resp_{request_id}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": model,
+        "background": False,
+        "error": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": False,
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "text": {"format": shown_form},
+        "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
+        "tools": msgspec.to_builtins(body.tools or []),
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "truncation": "disabled",  # also when "auto" was asked for: what does not fit is refused
+        "user": body.user,
+    }
+
+
+def _usage(report: dict[str, Any]) -> dict[str, Any]:
+    """The counts in the names of this API."""
+    thought = report.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
+    usage = {
+        "input_tokens": report["prompt_tokens"],
+        "input_tokens_details": {**report["prompt_tokens_details"], "cache_write_tokens": 0},
+        "output_tokens": report["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": report["total_tokens"],
+    }
+    return usage | ({"ebbtide": report["ebbtide"]} if "ebbtide" in report else {})

@@ -1,0 +1,174 @@
+"""The answer of POST /generate: one object per choice, whole, or as a stream of what there is so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import TextAlternative, TextLogprob
+from ebbtide.tokenizer_mgr.answer import Delta, Order
+
+from ...http.error_replies import envelope
+from ...http.middleware import is_id
+from ..logprobs import NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Which log-probabilities of one prompt and its answers are shown.
+
+    top: how many alternatives a token has; None: no log-probabilities. start: the prompt's from this token on, None for
+    those of the answer only.
+    """
+
+    top: int | None = None
+    start: int | None = None
+
+    @property
+    def prompt_top(self) -> int | None:
+        """How many alternatives the engine must name at each token of the prompt."""
+        return None if self.start is None else self.top
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOptions:
+    """names: per choice. looks: per prompt. pieces: each token's bytes, when tokens are shown with their text.
+
+    is_list: the answer is a list. incremental: a chunk has only what is new.
+    """
+
+    names: list[str]
+    looks: list[Look]
+    pieces: list[bytes] | None
+    is_list: bool
+    incremental: bool
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What is known of one choice. text, tokens, logprobs: what the next chunk shows. scores: of the prompt."""
+
+    prompt_tokens: int
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TextLogprob] = field(default_factory=list)
+    scores: list[TextLogprob] = field(default_factory=list)
+    num_output_tokens: int = 0
+    cached_tokens: int = 0
+    num_retractions: int = 0
+    finish: dict[str, Any] | None = None
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.tokens += delta.tokens
+        self.logprobs += delta.logprobs
+        self.scores += delta.prompt
+        self.num_output_tokens = delta.num_output_tokens
+        self.prompt_tokens = delta.prompt_tokens or self.prompt_tokens
+        self.cached_tokens = delta.cached_tokens if delta.cached_tokens is not None else self.cached_tokens
+        if delta.pressure is not None:
+            self.num_retractions = delta.pressure.num_retractions
+        if delta.finish == "length":
+            self.finish = {"type": "length", "length": delta.num_output_tokens}
+        elif delta.finish is not None:
+            self.finish = {"type": delta.finish, "matched": delta.matched}
+
+
+class GenerateShape:
+    """One answer in SGLang's own form. ``clock`` counts seconds."""
+
+    def __init__(self, order: Order, options: ShapeOptions, clock: Callable[[], float]) -> None:
+        self._options = options
+        self._clock = clock
+        self._began_s = clock()
+        self._order = order
+        self._choices = [_Choice(len(prompt)) for prompt in order.prompts for _ in range(order.n)]
+
+    def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
+        """The answer of a request without stream."""
+        for delta in deltas:
+            self._choices[delta.index].add(delta)
+        shown = [self._shown(index) for index in range(len(self._choices))]
+        return shown if self._options.is_list else shown[0]
+
+    def begin(self) -> list[dict[str, Any]]:
+        """Nothing in front of the first token."""
+        return []
+
+    def chunks(self, delta: Delta) -> list[dict[str, Any]]:
+        """All of the choice so far, or only what is new of it."""
+        choice = self._choices[delta.index]
+        choice.add(delta)
+        chunk = self._chunk(delta.index)
+        if self._options.incremental:
+            choice.text, choice.tokens, choice.logprobs = "", [], []
+        return [chunk]
+
+    def end(self) -> list[dict[str, Any]]:
+        """Nothing behind the last token."""
+        return []
+
+    def failed(self, error: Rejected) -> list[dict[str, Any]]:
+        """The last chunk of a stream that fails: of the first choice that has not ended."""
+        index = next((i for i, choice in enumerate(self._choices) if choice.finish is None), 0)
+        self._choices[index].finish = {"type": "abort", "message": error.message, "status_code": error.status}
+        return [{**self._chunk(index), **envelope(error)}]
+
+    def _chunk(self, index: int) -> dict[str, Any]:
+        return {**self._shown(index), "index": index} if self._options.is_list else self._shown(index)
+
+    def _shown(self, index: int) -> dict[str, Any]:
+        choice = self._choices[index]
+        meta = {
+            "id": self._options.names[index],
+            "finish_reason": choice.finish,
+            "prompt_tokens": choice.prompt_tokens,
+            "completion_tokens": choice.num_output_tokens,
+            "cached_tokens": choice.cached_tokens,
+            "total_retractions": choice.num_retractions,
+            "e2e_latency": self._clock() - self._began_s,
+        }
+        look = self._options.looks[index // self._order.n]
+        if look.top is not None:
+            meta |= self._input_logprobs(index, look) | self._logprobs("output", choice.logprobs, top=look.top)
+        return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
+
+    def _input_logprobs(self, index: int, look: Look) -> dict[str, Any]:
+        """Those of the prompt, of its first choice. As in SGLang, the first token shown has none."""
+        choice, prompt = self._choices[index], self._order.prompts[index // self._order.n]
+        if look.start is None or index % self._order.n or look.start >= len(prompt):
+            return {"input_token_logprobs": []}
+        first = prompt[look.start]
+        lists = self._logprobs("input", choice.scores[look.start :], top=look.top or 0)  # scores begin at token 1
+        pieces = self._options.pieces
+        text = None if pieces is None else pieces[first].decode("utf-8", "replace")
+        lists["input_token_logprobs"].insert(0, [None, first, text])
+        if look.top:
+            lists["input_top_logprobs"].insert(0, None)
+        return lists
+
+    def _logprobs(self, side: str, entries: list[TextLogprob], *, top: int) -> dict[str, Any]:
+        shown: dict[str, Any] = {f"{side}_token_logprobs": [self._triple(entry.chosen) for entry in entries]}
+        if top:
+            shown[f"{side}_top_logprobs"] = [[self._triple(one) for one in entry.top] for entry in entries]
+        return shown
+
+    def _triple(self, token: TextAlternative) -> list[Any]:
+        """[log-probability, token id, text or null]."""
+        logprob = token.logprob if math.isfinite(token.logprob) else NEVER
+        return [logprob, token.token_id, None if self._options.pieces is None else token.token]
+
+
+def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int, n: int) -> list[str]:
+    """What each choice is called: a part of ``rid`` if that is an id. Raises Rejected unless it names all prompts."""
+    if isinstance(rid, list):
+        if len(rid) != num_prompts or len(set(rid)) != num_prompts:
+            raise Rejected("'rid' must have one entry for each prompt, each of them once.", param="rid")
+        stems = [name if is_id(name) else f"{request_id}-{prompt}" for prompt, name in enumerate(rid)]
+    else:
+        stem = rid if rid and is_id(rid) else request_id
+        stems = [stem] if num_prompts == 1 else [f"{stem}-{prompt}" for prompt in range(num_prompts)]
+    return [stem if n == 1 else f"{stem}-{sample}" for stem in stems for sample in range(n)]

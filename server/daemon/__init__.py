@@ -1,0 +1,1 @@
+"""The life of a daemon: child processes, start, restart, drain and end."""

@@ -1,0 +1,61 @@
+"""The child processes of a daemon on its event loop: what they load, when all are ready, and which one has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ebbtide.errors import StartupError
+from ebbtide.messages import RunnerInfo
+from ebbtide.runtime.child import Child, Status
+
+
+class Children:
+    """Watches the status pipes of several children.
+
+    ready: the runner's numbers once every child is ready, or a StartupError when one fails or ends before that.
+    ended: the first child that ended later.
+    """
+
+    def __init__(self, children: Sequence[Child], progress: Callable[[str], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[RunnerInfo] = loop.create_future()
+        self.ended: asyncio.Future[Child] = loop.create_future()
+        self._children = tuple(children)
+        self._progress = progress
+        self._waiting_for = {child.title for child in children}
+        self._runner: RunnerInfo | None = None
+        for child in children:
+            loop.add_reader(child.status_fd, self._on_status, child)
+
+    def close(self) -> None:
+        """Stop watching. Safe to repeat, also when the pipes are closed and others have their numbers."""
+        for child in self._children:
+            asyncio.get_running_loop().remove_reader(child.status_fd)
+        self._children = ()
+        self.ready.cancel()
+        self.ended.cancel()
+
+    def _on_status(self, child: Child) -> None:
+        lines = child.read_status()
+        if lines is not None:
+            for status in lines:
+                self._take(child, status)
+            return
+        asyncio.get_running_loop().remove_reader(child.status_fd)
+        if not self.ready.done():
+            self.ready.set_exception(StartupError(child.how_it_ended()))
+        elif not self.ended.done():
+            self.ended.set_result(child)
+
+    def _take(self, child: Child, status: Status) -> None:
+        match status.kind:
+            case "progress":
+                self._progress(status.text)
+            case "failed" if not self.ready.done():
+                self.ready.set_exception(StartupError(status.text))
+            case "ready":
+                self._runner = status.runner or self._runner
+                self._waiting_for.discard(child.title)
+                if not self._waiting_for and self._runner is not None and not self.ready.done():
+                    self.ready.set_result(self._runner)

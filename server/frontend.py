@@ -1,0 +1,175 @@
+"""The front process in one piece: tokenizer manager, metrics, liveness and the HTTP application, wired to the sockets.
+
+Knows nothing of how processes are started: ``launch`` builds one Front when the children are ready and serves ``app``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from ebbtide.config import Addresses, ServeConfig
+from ebbtide.errors import Rejected
+from ebbtide.messages import Heartbeat, PressureEvent, Reply, RunnerInfo, Stats, UseVocabulary
+from ebbtide.runtime.suspend_aware_clock import AwakeClock
+from ebbtide.tokenization.model_files import ModelFiles
+from ebbtide.tokenization.tokenizer import TextTokenizer
+from ebbtide.tokenizer_mgr.calls import Calls
+from ebbtide.tokenizer_mgr.manager import TokenizerManager
+from ebbtide.tokenizer_mgr.prompts import PromptReader
+
+from .admin.pressure import PressureLog
+from .admin.server_info import public_settings
+from .app import create_app
+from .daemon.engine_link import EngineLink
+from .http.access import access_from
+from .metrics.compat import namings_of
+from .metrics.liveness import Liveness
+from .metrics.metrics import FrontMetrics
+from .parsers.chat_template_profile import learn_dialect
+from .state import AppState
+from .structured.structured import StructuredOutput
+
+log = logging.getLogger(__name__)
+
+UNHEARD_S = 2.0  # without two of a child's heartbeats its clock of requests counts no more
+LOOK_S = 0.25  # how often the front looks whether a child has fallen silent
+
+
+class Front:
+    """Everything behind the listening socket. Build it in the front process once the runner's numbers are known.
+
+    Order of use: construct (binds ``addresses.front``), ``await start()`` on the loop that will serve, serve ``app``,
+    ``start_draining()`` when asked to end, ``await stop()`` last. ``child_died`` may come at any time, on that loop.
+    """
+
+    def __init__(
+        self, config: ServeConfig, files: ModelFiles, tokenizer: TextTokenizer, info: RunnerInfo, addresses: Addresses
+    ) -> None:
+        model_name = config.server.served_model_name or files.name
+        self._link = EngineLink(addresses)
+        namings = namings_of(config.server.metrics_compat)
+        self._metrics = FrontMetrics(model_name, namings, info.context_length)
+        self._pressure = PressureLog()
+        self._look_s = min(LOOK_S, config.watchdog.watchdog_timeout / 40)
+        self._awake = AwakeClock(time.monotonic, max(2 * self._look_s, 0.5))
+        self.liveness = Liveness(self._awake, config.watchdog)
+        self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
+        self._calls = Calls(self._link, self.liveness.refusal)
+        self._prompts = PromptReader(tokenizer, info)
+        self._vocabulary = tokenizer.vocabulary
+        self._structured = StructuredOutput(self._vocabulary, info, config.server.grammar_timeout)
+        self.app = create_app(
+            AppState(
+                config=config.server,
+                model_name=model_name,
+                manager=self.manager,
+                calls=self._calls,
+                prompts=self._prompts,
+                structured=self._structured,
+                metrics=self._metrics,
+                liveness=self.liveness,
+                created=int(time.time()),
+                dialect=learn_dialect(tokenizer, config.server.tool_call_parser, config.server.reasoning_parser),
+                pressure=self._pressure,
+                access=access_from(config.access, config.limits),
+                settings=public_settings(config),
+            )
+        )
+        self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
+        self._metrics.gauge("watchdog_last_progress_seconds", lambda: self.liveness.stalled_s)
+        self._receiving: asyncio.Task[None] | None = None
+        self.failed = asyncio.Event()  # set when a bug has ended the taking of messages: the process must end
+
+    async def start(self) -> None:
+        """Begin to take messages from the children; from now on ``/ready`` answers 200."""
+        vocabulary = self._vocabulary
+        self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
+        self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
+        self._receiving.add_done_callback(self._inbox_ended)
+        self.liveness.started()
+
+    async def reconnect(self, addresses: Addresses, info: RunnerInfo) -> None:
+        """Work with new children, at new addresses and with a pool of their own size, from now on."""
+        await self._stop_receiving()
+        self._prompts.info = info
+        self._link.reconnect(addresses)
+        await self.start()
+
+    async def silent_child(self) -> str:
+        """Wait until a child has been silent for so long that it counts as dead; its name."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            self._awake.tick()
+            if self.liveness.unheard(UNHEARD_S):
+                self.manager.end_late()
+            lost = self.liveness.lost()
+            if lost is not None:
+                return lost
+
+    @property
+    def num_open(self) -> int:
+        """HTTP requests whose outcome is still open: what draining waits for."""
+        return self.manager.num_open
+
+    def describe(self) -> list[str]:
+        """Lines for a dump: what the children said, and what is open here."""
+        return [
+            *self.liveness.describe(),
+            f"open HTTP requests: {self.manager.num_open}, with {self.manager.num_choices} choices",
+            f"open calls: {self._calls.num_open}",
+        ]
+
+    def start_draining(self) -> None:
+        """Answer new work with 503 from now on; what runs goes on."""
+        self.liveness.drain()
+
+    def abort_all(self, message: str) -> None:
+        """End every open request with 503 (an error event on a stream that has begun)."""
+        error = Rejected(message, status=503, kind="overloaded_error", code="draining", retry_after_s=5)
+        self.manager.fail_all(error)
+        self._calls.fail_all(error)
+
+    def child_died(self, name: str) -> None:
+        """Process ``name`` is gone: every open request is answered with 500 at once, ``/health`` turns 503."""
+        self.liveness.died(name)
+        self._metrics.scheduler_gone(self.manager.num_open)
+        error = Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
+        self.manager.fail_all(error)
+        self._calls.fail_all(error)
+        self._link.cut()
+
+    async def stop(self) -> None:
+        """Answer whatever is still open, then close the sockets. The object is done afterwards."""
+        self.abort_all("The server is shutting down.")
+        await self._stop_receiving()
+        self._prompts.close()
+        self._structured.close()
+        self._link.close()
+
+    async def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+
+    def _inbox_ended(self, task: asyncio.Task[None]) -> None:
+        """Without its inbox the front would look alive and answer nobody."""
+        if not task.cancelled():
+            log.critical("the front does not take messages any more", exc_info=task.exception())
+            self.failed.set()
+
+    async def _receive(self) -> None:
+        while True:
+            message = await self._link.receive()
+            match message:
+                case Stats():
+                    self._metrics.take(message)
+                case PressureEvent():
+                    self._pressure.add(message)
+                case Heartbeat():
+                    self.liveness.beat(message)
+                case Reply():
+                    self._calls.take(message)
+                case _:
+                    self.manager.handle(message)

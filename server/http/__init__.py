@@ -1,0 +1,1 @@
+"""HTTP below the APIs: sockets, protocol limits, TLS, keys, middleware, errors and streams. Knows no API."""

@@ -1,0 +1,102 @@
+"""Every error in the form of its API, whoever raised it: OpenAI's envelope, but for the paths in a table."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ebbtide.errors import Rejected
+
+from ..api.anthropic.errors import anthropic_error
+from .middleware import REQUEST_ID
+
+log = logging.getLogger(__name__)
+
+
+def envelope(error: Rejected) -> dict[str, Any]:
+    """OpenAI's error object."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+# The first part of a path → the form of every error below it.
+FORMS: dict[str, Callable[[Rejected], dict[str, Any]]] = {"/v1/messages": anthropic_error}
+
+
+def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
+    """The HTTP answer to a refused or failed request, whose ``scope`` says of which API it is."""
+    headers: dict[str, str] = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    if error.should_retry is not None:
+        headers["x-should-retry"] = str(error.should_retry).lower()
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status == 413 or error.code == "draining":
+        headers["Connection"] = "close"  # the rest of the body is not read; nobody should stay with a server that ends
+    return JSONResponse(_form(scope)(error), status_code=error.status, headers=headers)
+
+
+def _form(scope: Scope) -> Callable[[Rejected], dict[str, Any]]:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return next((form for start, form in FORMS.items() if path == start or path.startswith(f"{start}/")), envelope)
+
+
+async def _rejected(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Rejected)
+    return error_reply(error, request.scope)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        text, kind = f"There is no route {request.method} {request.url.path[:200]}.", "not_found_error"
+    elif error.status_code == 405:
+        text, kind = f"{request.method} is not allowed for {request.url.path[:200]}.", "invalid_request_error"
+    else:
+        text, kind = str(error.detail), "invalid_request_error" if error.status_code < 500 else "server_error"
+    reply = error_reply(Rejected(text, status=error.status_code, kind=kind), request.scope)
+    reply.headers.update(error.headers or {})
+    return reply
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    request_id = request.scope.get(REQUEST_ID, "")
+    log.error("request %s failed", request_id, exc_info=error, extra={"rid": request_id})
+    failure = Rejected("The server failed to answer this request.", status=500, kind="server_error")
+    reply = error_reply(failure, request.scope)
+    reply.headers["Connection"] = "close"  # nobody knows how far the request's body was read
+    return reply
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it: the client left in the middle of its body
+
+
+class FaultsEnd:
+    """The end of a fault in ``app``, which has logged and answered it. From here the web server would log it again;
+    an answer that had begun it still cuts.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(Exception):  # the outermost frame of a request
+            await self._app(scope, receive, send)
+
+
+def install_error_replies(app: FastAPI) -> None:
+    """From now on every error of ``app`` is an envelope."""
+    app.add_exception_handler(Rejected, _rejected)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _left)
+    app.add_exception_handler(Exception, _bug)

@@ -1,0 +1,103 @@
+"""What /openapi.json says: of each route its parameters, body, answers and errors. Knows the table, no endpoint."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+
+from ..route import JSON, Route
+from .auth import OPEN_PATHS
+from .error_replies import FORMS
+
+SCHEMAS = "#/components/schemas/"
+EVENTS = "text/event-stream"
+KEY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+class ErrorFields(msgspec.Struct):
+    """What went wrong. param: the field that is to blame; code: what programs may look at."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(msgspec.Struct):
+    """Every error of every route."""
+
+    error: ErrorFields
+
+
+def operation(route: Route) -> dict[str, Any]:
+    """The arguments with which FastAPI describes a route."""
+    summary, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n")
+    refused = {"description": "The request is refused: the error says why.", **_error_content(route)}
+    failed = {"description": "The server cannot answer now, or failed.", **_error_content(route)}
+    return {
+        "summary": summary,
+        "description": rest.strip(),
+        "tags": ["admin" if route.is_admin else "OpenAI and sessions" if route.path.startswith("/v1/") else "server"],
+        "openapi_extra": _parameters(route) | _body(route),
+        "responses": {200: _good(route), "4XX": refused, "5XX": failed},
+    }
+
+
+def describe(app: FastAPI, table: Sequence[Route], *, needs_key: bool) -> None:
+    """Let /openapi.json define the types that the routes refer to, and the keys if there are some."""
+    plain_schema = app.openapi
+    bodies = {route.body for route in table if route.body is not None}
+    _, components = msgspec.json.schema_components([*bodies, Error], ref_template=SCHEMAS + "{name}")
+
+    def complete() -> dict[str, Any]:
+        schema = plain_schema()
+        parts = schema.setdefault("components", {})
+        parts.setdefault("schemas", {}).update(components)
+        if needs_key:
+            parts["securitySchemes"] = KEY_SCHEMES
+            schema["security"] = [{name: []} for name in KEY_SCHEMES]
+            for path in OPEN_PATHS & schema["paths"].keys():
+                schema["paths"][path]["get"]["security"] = []
+        return schema
+
+    app.openapi = complete  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
+
+
+def _parameters(route: Route) -> dict[str, Any]:
+    in_path = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)", route.path)
+    ]
+    in_query = [
+        {"name": name, "in": "query", "required": False, "schema": {"type": "string"}, "description": text}
+        for name, text in route.query.items()
+    ]
+    return {"parameters": in_path + in_query} if in_path or in_query else {}
+
+
+def _body(route: Route) -> dict[str, Any]:
+    if route.body is None:
+        return {}
+    content = {JSON: {"schema": {"$ref": SCHEMAS + route.body.__name__}}}
+    return {"requestBody": {"required": not route.optional, "content": content}}
+
+
+def _good(route: Route) -> dict[str, Any]:
+    content: dict[str, Any] = {route.media: {}} if route.media else {}
+    if route.body is not None and "stream" in route.body.__struct_fields__:  # type: ignore[attr-defined]
+        content[EVENTS] = {}
+    return {"description": "The answer.", "content": content}
+
+
+def _error_content(route: Route) -> dict[str, Any]:
+    if any(route.path.startswith(start) for start in FORMS):
+        return {"content": {JSON: {}}}  # another API's form
+    return {"content": {JSON: {"schema": {"$ref": SCHEMAS + "Error"}}}}

@@ -1,0 +1,107 @@
+"""HTTP requests by endpoint, method and status. Endpoints are the templates of routes: no client chooses a label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .help_texts import text_of
+
+OTHER = "other"  # every path that is no route, and every method that HTTP does not know
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class HttpCounts:
+    """How many requests came, are open, and were answered with which status."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._active: Counter[tuple[str, ...]] = Counter()
+        self._responses: Counter[tuple[str, ...]] = Counter()
+
+    def expect(self, endpoint: str, method: str) -> None:
+        """Show an endpoint before its first request, so that this shows as a rise."""
+        self._requests[endpoint, method] += 0
+        self._active[endpoint, method] += 0
+
+    def came(self, endpoint: str, method: str) -> None:
+        """A request has come."""
+        self._requests[endpoint, method] += 1
+        self._active[endpoint, method] += 1
+
+    def answered(self, endpoint: str, status: int, method: str) -> None:
+        """Its answer has begun."""
+        self._responses[endpoint, str(status), method] += 1
+
+    def left(self, endpoint: str, method: str) -> None:
+        """It is over, whether answered or not."""
+        self._active[endpoint, method] -= 1
+
+    def families(self, prefix: str, labels: Mapping[str, str]) -> Iterator[Metric]:
+        """The three series under ``prefix``, each sample with ``labels`` too."""
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        yield _family(gauge, prefix, "http_requests_active", labels, ("endpoint", "method"), self._active)
+        yield _family(counter, prefix, "http_requests_total", labels, ("endpoint", "method"), self._requests)
+        names = ("endpoint", "status_code", "method")
+        yield _family(counter, prefix, "http_responses_total", labels, names, self._responses)
+
+
+class CountRequests:
+    """The layer that counts. ``routes`` say which endpoint a path belongs to."""
+
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], counts: HttpCounts) -> None:
+        self._app = app
+        known = [route for route in routes if isinstance(route, Route)]
+        self._fixed = {route.path for route in known if "{" not in route.path}
+        self._patterns = [route for route in known if "{" in route.path]
+        self._counts = counts
+        for route in known:
+            for method in METHODS.intersection(route.methods or ()):
+                counts.expect(route.path, method)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"] if scope["method"] in METHODS else OTHER
+        endpoint = self._endpoint(scope)
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._counts.answered(endpoint, message["status"], method)
+            await send(message)
+
+        self._counts.came(endpoint, method)
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            self._counts.left(endpoint, method)
+
+    def _endpoint(self, scope: Scope) -> str:
+        """A route that has the path but not the method is the endpoint all the same: it answers 405."""
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        for fixed in (path, scope["path"]):
+            if fixed in self._fixed:
+                return fixed
+        for route in self._patterns:
+            if route.matches(scope)[0] is not Match.NONE:
+                return route.path
+        return OTHER
+
+
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    prefix: str,
+    name: str,
+    fixed: Mapping[str, str],
+    varied: Sequence[str],
+    counts: Mapping[tuple[str, ...], int],
+) -> Metric:
+    family = kind(prefix + name, text_of(name), labels=[*fixed, *varied])
+    for values, count in list(counts.items()):
+        family.add_metric([*fixed.values(), *values], count)
+    return family

@@ -1,0 +1,140 @@
+"""The Prometheus registry: fed by the scheduler's snapshots and by the front's own clocks. Owns every series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import Stats
+
+from .compat import CompatSeries
+from .compat_names import Naming
+from .help_texts import HISTOGRAM_TEXTS, PREFIX, buckets_of, text_of
+from .histograms import Histograms
+from .http_counts import HttpCounts
+from .snapshots import Snapshots
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTEXT_LENGTH = 131_072
+TOO_LONG = "context_length_exceeded"
+
+
+class FrontMetrics:
+    """Everything behind /metrics of one served model."""
+
+    def __init__(self, model_name: str, namings: Iterable[Naming] = (), context_length: int = CONTEXT_LENGTH) -> None:
+        self._model_name = model_name
+        self._context_length = context_length
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._snapshots = Snapshots(model_name)
+        self.http = HttpCounts()
+        self._histograms = Histograms()
+        for own in (self._snapshots, self._histograms):
+            self._registry.register(own)
+        self._registry.register(_OurHttpCounts(self.http, model_name))
+        self.gauge("cache_hit_rate", self._snapshots.hit_rate)
+        for name in HISTOGRAM_TEXTS:
+            self._show(name)
+        for naming in namings:
+            self._also_as(naming)
+
+    @property
+    def gauges(self) -> Mapping[str, float]:
+        """The scheduler's gauges from its last snapshot, by key; read only."""
+        return self._snapshots.gauges
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of all prompt tokens so far that the prefix cache had."""
+        return self._snapshots.hit_rate()
+
+    def gauge(self, name: str, read: Callable[[], float]) -> None:
+        """A gauge of the front's own, read when scraped."""
+        self._snapshots.front_gauges[name] = read
+
+    def take(self, stats: Stats) -> None:
+        """A snapshot from the scheduler."""
+        self._snapshots.take(stats)
+        for name, samples in stats.observations.items():
+            for sample in samples:
+                self.observe(name, sample)
+
+    def observe(self, name: str, value: float, count: int = 1) -> None:
+        """``count`` samples of a histogram, under all its names."""
+        if name not in self._histograms:
+            self._show(name)
+        self._histograms.observe(name, value, count)
+
+    def scheduler_gone(self, num_open: int = 0) -> None:
+        """Its gauges read 0 until the next snapshot: a load or a pool that nobody carries is none. Totals stay.
+
+        num_open: requests that end with it.
+        """
+        self._snapshots.gone()
+        if num_open:
+            self._snapshots.add("num_aborted_requests_total{reason=engine_dead}", num_open)
+
+    @contextmanager
+    def counted_refusals(self) -> Iterator[None]:
+        """Within, a request may turn out too long: counted as the scheduler counts those that it finds too long."""
+        try:
+            yield
+        except Rejected as error:
+            if error.code == TOO_LONG:
+                self._snapshots.add(f"num_aborted_requests_total{{reason={TOO_LONG}}}", 1)
+            raise
+
+    def requested(self, n: int, max_tokens: Iterable[int]) -> None:
+        """The engine was asked for ``n`` choices of each prompt; max_tokens: of each prompt."""
+        for count in max_tokens:
+            self.observe("request_params_n", n)
+            self.observe("request_params_max_tokens", count)
+
+    def first_token(self, seconds: float) -> None:
+        """Time to the first generated token of an HTTP request."""
+        self.observe("time_to_first_token_seconds", seconds)
+
+    def token_gap(self, seconds: float, count: int) -> None:
+        """``count`` tokens of a choice, each ``seconds`` after the one before."""
+        self.observe("inter_token_latency_seconds", seconds, count)
+
+    def completed(self, seconds: float) -> None:
+        """A whole HTTP request that ended well."""
+        self.observe("e2e_request_latency_seconds", seconds)
+
+    def render(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self._registry)
+
+    async def route(self, _: Request) -> Response:
+        """GET /metrics."""
+        return Response(self.render(), headers={"content-type": CONTENT_TYPE})
+
+    def _show(self, name: str) -> None:
+        labels = {"model_name": self._model_name}
+        self._histograms.show(name, PREFIX + name, text_of(name), labels, buckets_of(name, self._context_length))
+
+    def _also_as(self, naming: Naming) -> None:
+        """Show the same numbers under another engine's names too."""
+        series = CompatSeries(naming, self._model_name, self._context_length)
+        self._registry.register(series.collector(self._snapshots, self.http))
+        series.show_histograms(self._histograms)
+
+
+class _OurHttpCounts:
+    """The counts as a collector."""
+
+    def __init__(self, counts: HttpCounts, model_name: str) -> None:
+        self._counts = counts
+        self._labels = {"model_name": model_name}
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them under our own names."""
+        return self._counts.families(PREFIX, self._labels)

@@ -1,0 +1,1 @@
+"""Parsers of model output: reasoning, tool calls and what a chat template uses."""

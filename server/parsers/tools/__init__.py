@@ -1,0 +1,1 @@
+"""One parser per family of tool calls, and the table of families."""

@@ -1,0 +1,1 @@
+"""Structured output: constraints of a request, as grammars."""

@@ -1,0 +1,194 @@
+"""What a request asks its answer to look like, as a grammar in Lark. Knows every API's fields; compiles nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ebbtide.errors import Rejected
+from ebbtide.grammar import lark_of_regex
+
+from .json_schema import check_schema
+from .oneof import exclusive
+
+MAX_BYTES = 256 * 1024
+MAX_CHOICES = 10_000
+MAX_NAME = 64
+# Where JSON may have whitespace: one space, or a line break and an indent. Without a bound small models write spaces
+# until their budget is spent.
+WHITESPACE = r"[ ]|\n[ ]{0,16}"
+NAMED_CONSTRAINTS = "'response_format', 'regex', 'ebnf', 'structured_outputs'"
+
+
+class NamedSchema(msgspec.Struct):
+    """A schema as OpenAI wraps it. Every answer keeps to it, ``strict`` or not."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
+    description: str | None = None
+    schema: Any = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    """``response_format``. schema: an object's schema, as llama-server takes it."""
+
+    type: str
+    json_schema: NamedSchema | None = None
+    schema: Any = None
+
+
+class StructuredOutputs(msgspec.Struct):
+    """``structured_outputs``, as vLLM has it: exactly one of them."""
+
+    json: Any = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+
+
+class ConstraintFields(msgspec.Struct, kw_only=True):
+    """What a request can say of the form of its answer."""
+
+    response_format: ResponseFormat | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer must match. param: the field that says so.
+
+    unread: the grammar is still as the client wrote it, in GBNF or Lark: reading it is for the compiling thread.
+    """
+
+    lark: str
+    param: str
+    unread: bool = False
+
+
+def constraint_of(fields: ConstraintFields) -> Constraint | None:
+    """The request's constraint; None when it has none. Raises Rejected for more than one and for a malformed one."""
+    found = [
+        constraint
+        for constraint in (
+            _from_response_format(fields.response_format),
+            None if fields.regex is None else regex_constraint(fields.regex, "regex"),
+            None if fields.ebnf is None else ebnf_constraint(fields.ebnf, "ebnf"),
+            _from_structured_outputs(fields.structured_outputs),
+        )
+        if constraint is not None
+    ]
+    if len(found) > 1:
+        raise Rejected(f"Only one constraint is allowed in a request, of {NAMED_CONSTRAINTS}.", param=found[1].param)
+    return found[0] if found else None
+
+
+def schema_constraint(schema: Any, param: str) -> Constraint:
+    """A JSON text that is valid under ``schema``. Raises Rejected."""
+    return sized(f"start: {lark_of_schema(schema, param)}", param)
+
+
+def lark_of_schema(schema: Any, param: str) -> str:
+    """The same as a part of a rule in Lark."""
+    check_schema(schema, param)
+    if schema is False:
+        raise Rejected(f"'{param}' is false, which no text satisfies.", param=param)
+    options = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
+    written = json.dumps((exclusive(schema) if isinstance(schema, dict) else {}) | options)
+    return f"%json {written}"
+
+
+def json_constraint(schema: Any, param: str) -> Constraint:
+    """``schema_constraint`` for a schema that may be written as a text. Raises Rejected."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise Rejected(f"'{param}' has a schema that is not valid JSON.", param=param) from error
+    return schema_constraint(schema, param)
+
+
+def regex_constraint(regex: str, param: str) -> Constraint:
+    """A text that matches ``regex`` from its beginning to its end. Raises Rejected."""
+    if not regex:
+        raise Rejected(f"'{param}' is empty.", param=param)
+    return sized(lark_of_regex(sized(regex, param).lark), param)
+
+
+def choice_constraint(choices: list[str], param: str) -> Constraint:
+    """One of ``choices``, exactly. Raises Rejected."""
+    if len(choices) > MAX_CHOICES:
+        raise Rejected(f"'{param}' has {len(choices)} choices: at most {MAX_CHOICES} are allowed.", param=param)
+    if not choices or not all(choices):
+        raise Rejected(f"'{param}' must have at least one entry and no empty one.", param=param)
+    written = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
+    return sized(f"start: CHOICE\nCHOICE: {written}", param)  # one terminal: as a rule's, thousands are too many
+
+
+def ebnf_constraint(text: str, param: str) -> Constraint:
+    """A text of a grammar in GBNF or Lark. Raises Rejected."""
+    sized(text, param)
+    return Constraint(text, param, unread=True)
+
+
+def _from_response_format(form: ResponseFormat | None) -> Constraint | None:
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return schema_constraint({"type": "object"} if form.schema is None else form.schema, "response_format")
+    if form.type != "json_schema":
+        raise Rejected(
+            f"'response_format' has the type {form.type[:50]!r}: text, json_object and json_schema are supported.",
+            param="response_format",
+        )
+    if form.json_schema is None or form.json_schema.schema is None:
+        raise Rejected("'response_format' of type json_schema needs 'json_schema.schema'.", param="response_format")
+    return schema_constraint(form.json_schema.schema, "response_format")
+
+
+def _json_object(wanted: bool, param: str) -> Constraint:
+    if not wanted:
+        raise Rejected(f"'{param}' has no constraint.", param=param)
+    return schema_constraint({"type": "object"}, param)
+
+
+def _structural_tag(_: Any, param: str) -> Constraint:
+    raise Rejected("'structural_tag' is not supported by this server.", param=param)
+
+
+KINDS: dict[str, Callable[[Any, str], Constraint]] = {
+    "json": json_constraint,
+    "regex": regex_constraint,
+    "choice": choice_constraint,
+    "grammar": ebnf_constraint,
+    "json_object": _json_object,
+    "structural_tag": _structural_tag,
+}
+
+
+def _from_structured_outputs(outputs: StructuredOutputs | None) -> Constraint | None:
+    if outputs is None:
+        return None
+    given = {kind: value for kind in KINDS if (value := getattr(outputs, kind)) is not None}
+    if len(given) != 1:
+        raise Rejected(
+            f"'structured_outputs' must have exactly one of {', '.join(KINDS)}; it has {len(given)}.",
+            param="structured_outputs",
+        )
+    ((kind, value),) = given.items()
+    return KINDS[kind](value, "structured_outputs")
+
+
+def sized(lark: str, param: str) -> Constraint:
+    """The constraint, if it is not too large. Raises Rejected."""
+    if len(lark) > MAX_BYTES:
+        raise Rejected(f"'{param}' is larger than {MAX_BYTES // 1024} KiB.", param=param)
+    return Constraint(lark, param)

@@ -1,0 +1,62 @@
+"""Answers that must be calls, as a constraint: JSON whatever the model's family, arguments valid for their schemas.
+
+Only keys that a schema names are written where it says nothing of others: a small model would make some up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..parsers.tool_fields import ToolUse
+from ..parsers.tools.marked_calls import CallForm
+from .constraints import Constraint, lark_of_schema, schema_constraint, sized
+
+PARAM = "tools"
+MAX_CALLS = 32  # in one answer: a small model that must call would call until its budget is spent
+# A schema with nothing else than these names all keys that it knows of.
+SIMPLE = {"type", "properties", "required", "title", "description", "$schema", "$defs", "definitions"}
+
+
+def tool_constraint(use: ToolUse) -> Constraint:
+    """What the answers must match when a call is required: one function's arguments, or a list of calls.
+
+    Raises Rejected for a schema that cannot be used.
+    """
+    if use.named is not None:
+        return schema_constraint(_arguments(use.schemas[use.named]), PARAM)
+    more = "" if use.max_calls == 1 else f'(", " call){{0,{MAX_CALLS - 1}}} '
+    lines = [f'start: "[" call {more}"]"']
+    lines.append("call: " + " | ".join(f"call_{number}" for number in range(len(use.schemas))))
+    for number, (name, schema) in enumerate(use.schemas.items()):
+        head = json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ')
+        lines.append(f'call_{number}: {head} arguments_{number} "}}"')
+        lines.append(f"arguments_{number}: {lark_of_schema(_arguments(schema), PARAM)}")
+    return sized("\n".join(lines), PARAM)
+
+
+def calls_instead(use: ToolUse, form: CallForm, mark: Callable[[str], str]) -> str:
+    """Calls as the family writes them, as a rule ``instead`` for an answer that else must match a constraint.
+
+    mark: what a text or a control token is in Lark. Arguments are any object: no schema may spoil the constraint.
+    """
+    call = f'"{{\\"name\\": " NAME ", \\"{form.key}\\": " any_object "}}"'
+    opens = "" if form.bare else f"{' '.join(map(mark, (*form.skips, form.opens[0])))} GAP "
+    closes = f" GAP {mark(form.closes[0])}" if form.closes and not form.listed else ""
+    many = use.max_calls != 1
+    if form.listed:
+        rest = f' (", " call){{0,{MAX_CALLS - 1}}}' if many else ""
+        answer = f'{opens}"[" call{rest} "]"'
+    else:
+        between = f'"{form.separator} " ' if form.bare else "GAP "
+        rest = f" ({between}{opens}call{closes}){{0,{MAX_CALLS - 1}}}" if many else ""
+        answer = f"{opens}call{closes}{rest}"
+    names = " | ".join(json.dumps(json.dumps(name)) for name in use.schemas)
+    any_object = lark_of_schema({"type": "object"}, PARAM)
+    return f"instead: {answer}\ncall: {call}\nNAME: {names}\nany_object: {any_object}\n"
+
+
+def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
+    closed = {"additionalProperties": False} if SIMPLE.issuperset(schema) else {}
+    return {"type": "object", **schema, **closed}

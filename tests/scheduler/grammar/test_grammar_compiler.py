@@ -1,0 +1,121 @@
+"""The compiler's thread: outcomes come when they are there, once for all who ask, and none is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ebbtide.grammar import Guidance, grammar_of
+from ebbtide.messages import UseVocabulary
+from ebbtide.scheduler.grammar import grammar_compiler as compiling
+from ebbtide.scheduler.grammar.grammar_compiler import CompilerThread
+from ebbtide.scheduler.grammar.grammar_state import Compiled
+from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, sim_vocabulary
+
+VOCABULARY = sim_vocabulary()
+TOLD = UseVocabulary(VOCABULARY.pieces, VOCABULARY.special_ids, VOCABULARY.eos_ids)
+PATIENCE_S = 20
+
+
+class Gate:
+    """Holds every compilation back until it is opened, and says when one has begun."""
+
+    def __init__(self) -> None:
+        self.begun, self.open = threading.Event(), threading.Event()
+        self.compiled: list[str] = []
+        self.open.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate, compile_now = Gate(), Guidance.compile
+
+    def held(self: Guidance, grammar: str) -> object:
+        gate.compiled.append(grammar)
+        gate.begun.set()
+        assert gate.open.wait(PATIENCE_S)
+        return compile_now(self, grammar)
+
+    monkeypatch.setattr(Guidance, "compile", held)
+    return gate
+
+
+@pytest.fixture
+def compiler(gate: Gate) -> Iterator[CompilerThread]:
+    compiler = CompilerThread(SIM_VOCAB_SIZE, (SIM_EOS,))
+    yield compiler
+    gate.open.set()
+    compiler.close()
+
+
+def grammar(word: str) -> str:
+    return grammar_of(f'start: "{word}"', special_ids={})
+
+
+def outcome(compiler: CompilerThread, text: str) -> Compiled:
+    """Ask until it is known."""
+    pause = threading.Event()
+    for _ in range(PATIENCE_S * 500):
+        compiled = compiler.poll(text)
+        if compiled is not None:
+            return compiled
+        pause.wait(0.002)
+    raise AssertionError("never compiled")
+
+
+def test_asking_starts_the_work_and_never_waits_for_it(compiler: CompilerThread, gate: Gate) -> None:
+    compiler.use(TOLD)
+    gate.open.clear()
+    assert compiler.poll(grammar("a")) is None
+    assert gate.begun.wait(PATIENCE_S)
+    assert compiler.poll(grammar("a")) is None
+    assert compiler.take_times() == []
+    gate.open.set()
+    matcher = outcome(compiler, grammar("a")).matcher
+    assert matcher is not None
+    assert matcher.mask[ord("a") // 8] == 1 << ord("a") % 8
+    assert gate.compiled == [grammar("a")]
+    assert len(compiler.take_times()) == 1
+    assert compiler.take_times() == []
+
+
+def test_what_is_wrong_with_a_grammar_is_its_outcome(compiler: CompilerThread) -> None:
+    compiler.use(TOLD)
+    compiled = outcome(compiler, grammar_of("start: /(/", special_ids={}))
+    assert compiled.matcher is None
+    assert "invalid regex" in compiled.problem
+
+
+def test_without_the_models_tokens_nothing_is_compiled(compiler: CompilerThread) -> None:
+    assert outcome(compiler, grammar("a")).problem == "The model's tokens are not known."
+    compiler.use(TOLD)
+    assert outcome(compiler, grammar("a")).matcher is not None
+
+
+def test_the_latest_grammars_are_remembered(
+    compiler: CompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "MAX_REMEMBERED", 3)
+    compiler.use(TOLD)
+    for word in ("a", "b", "c", "a", "d"):
+        outcome(compiler, grammar(word))
+    assert len(gate.compiled) == 4
+    outcome(compiler, grammar("a"))
+    assert len(gate.compiled) == 4
+    outcome(compiler, grammar("b"))
+    assert len(gate.compiled) == 5
+
+
+def test_one_that_is_still_compiled_is_not_forgotten(
+    compiler: CompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "MAX_REMEMBERED", 1)
+    compiler.use(TOLD)
+    gate.open.clear()
+    words = [grammar(word) for word in "abcde"]
+    assert [compiler.poll(word) for word in words] == [None] * 5
+    gate.open.set()
+    assert [outcome(compiler, word).matcher is not None for word in words] == [True] * 5
+    assert sorted(gate.compiled) == words

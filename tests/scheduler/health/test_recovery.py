@@ -1,0 +1,294 @@
+"""Seeded accounting bugs in quarantine mode: serving goes on, and what the books catch costs no right answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ebbtide.messages import AbortReq
+from ebbtide.plan import PlanItem
+from ebbtide.scheduler.request import Request
+from ebbtide.tokenization.vocabulary import SIM_EOS
+
+from .. import accounting_bugs as bugs
+from ..loads import Arrival, assert_same, play
+from ..make import request
+from ..test_mutations import expectations
+from ..world import Shape, World, greedy, text
+
+Patch = pytest.MonkeyPatch
+VIOLATIONS = "kv_invariant_violations_total"
+
+# A step may be computed with these before the books see them: somebody may have read what was not his.
+CAUGHT_SOMEHOW = [
+    bugs.skip_lock,
+    bugs.lock_only_the_leaf,
+    bugs.unlocked_twice,
+    bugs.evict_locked_pages,
+    bugs.split_off_by_one,
+    bugs.copies_freed_and_still_used,
+]
+CAUGHT_BEFORE_THE_FORWARD = [bug for bug in bugs.ACCOUNTING if bug not in CAUGHT_SOMEHOW]
+
+
+def play_with(bug: Callable[[Patch], None], load: list[Arrival], shape: Shape) -> World:
+    """Play a load with a bug that goes away once it has been noticed, as a rare one would."""
+    with pytest.MonkeyPatch.context() as patch:
+        check = World.dispatch
+
+        def dispatch(self: World) -> bool:
+            done = check(self)
+            if self.scheduler.state.metrics.totals[VIOLATIONS]:
+                patch.undo()
+            return done
+
+        bug(patch)
+        patch.setattr(World, "dispatch", dispatch)
+        return play(load, replace(shape, memory_check="quarantine"))
+
+
+def roomy(shape: Shape) -> Shape:
+    """With pages to lose; retractions come as often as if memory were short, and K/V goes to the host."""
+    return replace(shape, num_pages=shape.num_pages + 40, retract_interval=6, host_pages=64)
+
+
+@pytest.mark.parametrize("bug", CAUGHT_BEFORE_THE_FORWARD, ids=lambda bug: bug.__name__)
+def test_what_the_books_catch_costs_no_answer(bug: Callable[[Patch], None]) -> None:
+    caught = 0
+    for load, expected, shape in expectations()[::3]:
+        world = play_with(bug, load, roomy(shape))
+        caught += world.scheduler.state.metrics.totals[VIOLATIONS]
+        assert_same(load, expected, world)
+    assert caught
+
+
+@pytest.mark.parametrize("bug", CAUGHT_SOMEHOW, ids=lambda bug: bug.__name__)
+def test_whatever_breaks_everybody_gets_one_end_and_serving_goes_on(bug: Callable[[Patch], None]) -> None:
+    for load, _, shape in expectations()[::3]:
+        world = play_with(bug, load, roomy(shape))
+        assert {rid for arrival in load for rid in arrival.rids} == set(world.outcomes)
+        assert all(outcome.ends == 1 for outcome in world.outcomes.values())
+        world.generate("probe", text("probe"), greedy(4, ignore_eos=True))
+        assert len(world.run()["probe"].tokens) == 4
+
+
+@pytest.fixture
+def busy() -> World:
+    """Three requests decoding, one prompt in the tree, quarantine on."""
+    world = World(Shape(num_pages=40, memory_check="quarantine"))
+    world.generate("old", text("x" * 20), greedy(1))
+    world.run()
+    for rid in "abc":
+        world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
+    for _ in range(4):
+        world.step()
+    return world
+
+
+def alone(rid: str) -> list[int]:
+    world = World(Shape(num_pages=400, cache=False))
+    world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
+    return world.run()[rid].tokens
+
+
+def running(world: World, rid: str) -> Request:
+    return next(req for req in world.scheduler.state.running if req.rid == rid)
+
+
+def finish(world: World) -> None:
+    """Run to the end; every answer must be the right one."""
+    outcomes = world.run()
+    assert {rid: outcomes[rid].tokens for rid in "abc"} == {rid: alone(rid) for rid in "abc"}
+
+
+def test_only_those_who_stand_on_a_page_in_doubt_are_computed_again(busy: World) -> None:
+    page = running(busy, "b").pages[-1]
+    busy.allocator.ledger.assign([page], request("somebody"))
+    busy.step()
+    state = busy.scheduler.state
+    assert state.pool.quarantined == {page}
+    assert [req.rid for req in state.running if req.computed > 0] >= ["a", "c"]
+    assert state.metrics.totals[VIOLATIONS] == 1
+    assert busy.scheduler.snapshot().gauges["kv_quarantined_tokens{pool=full}"] == 4
+    assert state.metrics.totals["num_retracted_requests_total"] == 0
+    finish(busy)
+    assert state.pool.capacity == 39
+
+
+def test_a_page_with_two_holders_is_computed_on_by_neither(busy: World) -> None:
+    first, second = running(busy, "a"), running(busy, "b")
+    second.pages[-1] = first.pages[-1]
+    finish(busy)
+    assert busy.scheduler.state.metrics.totals[VIOLATIONS] >= 1
+
+
+def test_a_page_freed_under_a_running_request_is_noticed_in_the_next_plan(busy: World) -> None:
+    busy.allocator.give(running(busy, "a").pages[-1:], running(busy, "a"))
+    finish(busy)
+
+
+def test_a_tree_node_in_doubt_is_cut_off_with_what_hangs_on_it(busy: World) -> None:
+    node = next(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
+    busy.allocator.ledger.assign(node.pages[:1], request("somebody"))
+    for _ in range(70):
+        busy.step()
+    assert node not in list(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
+    finish(busy)
+
+
+def test_a_wrong_counter_alone_costs_no_page(busy: World) -> None:
+    busy.pool.uncached += 3
+    finish(busy)
+    assert busy.scheduler.state.pool.quarantined == set()
+
+
+def test_a_lost_page_leaves_service_and_the_rest_goes_on(busy: World) -> None:
+    lost = busy.allocator._free.pop()
+    finish(busy)
+    assert busy.scheduler.state.pool.quarantined == {lost}
+
+
+def test_a_violation_while_a_request_ends_hands_its_last_token_out_once(busy: World) -> None:
+    """The free list is found wrong in the middle of a finish: the token is drawn again and is the same."""
+    world = World(Shape(num_pages=40, memory_check="quarantine"))
+    world.generate("a", text("a " + "y" * 9), greedy(5, ignore_eos=True))
+    world.generate("b", text("b " + "y" * 9), greedy(30, ignore_eos=True))
+    while len(world.outcomes.get("a", busy.outcomes["old"]).tokens) < 4:
+        world.step()
+    req = running(world, "a")
+    world.allocator.ledger.assign(req.pages[-1:], request("somebody"))
+    world.scheduler.state.limits = replace(world.scheduler.state.limits, memory_check="quarantine")
+    outcomes = world.run()
+    assert outcomes["a"].tokens == alone("a")[:5]
+    assert outcomes["b"].tokens == alone("b")
+
+
+def test_a_violation_on_abort_still_aborts(busy: World) -> None:
+    busy.allocator.ledger.assign(running(busy, "b").pages[-1:], request("somebody"))
+    busy.send(AbortReq("b", "client"))
+    outcomes = busy.run()
+    assert (outcomes["b"].finish, outcomes["b"].ends) == ("abort", 1)
+    assert outcomes["a"].tokens == alone("a")
+
+
+def test_results_in_flight_of_those_who_lost_their_memory_are_dropped() -> None:
+    world = World(Shape(num_pages=40, memory_check="quarantine", overlap=2))
+    for rid in "abc":
+        world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
+    for _ in range(5):
+        world.step()
+    assert world.scheduler.num_in_flight
+    world.allocator.ledger.assign(running(world, "b").pages[-1:], request("somebody"))
+    finish(world)
+
+
+def test_promises_that_a_smaller_pool_cannot_keep_are_taken_back_uncounted() -> None:
+    shape = Shape(num_pages=20, memory_check="quarantine", max_retractions=0)
+    world = World(shape)
+    for rid, length in (("a", 30), ("b", 30)):
+        world.generate(rid, text(f"{rid} " + "y" * 9), greedy(length, ignore_eos=True))
+    for _ in range(4):
+        world.step()
+    assert len(world.scheduler.state.running) == 2
+    world.allocator._free.pop()
+    world.step()
+    assert [req.rid for req in world.scheduler.state.running] == ["a"]
+    outcomes = world.run()
+    assert {rid: outcomes[rid].tokens for rid in "ab"} == {rid: alone(rid) for rid in "ab"}
+    assert world.scheduler.state.metrics.totals["num_retracted_requests_total"] == 0
+
+
+def test_a_plan_that_loses_all_its_items_still_copies(monkeypatch: Patch) -> None:
+    """The step that saves a retracted request's K/V has one item, and that item's page is in doubt."""
+    shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=1, memory_check="quarantine")
+    world = World(shape)
+    for rid in "ab":
+        world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
+    checker, hit = world.scheduler._checker, []
+    audit = checker.audit_plan
+
+    def corrupted(items: list[PlanItem], requests: list[Request]) -> None:
+        if world.scheduler.state.output.events and len(requests) == 1 and not hit:
+            hit.append(requests[0].rid)
+            world.allocator.ledger.assign(requests[0].pages[-1:], request("somebody"))
+        audit(items, requests)
+
+    monkeypatch.setattr(checker, "audit_plan", corrupted)
+    outcomes = world.run()
+    assert hit
+    assert world.scheduler.state.metrics.totals["kv_restored_tokens_total"] > 0
+    assert {rid: outcomes[rid].tokens for rid in "ab"} == {rid: alone(rid) for rid in "ab"}
+
+
+def test_off_does_not_look() -> None:
+    world = World(Shape(memory_check="off"))
+    world.pool.uncached += 3
+    world.generate("a", text("hello"), greedy(5))
+    assert world.run()["a"].finish == "length"
+    assert SIM_EOS not in world.outcomes["a"].tokens
+
+
+def test_one_wrong_item_of_a_plan_does_not_hide_another(busy: World) -> None:
+    """Two requests write to pages that the tree has by now; books and ledger agree, and neither may be computed."""
+    for rid in "ab":
+        req = running(busy, rid)
+        busy.pool.publish(req, len(req.pages) * req.page_size)
+    published = {page for rid in "ab" for page in running(busy, rid).pages[-1:]}
+    plan = busy.scheduler.next_step(100.0)
+    assert plan is not None
+    assert [item.row for item in plan.items] == [running(busy, "c").row]
+    assert busy.scheduler.state.pool.quarantined == published
+    busy.runner.submit(plan)
+    busy.collect()
+    finish(busy)
+
+
+def test_a_page_lost_in_the_host_tier_costs_its_copy_and_nothing_else() -> None:
+    shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=2, memory_check="quarantine")
+    world = World(shape)
+    for rid in "abc":
+        world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
+    tier = world.scheduler.state.host_tier
+    assert tier is not None
+    while not tier.copies():
+        world.step()
+    lost = tier.copies()[0].pages.pop()
+    finish(world)
+    assert tier.quarantined == {lost}
+    assert tier.books().total == tier.books().available == 63
+    assert world.scheduler.state.metrics.totals[VIOLATIONS] == 1
+    assert world.scheduler.snapshot().gauges["kv_quarantined_tokens{pool=host}"] == 4
+
+
+def test_the_log_says_which_pages_of_which_pool_left_service(busy: World, caplog: pytest.LogCaptureFixture) -> None:
+    lost = busy.allocator._free.pop()
+    busy.step()
+    assert f"page {lost} is held by nobody, but the ledger says the free list" in caplog.text
+    assert f"Pages out of service: full [{lost}]" in caplog.text
+
+
+def test_a_request_whose_list_has_lost_a_page_is_computed_again(busy: World) -> None:
+    """The page is nobody's, so it leaves service; what the request would read in its place is another one."""
+    req = running(busy, "a")
+    lost = req.pages.pop()
+    finish(busy)
+    assert busy.scheduler.state.pool.quarantined == {lost}
+
+
+def test_a_tree_node_whose_list_has_lost_a_page_is_not_used_again() -> None:
+    """Its tokens would stand for the wrong pages."""
+    world = World(Shape(num_pages=40, memory_check="quarantine"))
+    world.generate("old", text("x" * 20), greedy(1))
+    world.run()
+    node = next(world.pool.tree_cache.walk())  # type: ignore[attr-defined]
+    del node.pages[0]
+    world.generate("b", text("b " + "y" * 9), greedy(30, ignore_eos=True))
+    world.run()
+    assert node not in list(world.pool.tree_cache.walk())  # type: ignore[attr-defined]
+    world.generate("again", text("x" * 20 + "z"), greedy(8, ignore_eos=True))
+    ample = World(Shape(num_pages=400, cache=False))
+    ample.generate("again", text("x" * 20 + "z"), greedy(8, ignore_eos=True))
+    assert world.run()["again"].tokens == ample.run()["again"].tokens
+    assert world.scheduler.state.metrics.totals[VIOLATIONS] == 1

@@ -1,0 +1,583 @@
+"""The watchdog on a clock of the test's own: every wedge is noticed in time, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ebbtide.config import WatchdogConfig
+from ebbtide.messages import AbortReq, ControlReq, GenerateReq, PressureEvent, PressureVictim
+from ebbtide.runtime.stacks import thread_stacks
+from ebbtide.runtime.suspend_aware_clock import AwakeClock
+from ebbtide.scheduler.batching.admission import Judgement, Verdict
+from ebbtide.scheduler.batching.scheduling_policies import rules_for
+from ebbtide.scheduler.health.dump import MAX_BYTES, picture, render
+from ebbtide.scheduler.health.progress import Activity, Patience, Pulse
+from ebbtide.scheduler.health.watchdog import LoopPulse, WatchdogRaw, create_scheduler_watchdog
+from ebbtide.scheduler.memory.prefix_cache import MatchResult
+from ebbtide.scheduler.pressure import Pressure, Why
+from ebbtide.scheduler.state import Output
+
+from ..world import Shape, World, greedy, text
+
+TIMEOUT_S = 10.0
+STEP_S = 0.02
+ALARM_S = 3.0
+
+
+class Ended(Exception):
+    """The watchdog has ended the process."""
+
+
+class Bench:
+    """The loop of process.py on a fake clock, with its watchdog looking in between."""
+
+    def __init__(self, shape: Shape | None = None, *, soft_s: float | None = None, hard_s: float = TIMEOUT_S) -> None:
+        shape = shape or Shape(num_pages=16, page_size=4, num_rows=4)
+        self.world = World(replace(shape, memory_check="off"))  # a checker that repairs would hide what is injected
+        self.scheduler = self.world.scheduler
+        self.now = 1000.0
+        self.loop = LoopPulse(ALARM_S)
+        self.loop.serving()
+        self.dumps: list[str] = []
+        self.watchdog = WatchdogRaw(
+            Patience(hard_s, soft_s, load_s=100.0), self.loop, lambda: self.now, write=self.dumps.append, end=self._end
+        )
+        self.poll_due = self.now
+        self.settles = True
+        self.after_step: Callable[[], None] = lambda: None
+
+    def _end(self) -> None:
+        raise Ended
+
+    def generate(self, rid: str, prompt: str = "tide", max_tokens: int = 4) -> None:
+        self.world.generate(rid, text(prompt), greedy(max_tokens, ignore_eos=True))
+
+    def turn(self, step_s: float = STEP_S) -> None:
+        """One turn as ``Loop.turn`` makes it, of which a step takes ``step_s``."""
+        if self.world.inbox:
+            self.loop.begins(self.now)
+        self.world.receive()
+        plan = self.scheduler.next_step(self.now)
+        if plan is not None:
+            self.loop.planned(self.scheduler, plan, self.now)
+            self.world.runner.submit(plan)
+            self.sleep(step_s)
+            self.after_step()
+        elif not self.scheduler.num_in_flight:
+            self.sleep(0.5 if self.scheduler.idle else 0.05)
+        else:
+            self.sleep(0.001)
+        if self.scheduler.num_in_flight and self.settles:
+            self.scheduler.settle(self.world.runner.collect())
+        output = self.scheduler.take_output()
+        self.tokens = sum(len(item.tokens) for item in output.items)
+        self.loop.turned(self.scheduler, output, self.now)
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes while this process runs: the watchdog looks as often as it wants to."""
+        end = self.now + seconds
+        while self.poll_due <= end:
+            self.now = max(self.now, self.poll_due)
+            self.watchdog.poll()
+            self.poll_due = self.now + self.watchdog.poll_s
+        self.now = end
+
+    def until_idle(self) -> None:
+        while self.world.inbox or not self.scheduler.idle:
+            self.turn()
+        self.turn()
+
+    def seconds_to_the_end(self, turn: Callable[[], None] | None = None) -> float:
+        """From now until the watchdog ends the process; ``turn`` is what the wedged loop does."""
+        started = self.now
+        try:
+            while self.now - started < 100 * TIMEOUT_S:
+                (turn or self.turn)()
+        except Ended:
+            return self.now - started
+        raise AssertionError("the watchdog noticed nothing")
+
+
+def in_time(bench: Bench, turn: Callable[[], None] | None = None) -> None:
+    assert TIMEOUT_S <= bench.seconds_to_the_end(turn) <= 1.1 * TIMEOUT_S
+    assert len(bench.dumps) == 1
+    assert "the scheduler ends itself" in bench.dumps[0]
+
+
+class NeverAdmits:
+    """An admission rule with a bug."""
+
+    def begin(self, running: object) -> None: ...
+
+    def admitted(self, req: object) -> None: ...
+
+    def judge(self, req: object, *, extra_pages: int = 0) -> Judgement:
+        return Judgement(Verdict.WAIT, MatchResult())
+
+
+# ---------------------------------------------------------------------- wedges
+
+
+def test_a_head_that_never_fits_is_noticed() -> None:
+    bench = Bench()
+    bench.world.allocator.take(16, _Somebody())
+    bench.generate("a")
+    in_time(bench)
+    assert "waits: a: needs 1 pages and 0 are usable" in bench.dumps[0]
+
+
+class _Somebody:
+    tag = "somebody"
+
+
+def test_a_lost_wake_up_is_noticed() -> None:
+    bench = Bench()
+    bench.generate("a")
+    bench.world.receive()
+    (req,) = bench.scheduler.state.waiting
+    bench.scheduler.state.waiting.remove(req, 0)
+    bench.loop.begins(bench.now)
+    in_time(bench)
+    assert "1 requests have not ended" in bench.dumps[0]
+    assert "queue of 0" in bench.dumps[0]
+
+
+def test_a_forward_that_never_returns_is_noticed() -> None:
+    bench = Bench()
+    bench.generate("a", max_tokens=40)
+    for _ in range(5):
+        bench.turn()
+    plan = bench.scheduler.next_step(bench.now)
+    assert plan is not None
+    bench.loop.planned(bench.scheduler, plan, bench.now)
+    in_time(bench, lambda: bench.sleep(1.0))
+
+
+def test_a_first_forward_that_never_returns_is_noticed_with_its_request_in_the_dump() -> None:
+    bench = Bench()
+    bench.generate("first")
+    bench.loop.begins(bench.now)
+    bench.world.receive()
+    plan = bench.scheduler.next_step(bench.now)
+    assert plan is not None
+    bench.loop.planned(bench.scheduler, plan, bench.now)
+    in_time(bench, lambda: bench.sleep(1.0))
+    assert "first row 0 prompt 4" in bench.dumps[0]
+    assert "step 0 (row:start+tokens): 0:0+4" in bench.dumps[0]
+
+
+def test_a_loop_that_hangs_before_it_has_planned_is_noticed() -> None:
+    bench = Bench()
+    bench.turn()
+    bench.loop.begins(bench.now)
+    in_time(bench, lambda: bench.sleep(1.0))
+
+
+def test_results_that_are_never_collected_are_noticed() -> None:
+    bench = Bench()
+    bench.generate("a")
+    bench.settles = False
+    in_time(bench)
+
+
+def test_retract_thrash_is_noticed_while_forwards_go_on() -> None:
+    bench = Bench(Shape(num_pages=16, page_size=4, num_rows=4, chunk=8, cache=False))
+    bench.generate("a", prompt="x" * 50)
+    state = bench.scheduler.state
+    pressure = Pressure(state, rules_for("length").pick)
+
+    def thrash() -> None:
+        bench.turn()
+        for req in list(state.running):
+            if req.collected >= 16:
+                pressure.release_req(req, Why.RETRACT)
+                state.waiting.put_front(req, 0)
+        state.filter_batch()
+
+    for _ in range(3):
+        thrash()  # the first time it gets so far is progress
+    in_time(bench, thrash)
+    assert bench.loop.pulse.forward_ct > 100
+
+
+def test_loading_that_stands_still_is_noticed_at_its_own_limit() -> None:
+    bench = Bench()
+    bench.loop.loading("weights")
+    assert 100.0 <= bench.seconds_to_the_end(lambda: bench.sleep(1.0)) <= 110.0
+    assert "phase loading: weights" in bench.dumps[0]
+
+
+def test_rows_that_leaked_are_noticed() -> None:
+    bench = Bench()
+    bench.scheduler.state.free_rows.clear()
+    bench.generate("a")
+    in_time(bench)
+    assert "waits: a: no free row, 0 run" in bench.dumps[0]
+
+
+def test_admission_that_always_says_wait_is_noticed() -> None:
+    bench = Bench()
+    bench.scheduler._planner._admission = NeverAdmits()
+    bench.generate("a")
+    in_time(bench)
+    assert "a: needs 1 of 16 usable pages and is not admitted all the same" in bench.dumps[0]
+
+
+def test_choices_that_wait_for_ever_behind_their_first_are_noticed() -> None:
+    bench = Bench()
+    bench.world.send(GenerateReq(rids=("a", "b"), prompt=text("tide"), sampling=greedy(4, ignore_eos=True)))
+    bench.world.receive()
+    bench.loop.begins(bench.now)
+    bench.scheduler.state.requests["a"].followers.clear()
+    while "a" in bench.scheduler.state.requests:
+        bench.turn()
+    in_time(bench)
+
+
+def test_a_result_that_is_lost_for_a_retracted_request_is_noticed() -> None:
+    bench = Bench()
+    bench.generate("a")
+    bench.world.receive()
+    bench.scheduler.state.requests["a"].pending = 1
+    bench.loop.begins(bench.now)
+    in_time(bench)
+    assert "a: a result from before its retraction is still on its way" in bench.dumps[0]
+
+
+def test_clients_that_give_up_and_come_again_hide_no_wedge() -> None:
+    bench = Bench()
+    bench.world.allocator.take(16, _Somebody())
+    bench.generate("0")
+    number = 0
+
+    def come_and_go() -> None:
+        nonlocal number
+        bench.turn()
+        number += 1
+        bench.generate(str(number))
+        bench.world.send(AbortReq(str(number - 1), "client"))
+
+    in_time(bench, come_and_go)
+
+
+def test_refusals_hide_no_wedge() -> None:
+    bench = Bench(Shape(num_pages=16, page_size=4, num_rows=1, max_queued=1))
+    bench.world.allocator.take(16, _Somebody())
+    for number in range(3):
+        bench.generate(str(number))
+
+    def refuse() -> None:
+        bench.turn()
+        bench.generate("more")
+
+    in_time(bench, refuse)
+
+
+# ---------------------------------------------------------------------- no wedges
+
+
+def test_slow_steps_and_idle_gaps_are_no_hang() -> None:
+    bench = Bench(hard_s=1.0)
+    for number in range(60):
+        bench.generate(str(number), max_tokens=20)
+        while bench.world.inbox or not bench.scheduler.idle:
+            bench.turn(0.2)
+        bench.sleep(6.0 if number % 2 else 0.3)
+    assert bench.now - 1000.0 > 400
+    assert bench.dumps == []
+
+
+def test_work_after_a_long_idle_has_its_whole_time() -> None:
+    bench = Bench()
+    bench.sleep(1000.0)
+    bench.loop.begins(bench.now)
+    bench.watchdog.poll()
+    bench.sleep(0.95 * TIMEOUT_S)
+    assert bench.dumps == []
+
+
+def test_a_long_first_prefill_is_progress() -> None:
+    bench = Bench(Shape(num_pages=600, page_size=4, num_rows=4, chunk=8))
+    bench.generate("a", prompt="x" * 2000)
+    started = bench.now
+    while not bench.scheduler.idle or bench.world.inbox:
+        bench.turn(0.2)
+    assert bench.now - started > 3 * TIMEOUT_S
+    assert bench.dumps == []
+
+
+def test_a_process_that_was_stopped_does_not_take_that_for_its_own_hang() -> None:
+    bench = Bench()
+    bench.generate("a", max_tokens=30)
+    for _ in range(5):
+        bench.turn()
+    bench.now += 3600.0  # neither the loop nor the watchdog ran
+    bench.watchdog.poll()
+    bench.until_idle()
+    assert bench.dumps == []
+
+
+def test_a_hang_around_a_stop_is_noticed_all_the_same() -> None:
+    bench = Bench()
+    bench.loop.begins(bench.now)
+    bench.sleep(TIMEOUT_S / 2)
+    bench.now += 3600.0
+    bench.poll_due = bench.now
+    assert bench.seconds_to_the_end(lambda: bench.sleep(1.0)) <= 0.6 * TIMEOUT_S
+
+
+def test_loading_longer_than_the_timeout_is_no_hang() -> None:
+    bench = Bench()
+    for part in ("weights", "kernels"):
+        bench.loop.loading(part)
+        bench.sleep(4 * TIMEOUT_S)
+    bench.loop.serving()
+    bench.sleep(4 * TIMEOUT_S)
+    assert bench.dumps == []
+
+
+def test_many_that_wait_while_others_run_are_no_hang() -> None:
+    bench = Bench(Shape(num_pages=200, page_size=4, num_rows=1))
+    for number in range(3):
+        bench.generate(str(number), max_tokens=300)
+    bench.until_idle()
+    assert bench.dumps == []
+
+
+# ---------------------------------------------------------------------- soft, alarms, heartbeats
+
+
+def test_the_soft_watchdog_dumps_once_and_then_at_growing_intervals() -> None:
+    bench = Bench(soft_s=1.0)
+    bench.world.allocator.take(16, _Somebody())
+    bench.generate("a")
+    bench.seconds_to_the_end()
+    *soft, hard = bench.dumps
+    assert ["soft watchdog" in dump for dump in soft] == [True] * 4  # after 1, 2, 4 and 8 s
+    assert "ends itself" in hard
+
+
+def test_the_soft_watchdog_starts_anew_after_progress() -> None:
+    bench = Bench(soft_s=1.0)
+    held = bench.world.allocator.take(16, _somebody := _Somebody())
+    bench.generate("a")
+    for _ in range(30):
+        bench.turn()
+    bench.world.allocator.give(held, _somebody)
+    bench.until_idle()
+    assert len(bench.dumps) == 1
+
+
+def test_waiting_without_admission_is_one_line_with_reasons_at_growing_intervals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(hard_s=100.0)
+    bench.world.allocator.take(16, _Somebody())
+    bench.generate("a")
+    with caplog.at_level(logging.WARNING):
+        while bench.now < 1000.0 + 8 * ALARM_S:
+            bench.turn()
+    lines = [record.getMessage() for record in caplog.records if "nothing was admitted" in record.getMessage()]
+    assert len(lines) == 3  # after 1, 2 and 4 times the alarm's seconds
+    assert lines[0] == "nothing was admitted for 3 s: 1 wait, 0 run; a: needs 1 pages and 0 are usable"
+    assert bench.scheduler.state.metrics.totals["admission_alarms_total"] == 3
+
+
+def test_heartbeats_say_running_blocked_and_idle() -> None:
+    bench = Bench(hard_s=100.0)
+
+    def beat() -> tuple[str, str, float]:
+        heartbeat = bench.loop.heartbeat(bench.scheduler, 7, bench.now)
+        assert (heartbeat.source, heartbeat.handled) == ("scheduler", 7)
+        return heartbeat.state, heartbeat.reason, heartbeat.stalled_s
+
+    bench.turn()
+    assert beat() == ("idle", "", 0.0)
+    bench.generate("a", max_tokens=30)
+    bench.turn()
+    assert beat()[:2] == ("running", "")
+    bench.until_idle()
+    assert beat() == ("idle", "", 0.0)
+    bench.world.pool.tree_cache.evict(16)
+    held = bench.world.allocator.take(16, _somebody := _Somebody())
+    bench.generate("b")
+    bench.turn()
+    assert beat()[:2] == ("blocked", "")
+    while bench.loop.heartbeat(bench.scheduler, 7, bench.now).stalled_s < ALARM_S + 0.1:
+        bench.turn()
+    assert beat()[:2] == ("blocked", "b: needs 1 pages and 0 are usable")
+    bench.world.allocator.give(held, _somebody)
+    bench.until_idle()
+    assert beat() == ("idle", "", 0.0)
+
+
+# ---------------------------------------------------------------------- the dump
+
+
+def crowded() -> Bench:
+    """Fifty and more of everything, with long names."""
+    bench = Bench(Shape(num_pages=4096, page_size=4, num_rows=80, chunk=4096))
+    for number in range(400):
+        bench.generate(f"{number:03}-" + "n" * 100, prompt="secret", max_tokens=8)
+    bench.loop.begins(bench.now)
+    bench.world.receive()
+    plan = bench.scheduler.next_step(bench.now)
+    assert plan is not None
+    bench.loop.planned(bench.scheduler, plan, bench.now)
+    victim = PressureVictim("v" * 2000, 1, 2, 4, 3, 1)
+    event = PressureEvent(7, "memory", [victim] * 50, 0, 16, 0.5, 0.6, 1, 2, aborted="gone")
+    bench.loop.turned(bench.scheduler, Output(events=[event] * 30), bench.now)
+    return bench
+
+
+def test_the_dump_has_everything_and_no_prompt() -> None:
+    bench = Bench()
+    for number in range(6):
+        bench.generate(str(number), prompt="secret", max_tokens=4)
+    bench.turn()
+    bench.watchdog.dump("asked for")
+    (dump,) = bench.dumps
+    for part in (
+        "==== asked for ====",
+        "phase serving, running, forward_ct 1, progress 1",
+        "books of pool full (pages): available",
+        "balanced",
+        "moves of pages (oldest first):",
+        "the free list -> request 0: pages ",
+        "rows free 0, new_token_ratio",
+        "step 0 (row:start+tokens)",
+        "batch of 4, the first 4:",
+        "0 row 0 prompt 6 outputs 0/4",
+        "queue of 2, the first 2:",
+        "waits: 4: no free row, 4 run",
+        "6 requests have not ended",
+        "pressure events",
+        "thread MainThread:",
+        "in test_the_dump_has_everything_and_no_prompt",
+        "==== end of dump ====",
+    ):
+        assert part in dump, part
+    assert "secret" not in dump
+    assert "115, 101" not in dump
+
+
+def test_the_dump_is_bounded() -> None:
+    bench = crowded()
+    bench.watchdog.dump("asked for")
+    (dump,) = bench.dumps
+    assert len(dump.encode()) <= MAX_BYTES
+    assert dump.endswith("==== end of dump ====\n")
+    assert "batch of 80, the first 50:" in dump
+    assert "queue of 320, the first 50:" in dump
+
+
+def test_the_dump_says_which_books_do_not_balance() -> None:
+    bench = Bench()
+    bench.world.pool.uncached += 1
+    shown = render("t", Pulse("serving", Activity.IDLE), picture(bench.scheduler, None), [], [])
+    assert "NOT BALANCED: 17 accounted for" in shown
+    assert "no step was handed to the runner yet" in shown
+
+
+def test_the_dump_has_the_host_tiers_books() -> None:
+    bench = Bench(Shape(num_pages=16, page_size=4, num_rows=4, host_pages=8))
+    assert "books of pool host" in render(
+        "t", Pulse("serving", Activity.IDLE), picture(bench.scheduler, None), [], ["line\x1b[2J"]
+    )
+
+
+def test_a_dump_that_fails_does_not_keep_the_process_alive() -> None:
+    bench = Bench()
+    bench.loop.picture = None  # type: ignore[assignment]
+    bench.loop.begins(bench.now)
+    assert bench.seconds_to_the_end(lambda: bench.sleep(1.0)) <= 1.1 * TIMEOUT_S
+    assert "the dump itself failed" in bench.dumps[0]
+
+
+def test_stacks_name_every_thread() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def stand_here() -> None:
+        entered.set()
+        leave.wait(20)
+
+    thread = threading.Thread(target=stand_here, name="stander")
+    thread.start()
+    entered.wait(20)
+    lines = thread_stacks()
+    leave.set()
+    thread.join()
+    assert "thread stander:" in lines
+    assert any(line.endswith("in stand_here") for line in lines)
+
+
+def test_the_real_one_writes_to_stderr_and_to_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    watchdog = create_scheduler_watchdog(WatchdogConfig(watchdog_timeout=5.0), str(tmp_path / "scheduler.dump"))
+    watchdog.dump("asked for")
+    assert (tmp_path / "scheduler.dump").read_text() == capfd.readouterr().err
+    assert watchdog.poll_s == 0.05
+
+
+def test_a_gap_longer_than_the_longest_counts_as_that() -> None:
+    now = 0.0
+    clock = AwakeClock(lambda: now, 2.0)
+    now = 1.0
+    assert (clock(), clock.tick()) == (1.0, 1.0)
+    now = 100.0
+    assert (clock(), clock(), clock.tick()) == (3.0, 3.0, 3.0)
+    now = 101.0
+    assert clock() == 4.0
+
+
+def test_who_wants_a_new_picture_gets_it_with_the_next_turn_also_of_an_idle_loop() -> None:
+    bench = Bench()
+    bench.until_idle()
+    bench.world.allocator.take(3, _Somebody())
+    bench.loop.fresh.clear()
+    bench.turn()
+    assert bench.loop.fresh.is_set()
+    assert bench.loop.picture.books[0][1].available == 13
+
+
+def test_the_end_of_a_request_that_does_not_fit_is_progress_and_in_the_dump_as_an_event() -> None:
+    bench = Bench(Shape(num_pages=4, page_size=4, num_rows=4))
+    bench.generate("a", prompt="x" * 12, max_tokens=100)
+    bench.until_idle()
+    counted = bench.loop.pulse.progress
+    assert counted >= 4
+    bench.watchdog.dump("asked for")
+    assert "last 1 pressure events" in bench.dumps[0]
+    assert "gave up a" in bench.dumps[0]
+
+
+def test_a_queue_that_outgrew_the_pool_says_so() -> None:
+    bench = Bench()
+    bench.generate("a")
+    bench.world.receive()
+    bench.scheduler.state.requests["a"].known.extend(range(100))
+    bench.loop.fresh.clear()
+    bench.loop.turned(bench.scheduler, Output(), bench.now)
+    assert bench.loop.picture.reasons == ("a: needs 26 pages and the whole pool has 16",)
+
+
+def test_a_pause_is_no_wedge_however_long_and_its_end_begins_anew() -> None:
+    bench = Bench()
+    bench.generate("a", max_tokens=40)
+    for _ in range(5):
+        bench.turn()
+    bench.world.send(ControlReq("p", "pause"))
+    for _ in range(int(20 * TIMEOUT_S / 0.05)):
+        bench.turn()
+    beat = bench.loop.heartbeat(bench.scheduler, 0, bench.now)
+    assert (beat.state, beat.reason, beat.stalled_s) == ("paused", "", 0.0)
+    assert bench.dumps == []
+    bench.world.send(ControlReq("c", "continue"))
+    bench.until_idle()
+    assert bench.dumps == []
+    assert bench.loop.pulse.activity is Activity.IDLE

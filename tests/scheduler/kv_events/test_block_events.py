@@ -1,0 +1,154 @@
+"""The events alone tell exactly which blocks the tree holds, at every moment."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ebbtide.errors import InvariantViolation
+from ebbtide.scheduler.kv_events.block_events import (
+    AllBlocksCleared,
+    BlockRecorder,
+    BlockRemoved,
+    BlockStored,
+    EventBatch,
+    block_hash,
+    first_parent,
+)
+from ebbtide.scheduler.memory.node import Node
+from ebbtide.scheduler.memory.radix_cache import RadixCache
+
+from ..loads import Arrival, ample, demand, play, random_load, resent_conversations, trimmed_prefixes
+from ..make import request
+from ..world import Shape, World, greedy, text
+
+
+class Router:
+    """What a subscriber knows: block hash → its parent's hash and tokens. Fails on what makes no sense to it."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+        self.num_removed = 0
+
+    def hear(self, events: list[BlockStored | BlockRemoved | AllBlocksCleared]) -> None:
+        for event in events:
+            match event:
+                case AllBlocksCleared():
+                    self.blocks.clear()
+                case BlockRemoved(block_hashes=hashes):
+                    self.num_removed += len(hashes)
+                    for block in hashes:
+                        del self.blocks[block]
+                case BlockStored(block_hashes=hashes, parent_block_hash=parent, token_ids=tokens, block_size=size):
+                    assert len(tokens) == len(hashes) * size
+                    assert parent is None or parent in self.blocks
+                    for index, block in enumerate(hashes):
+                        assert block not in self.blocks
+                        self.blocks[block] = parent, tuple(tokens[index * size : (index + 1) * size])
+                        parent = block
+
+
+def blocks_of(world: World) -> dict[int, tuple[int | None, tuple[int, ...]]]:
+    """The same from the tree itself, without a recorder."""
+    blocks, last = {}, {}
+    tree, size = world.pool.tree_cache, world.shape.page_size
+    assert isinstance(tree, RadixCache)
+    for node in tree.walk():
+        assert node.parent is not None
+        parent = last.get(id(node.parent))
+        for start in range(0, len(node.tokens), size):
+            tokens = tuple(node.tokens[start : start + size])
+            block = block_hash(first_parent(node.namespace) if parent is None else parent, tokens)
+            blocks[block] = parent, tokens
+            parent = block
+        last[id(node)] = parent
+    return blocks
+
+
+class Watched(World):
+    """A world whose events a router hears after every step."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.recorder = BlockRecorder(shape.page_size)
+        super().__init__(shape, self.recorder)
+        self.router = Router()
+
+    def step(self) -> None:
+        super().step()
+        self.compare()
+
+    def compare(self) -> None:
+        self.router.hear(self.recorder.take())
+        assert self.router.blocks == blocks_of(self)
+
+
+LOADS = {f"random {seed}": random_load(seed, aborts=seed % 2 == 1) for seed in range(4)} | {
+    "resent": resent_conversations(),
+    "trimmed": trimmed_prefixes(),
+}
+
+
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS.keys())
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_the_events_reproduce_the_tree_after_every_step(load: list[Arrival], page_size: int) -> None:
+    pages = demand(play(load, ample(page_size))) + 4
+    world = play(load, Shape(num_pages=pages, page_size=page_size, num_rows=4, conservativeness=0.02), Watched)
+    assert isinstance(world, Watched)
+    world.compare()
+    assert world.router.num_removed
+    assert world.router.blocks
+
+
+def test_equal_tokens_of_two_namespaces_are_two_blocks() -> None:
+    world = Watched(Shape())
+    for rid, namespace in (("a", ""), ("b", "salt:x")):
+        world.generate(rid, text("the same words"), greedy(2), namespace=namespace)
+    world.run()
+    firsts = [tokens for parent, tokens in world.router.blocks.values() if parent is None]
+    assert firsts == [tuple(text("the "))] * 2
+
+
+def test_a_recovery_tells_the_whole_tree_anew() -> None:
+    world = Watched(Shape(num_pages=40, memory_check="quarantine"))
+    for rid in ("one", "two"):
+        world.generate(rid, text(f"{rid} " * 5), greedy(2))
+    world.run()
+    tree = world.pool.tree_cache
+    assert isinstance(tree, RadixCache)
+    before = len(world.router.blocks)
+    world.allocator.ledger.assign(next(tree.walk()).pages[:1], request("somebody"))
+    world.scheduler.on_idle()
+    events = world.recorder.take()
+    assert events[0] == AllBlocksCleared()
+    world.router.hear(events)
+    assert world.router.blocks == blocks_of(world)
+    assert 0 < len(world.router.blocks) < before
+
+
+def test_what_was_never_stored_is_a_violation_and_no_event() -> None:
+    recorder = BlockRecorder(page_size=4)
+    recorder.take()
+    with pytest.raises(InvariantViolation, match="page 3"):
+        recorder.removed([3])
+    root = Node([], [], None, "")
+    with pytest.raises(InvariantViolation, match="page 5"):
+        recorder.stored(Node([1] * 4, [6], Node([2] * 4, [5], root, ""), ""))
+    assert recorder.take() == []
+
+
+def test_the_wire_form_is_an_array_that_begins_with_the_name() -> None:
+    batch = EventBatch(1.5, [AllBlocksCleared(), BlockStored([7, 8], None, [1, 2, 3, 4], 2), BlockRemoved([8])])
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(batch))
+    assert plain == [
+        1.5,
+        [
+            ["AllBlocksCleared"],
+            ["BlockStored", [7, 8], None, [1, 2, 3, 4], 2, None, "GPU"],
+            ["BlockRemoved", [8], "GPU"],
+        ],
+    ]
+
+
+def test_hashes_are_the_same_in_every_process_and_fit_a_signed_number() -> None:
+    assert block_hash(first_parent(""), [1, 2, 3, 4]) == 6277214383906358219
+    assert all(0 <= block_hash(number, [number]) < 2**63 for number in range(1000))

@@ -1,0 +1,161 @@
+"""Which pages are in doubt, and what a message says of them; and a pool of a new kind among the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from ebbtide.errors import InvariantViolation
+from ebbtide.scheduler.health.dump import picture
+from ebbtide.scheduler.memory.accounting import SWEEP_PAGES, Books, Doubt, Sweep, find_doubts, in_words, rebuild
+from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.ledger import Ledger
+from ebbtide.scheduler.request import Request
+
+from ..make import request
+from ..world import World, greedy, text
+
+
+def test_a_page_on_which_all_agree_is_not_in_doubt() -> None:
+    allocator, req = PageAllocator(8, 4), request("a")
+    pages = allocator.take(3, req)
+    assert find_doubts(allocator, [(req, pages)]) == []
+
+
+def test_pages_with_no_holder_two_holders_or_another_holder_are_in_doubt() -> None:
+    allocator, first, second = PageAllocator(8, 4), request("a"), request("b")
+    pages = allocator.take(3, first)
+    doubts = find_doubts(allocator, [(first, [pages[0]]), (second, [pages[0], pages[2]])])
+    assert doubts == [
+        Doubt(pages[0], (first, second), first),
+        Doubt(pages[1], (), first),
+        Doubt(pages[2], (second,), first),
+    ]
+
+
+def test_a_page_out_of_service_must_be_in_nobodys_hands() -> None:
+    allocator, req = PageAllocator(8, 4), request("a")
+    page = allocator.take(1, req)[0]
+    assert find_doubts(allocator, [], {page}) == []
+    assert find_doubts(allocator, [(req, [page])], {page}) == [Doubt(page, (req,), req)]
+
+
+def test_the_words_name_every_holder_and_the_last_moves() -> None:
+    allocator, first, second = PageAllocator(8, 4), request("a"), request("b")
+    pages = allocator.take(2, first)
+    words = in_words(find_doubts(allocator, [(first, pages[:1]), (second, pages[:1])]), allocator.ledger)
+    assert words == (
+        "page 0 is held by request a and request b, and the ledger says request a; its last moves: the free list -> "
+        "request a; page 1 is held by nobody, but the ledger says request a; its last moves: the free list -> request a"
+    )
+
+
+def test_the_words_are_few_however_many_pages_are_in_doubt() -> None:
+    allocator = PageAllocator(10_000, 4)
+    allocator.take(10_000, request("a"))
+    words = in_words(find_doubts(allocator, []), allocator.ledger)
+    assert "10000 pages are in doubt, also 4, 5, 6" in words
+    assert len(words) < 1000
+
+
+def test_without_a_page_in_doubt_the_words_tell_the_last_moves_of_all() -> None:
+    allocator = PageAllocator(8, 4)
+    allocator.take(2, request("a"))
+    assert "so a count is wrong; the last moves: the free list -> request a: pages 0, 1" in in_words(
+        [], allocator.ledger
+    )
+
+
+class StatePool:
+    """SSM state as another kind of page: one for each running request."""
+
+    name = "mamba"
+    page_size = 1
+
+    def __init__(self) -> None:
+        self.quarantined: set[int] = set()
+        self.allocator = PageAllocator(16, 1)
+        self.held: dict[str, list[int]] = {}
+        self.uncached = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.allocator.ledger
+
+    def take(self, req: Request) -> None:
+        self.held[req.rid] = self.allocator.take(1, req)
+        self.uncached += 1
+
+    def books(self) -> Books:
+        return Books(self.allocator.available_pages, 0, 0, 0, self.uncached, 16)
+
+    def recount(self, running: Sequence[Request]) -> int:
+        return sum(len(self.held.get(req.rid, ())) for req in running)
+
+    def doubts(self, running: Iterable[Request]) -> list[Doubt]:
+        return find_doubts(self.allocator, [(req, self.held.get(req.rid, [])) for req in running])
+
+    def sweep(self, running: Sequence[Request]) -> list[Doubt]:
+        return self.doubts(running)
+
+    def repair(self, running: Sequence[Request]) -> None:
+        self.quarantined.update(doubt.page for doubt in self.doubts(running))
+        rebuild(self.allocator, [(req, self.held.get(req.rid, [])) for req in running], self.quarantined)
+        self.uncached = self.recount(running)
+
+
+@pytest.fixture
+def world() -> World:
+    """One request decoding, with a page in a pool that the checker has never heard of."""
+    world = World()
+    states = StatePool()
+    world.scheduler.state.pools.append(states)
+    world.generate("a", text("hello"), greedy(50, ignore_eos=True))
+    world.receive()
+    world.dispatch()
+    states.take(world.scheduler.state.running[0])
+    return world
+
+
+def states_of(world: World) -> StatePool:
+    pool = world.scheduler.state.pools[-1]
+    assert isinstance(pool, StatePool)
+    return pool
+
+
+def test_a_pool_of_a_new_kind_is_checked_dumped_and_measured(world: World) -> None:
+    world.scheduler.self_check_during_busy()
+    assert [name for name, _ in picture(world.scheduler, None).books] == ["full", "mamba"]
+    assert world.scheduler.snapshot().gauges["kv_uncached_tokens{pool=mamba}"] == 1
+
+
+def test_a_leak_in_a_pool_of_a_new_kind_is_told_with_its_page_and_holder(world: World) -> None:
+    states_of(world).held.clear()
+    said = "pool mamba: requests hold 0 .* but 1 are booked; page 0 is held by nobody, but the ledger says request a"
+    with pytest.raises(InvariantViolation, match=said):
+        world.scheduler.self_check_during_busy()
+
+
+def test_a_page_that_the_ledger_gives_to_another_is_found_in_a_pool_of_a_new_kind(world: World) -> None:
+    states_of(world).ledger.assign([0], request("somebody"))
+    with pytest.raises(
+        InvariantViolation, match="pool mamba: page 0 is held by request a, but the ledger says request s"
+    ):
+        world.scheduler.self_check_during_busy()
+
+
+@pytest.mark.parametrize("num_pages", [64, 100_000])
+def test_a_sweep_looks_at_few_pages_of_a_large_pool_and_at_all_of_them_in_the_end(num_pages: int) -> None:
+    allocator = PageAllocator(num_pages, 4)
+    sweep = Sweep(allocator)
+    looked_at: list[int] = []
+    free_pages = allocator.free_pages
+    allocator.free_pages = lambda start=0, end=None: looked_at.extend(free_pages(start, end)) or []  # type: ignore[method-assign,func-returns-value]
+    sweep.free_list()
+    assert 0 < len(looked_at) <= min(SWEEP_PAGES, num_pages // 64)
+    for _ in range(math.ceil(1 / sweep.share)):
+        sweep.free_list()
+    assert set(looked_at) == set(range(num_pages))
+    assert {item for _ in range(10) for item in sweep.turn(range(10))} == set(range(10))

@@ -1,0 +1,92 @@
+"""Anthropic's messages of blocks, as messages of a chat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ebbtide.errors import Rejected
+from ebbtide.server.api.anthropic.blocks import Block, Message, chat_messages
+
+
+def converted(messages: list[dict[str, Any]], system: Any = None) -> list[dict[str, Any]]:
+    return chat_messages(msgspec.convert(system, str | list[Block] | None), msgspec.convert(messages, list[Message]))
+
+
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "text": content, "cache_control": {"type": "ephemeral"}}
+
+
+def test_the_system_prompt_comes_first_and_its_blocks_stay_apart() -> None:
+    user = {"role": "user", "content": "hi"}
+    assert converted([user], "S") == [{"role": "system", "content": "S"}, user]
+    assert converted([user], [text("S"), text("T")]) == [{"role": "system", "content": "S\n\nT"}, user]
+    assert converted([user], "") == [user]
+
+
+def test_an_assistants_blocks_are_one_message() -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "why", "signature": "s"},
+        {"type": "redacted_thinking", "data": "x"},
+        text("Look"),
+        text("."),
+        {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Zürich"}},
+        {"type": "tool_use", "id": "t2", "name": "clock", "input": {}},
+    ]
+    assert converted([{"role": "assistant", "content": blocks}]) == [
+        {
+            "role": "assistant",
+            "content": "Look.",
+            "reasoning_content": "why",
+            "tool_calls": [
+                {"id": "t1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Zürich"}'}},
+                {"id": "t2", "type": "function", "function": {"name": "clock", "arguments": "{}"}},
+            ],
+        }
+    ]
+
+
+def test_results_are_messages_in_their_place() -> None:
+    blocks = [
+        {"type": "tool_result", "tool_use_id": "t1", "content": "sun"},
+        {"type": "tool_result", "tool_use_id": "t2", "content": [text("a"), text("b")], "is_error": True},
+        {"type": "tool_result", "tool_use_id": "t3"},
+        text("Well?"),
+        text("So?"),
+    ]
+    assert converted([{"role": "user", "content": blocks}]) == [
+        {"role": "tool", "tool_call_id": "t1", "content": "sun"},
+        {"role": "tool", "tool_call_id": "t2", "content": "a\n\nb"},
+        {"role": "tool", "tool_call_id": "t3", "content": ""},
+        {"role": "user", "content": "Well?\n\nSo?"},
+    ]
+
+
+def test_a_message_of_no_blocks_is_empty() -> None:
+    assert converted([{"role": "user", "content": []}]) == [{"role": "user", "content": ""}]
+    assert converted([{"role": "assistant", "content": []}]) == [{"role": "assistant", "content": ""}]
+
+
+def test_the_system_may_speak_later_too() -> None:
+    assert converted([{"role": "system", "content": [text("S")]}]) == [{"role": "system", "content": "S"}]
+
+
+@pytest.mark.parametrize(
+    ("role", "block", "says"),
+    [
+        ("user", {"type": "document", "source": {}}, "'messages[0].content[0]' is a block of type 'document'"),
+        ("user", {"type": "tool_use", "id": "t", "name": "f", "input": {}}, "tool_use"),
+        ("user", {"type": "text"}, "needs a 'text'"),
+        ("user", {"type": "tool_result", "content": "x"}, "needs a 'tool_use_id'"),
+        ("user", {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]}, "content[0].content[0]"),
+        ("assistant", {"type": "tool_result", "tool_use_id": "t"}, "tool_result"),
+        ("assistant", {"type": "tool_use", "id": "t"}, "needs an 'id' and a 'name'"),
+        ("system", {"type": "image"}, "'messages[0].content[0]' is a block of type 'image'"),
+    ],
+)
+def test_a_block_that_cannot_be_is_named(role: str, block: dict[str, Any], says: str) -> None:
+    with pytest.raises(Rejected) as refusal:
+        converted([{"role": role, "content": [block]}])
+    assert says in refusal.value.message

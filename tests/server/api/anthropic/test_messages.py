@@ -1,0 +1,346 @@
+"""POST /v1/messages and its token count."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from ebbtide.config import ServerConfig
+from ebbtide.messages import RunnerInfo
+from ebbtide.server.api.anthropic.messages_request import MessagesBody, chat_fields
+from ebbtide.server.http.strict_json import convert, parse_arguments
+from ebbtide.server.parsers.chat_template_profile import ChatDialect
+from ebbtide.server.parsers.reasoning import REASONING
+
+from ...conftest import INFO, World
+from ...typed_events import typed_events
+
+pytestmark = pytest.mark.anyio
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 👩‍👩‍👧"}}\n</tool_call>'
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOL = {"name": "weather", "description": "Looks.", "input_schema": SCHEMA}
+
+
+@pytest.fixture
+def info() -> RunnerInfo:
+    return replace(INFO, context_length=8192, num_pages=512)
+
+
+@pytest.fixture
+def dialect() -> ChatDialect:
+    return ChatDialect(reasoning=REASONING["think"])
+
+
+async def ask(world: World, **fields: Any) -> httpx.Response:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100, **fields}
+    return await world.client.post("/v1/messages", json={k: v for k, v in body.items() if v is not None})
+
+
+async def whole(world: World, **fields: Any) -> dict[str, Any]:
+    reply = await ask(world, **fields)
+    assert reply.status_code == 200, reply.text
+    body: dict[str, Any] = reply.json()
+    return body
+
+
+async def streamed(world: World, **fields: Any) -> list[dict[str, Any]]:
+    reply = await ask(world, stream=True, **fields)
+    assert reply.status_code == 200, reply.text
+    return typed_events(reply.text)
+
+
+def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message that a client makes of the events."""
+    message = events[0]["message"]
+    texts: list[str] = []
+    for event in events[1:]:
+        match event["type"]:
+            case "content_block_start":
+                assert event["index"] == len(texts)
+                message["content"].append(event["content_block"])
+                texts.append("")
+            case "content_block_delta":
+                assert event["index"] == len(texts) - 1, "blocks do not mix"
+                delta = {key: value for key, value in event["delta"].items() if key != "type"}
+                texts[-1] += next(iter(delta.values()))
+            case "content_block_stop":
+                block = message["content"][event["index"]]
+                key = {"text": "text", "thinking": "thinking", "tool_use": "input"}[block["type"]]
+                text = texts[event["index"]]
+                block[key] = text if key != "input" else parsed(text)
+            case "message_delta":
+                message |= event["delta"]
+                message["usage"] |= event["usage"]
+    assert events[-1] == {"type": "message_stop"}
+    return message
+
+
+def parsed(text: str) -> Any:
+    return parse_arguments(text) or {}
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    content = [{key: value for key, value in block.items() if key != "id"} for block in message["content"]]
+    return {key: value for key, value in message.items() if key != "id"} | {"content": content}
+
+
+async def test_a_message_says_why_it_stopped_and_what_it_cost(world) -> None:
+    reply = await ask(world, system="Be brief.", metadata={"user_id": "u"})
+    prompt_len = len(world.engine.requests[0].prompt)
+    assert reply.json() == {
+        "id": f"msg_{reply.headers['x-request-id']}",
+        "type": "message",
+        "role": "assistant",
+        "model": "org/sim",
+        "content": [{"type": "text", "text": "Hello!"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": prompt_len - 3,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 3,
+            "output_tokens": 6,
+            "output_tokens_details": {"thinking_tokens": 0},
+        },
+    }
+
+
+async def test_sampling_fields_reach_the_engine(world) -> None:
+    await whole(world, temperature=0.5, top_p=0.25, top_k=5, max_tokens=7, stop_sequences=["STOP", "END"])
+    request = world.engine.requests[0]
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_tokens) == (0.5, 0.25, 5, 7)
+    assert request.text.stop == ("STOP", "END")
+
+
+async def test_events_come_in_the_order_of_the_api(world) -> None:
+    events = await streamed(world)
+    assert [event["type"] for event in events] == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * 6,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    start = events[0]["message"]
+    assert (start["content"], start["stop_reason"], start["stop_sequence"]) == ([], None, None)
+    assert start["usage"]["cache_read_input_tokens"] == 3
+    assert events[1]["content_block"] == {"type": "text", "text": ""}
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Grüße 👩‍👩‍👧 日本",
+        "<think>\nwhy\n</think>\n\nyes",
+        f"<think>why</think>Look.\n{CALL}{CALL}",
+        CALL[:-30],
+        "<think>only",
+        "</think>",
+    ],
+)
+async def test_a_stream_says_the_same_as_the_whole_answer(world, reply: str, finish: str) -> None:
+    world.engine.reply, world.engine.finish = reply, finish
+    answer = await whole(world, tools=[TOOL])
+    assert without_ids(joined(await streamed(world, tools=[TOOL]))) == without_ids(answer)
+
+
+async def test_thinking_and_tool_use_are_blocks_of_their_own(world) -> None:
+    world.engine.reply = f"<think>why</think>Look.\n{CALL}"
+    body = await whole(world, tools=[TOOL])
+    thinking, text, use = body["content"]
+    assert thinking == {"type": "thinking", "thinking": "why", "signature": ""}
+    assert text["text"].startswith("Look.")
+    assert use.pop("id").startswith("call_")
+    assert use == {"type": "tool_use", "name": "weather", "input": {"city": "Zürich 👩‍👩‍👧"}}
+    assert body["stop_reason"] == "tool_use"
+    assert body["usage"]["output_tokens_details"]["thinking_tokens"] > 0
+
+
+@pytest.mark.parametrize("city", ["1e999", "-1e999", "NaN", "[" * 200 + "]" * 200])
+async def test_arguments_that_json_cannot_hold_are_no_input(world, city: str) -> None:
+    world.engine.reply = CALL.replace('"Zürich 👩‍👩‍👧"', city)
+    assert city in world.engine.reply
+    answer = await whole(world, tools=[TOOL])
+    assert [block["input"] for block in answer["content"] if block["type"] == "tool_use"] in ([], [{}])
+    assert without_ids(joined(await streamed(world, tools=[TOOL]))) == without_ids(answer)
+
+
+async def test_an_answer_without_text_has_no_block(world) -> None:
+    world.engine.answer = lambda request: world.engine.emit(request.rids[0], "", 1, finish="stop")
+    assert (await whole(world))["content"] == []
+    assert [event["type"] for event in await streamed(world)] == ["message_start", "message_delta", "message_stop"]
+
+
+@pytest.mark.parametrize(
+    ("matched", "finish", "reason", "sequence"),
+    [("END", "stop", "stop_sequence", "END"), (None, "length", "max_tokens", None), (256, "stop", "end_turn", None)],
+)
+async def test_the_stop_reason_tells_what_ended_it(
+    world, matched: str | int | None, finish: str, reason: str, sequence: str | None
+) -> None:
+    world.engine.answer = lambda request: world.engine.emit(request.rids[0], "x", 1, finish=finish, matched=matched)
+    for message in (await whole(world), joined(await streamed(world))):
+        assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
+
+
+async def test_an_error_in_a_stream_is_an_event_of_its_own(world) -> None:
+    def fail(request: Any) -> None:
+        world.engine.emit(request.rids[0], "x", 1)
+        world.engine.abort(request.rids[0], 1)
+        world.engine.emit(request.rids[0], "", 1, finish="abort")
+
+    world.engine.answer = fail
+    *events, error = await streamed(world)
+    assert error == {"type": "error", "error": {"type": "api_error", "message": "no room"}}
+    assert events[-1]["delta"] == {"type": "text_delta", "text": "x"}
+
+
+class TestSilentBefore:
+    @pytest.fixture
+    def config(self) -> ServerConfig:
+        return ServerConfig(keep_alive_s=0.01)
+
+    async def test_silence_is_broken_by_pings(self, world) -> None:
+        def answer(request: Any) -> None:
+            emit = world.engine.emit
+            asyncio.get_running_loop().call_later(0.2, lambda: emit(request.rids[0], "x", 1, finish="stop"))
+
+        world.engine.answer = answer
+        reply = await ask(world, stream=True)
+        assert reply.text.startswith('event: ping\ndata: {"type": "ping"}\n\n')
+        assert typed_events(reply.text)[0]["type"] == "message_start"
+
+
+async def test_a_schema_becomes_a_grammar(world) -> None:
+    await whole(world, output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
+    assert world.engine.requests[0].grammar
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])
+async def test_a_call_that_must_be_is_forced_by_a_grammar(world, choice: Any) -> None:
+    await whole(world, tools=[TOOL], tool_choice=choice)
+    assert world.engine.requests[0].grammar
+
+
+@pytest.mark.parametrize(("kind", "opens"), [("enabled", True), ("adaptive", True), ("disabled", False)])
+async def test_thinking_is_the_templates_to_switch(kind: str, *, opens: bool) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    body = convert({"messages": messages, "max_tokens": 1, "thinking": {"type": kind}}, MessagesBody)
+    assert chat_fields(body)["chat_template_kwargs"] == {"enable_thinking": opens, "thinking": opens}
+
+
+async def test_thinking_can_be_left_out(world) -> None:
+    world.engine.reply = "<think>why</think>yes"
+    body = await whole(world, thinking={"type": "adaptive", "display": "omitted"})
+    assert [block["type"] for block in body["content"]] == ["text"]
+    assert body["usage"]["output_tokens_details"]["thinking_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("choice", "chat_choice", "parallel"),
+    [
+        ({"type": "auto"}, "auto", None),
+        ({"type": "any"}, "required", None),
+        ({"type": "none"}, "none", None),
+        ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
+        ({"type": "tool", "name": "weather"}, {"type": "function", "function": {"name": "weather"}}, None),
+    ],
+)
+async def test_a_tool_choice_is_the_chats_by_another_name(choice: Any, chat_choice: Any, parallel: Any) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    body = convert({"messages": messages, "max_tokens": 1, "tools": [TOOL], "tool_choice": choice}, MessagesBody)
+    fields = chat_fields(body)
+    assert (fields["tool_choice"], fields["parallel_tool_calls"]) == (chat_choice, parallel)
+    function = {"name": "weather", "description": "Looks.", "parameters": SCHEMA}
+    assert fields["tools"] == [{"type": "function", "function": function}]
+
+
+@pytest.mark.parametrize("words", ["", "So", [{"type": "text", "text": "So"}], []])
+async def test_an_assistants_words_at_the_end_are_the_beginning_of_the_answer(world, words: Any) -> None:
+    question = {"role": "user", "content": "hi"}
+    await whole(world, messages=[question])
+    await whole(world, messages=[question, {"role": "assistant", "content": words}])
+    plain, begun = (request.prompt for request in world.engine.requests)
+    assert begun == plain + list(b"So" if words else b"")
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "says"),
+    [
+        ({"max_tokens": None}, 400, "max_tokens"),
+        ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"max_tokens": 10_000}, 400, "maximum context length"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            400,
+            "'messages[0].content[0]' is a block of type 'image'",
+        ),
+        ({"system": [IMAGE]}, 400, "system[0]"),
+        ({"temperature": 1.5}, 400, "temperature"),
+        ({"top_k": -1}, 400, "top_k"),
+        ({"stop_sequences": [""]}, 400, "'stop_sequences' has an empty entry"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "bash_20250124"),
+        ({"tools": [{"name": "f"}]}, 400, "input_schema"),
+        ({"tools": [TOOL, TOOL]}, 400, "twice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, 400, "'name'"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, 400, "tool_choice"),
+        ({"output_config": {"effort": "much"}}, 400, "output_config"),
+        ({"mcp_servers": [{"url": "x"}]}, 400, "mcp_servers"),
+        ({"model": "claude"}, 404, "'claude'"),
+    ],
+)
+async def test_what_cannot_be_is_refused_in_anthropics_form(
+    world, fields: dict[str, Any], status: int, says: str
+) -> None:
+    reply = await ask(world, **fields)
+    assert reply.status_code == status, reply.text
+    body = reply.json()
+    assert set(body) == {"type", "error"}
+    assert set(body["error"]) == {"type", "message"}
+    assert body["error"]["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+    assert says in body["error"]["message"]
+    assert not world.engine.requests
+
+
+async def test_malformed_json_and_wrong_methods_are_refused_in_anthropics_form(world) -> None:
+    assert (await world.client.post("/v1/messages", content=b"{")).json()["type"] == "error"
+    assert (await world.client.get("/v1/messages")).json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_the_count_is_that_of_the_prompt(world) -> None:
+    fields = {
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [{"role": "user", "content": "grüß"}, {"role": "assistant", "content": "yes"}],
+        "tools": [TOOL],
+    }
+    reply = await world.client.post("/v1/messages/count_tokens", json=fields)
+    assert not world.engine.requests
+    await whole(world, **fields)
+    assert reply.json() == {"input_tokens": len(world.engine.requests[0].prompt)}
+
+
+async def test_a_prompt_that_does_not_fit_can_be_counted(world) -> None:
+    messages = [{"role": "user", "content": "x" * 9000}]
+    reply = await world.client.post("/v1/messages/count_tokens", json={"messages": messages})
+    assert reply.json()["input_tokens"] > 9000
+    assert (await ask(world, messages=messages)).status_code == 400
+
+
+async def test_a_count_is_refused_like_a_message(world) -> None:
+    for fields in ({}, {"messages": [{"role": "user", "content": [IMAGE]}]}, {"messages": [], "model": "m"}):
+        reply = await world.client.post("/v1/messages/count_tokens", json=fields)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["type"] == "invalid_request_error"

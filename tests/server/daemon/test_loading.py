@@ -1,0 +1,72 @@
+import io
+import logging
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+
+from ebbtide.server.daemon.loading import Gate, ProgressLine
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+async def _get(gate: Gate, path: str) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://gate") as client:
+        return await client.get(path)
+
+
+def get(gate: Gate, path: str) -> httpx.Response:
+    import asyncio
+
+    return asyncio.run(_get(gate, path))
+
+
+def test_while_loading_it_is_alive_but_not_ready(gate: Gate) -> None:
+    assert get(gate, "/health").status_code == 200
+    for path in ("/ready", "/v1/models", "/v1/chat/completions"):
+        reply = get(gate, path)
+        assert reply.status_code == 503
+        assert reply.json()["error"]["code"] == "loading"
+        assert reply.headers["retry-after"] == "5"
+
+
+def test_once_open_everything_goes_to_the_application(gate: Gate) -> None:
+    gate.open(PlainTextResponse("hello"))
+    assert get(gate, "/ready").text == "hello"
+
+
+def test_progress_is_plain_lines_without_a_terminal() -> None:
+    out = io.StringIO()
+    line = ProgressLine(out)
+    for text in ("Loading", "Loading", "Wei\x1bghts"):
+        line.show(text)
+    line.clear()
+    assert out.getvalue() == "Loading\nWeights\n"
+
+
+def test_progress_is_one_line_on_a_terminal_and_then_gone() -> None:
+    out = Terminal()
+    line = ProgressLine(out)
+    line.show("Loading")
+    line.show("Weights")
+    line.clear()
+    assert out.getvalue() == "\r\x1b[2KLoading …\r\x1b[2KWeights …\r\x1b[2K"
+
+
+def test_progress_is_in_the_log_when_every_line_must_be_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="ebbtide")
+    out = io.StringIO()
+    line = ProgressLine(out, logs=True)
+    for text in ("weights", "weights", "cache"):
+        line.show(text)
+    line.clear()
+    assert [record.getMessage() for record in caplog.records] == ["weights", "cache"]
+    assert out.getvalue() == ""

@@ -1,0 +1,220 @@
+"""Connections that come slowly, in masses, or with heads without end; on real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from ebbtide.server.app import create_app
+from ebbtide.server.http.http_server import http_server
+from ebbtide.server.http.listening import listen, url_of
+from ebbtide.server.http.wire_protocol import MAX_HEAD_BYTES, MAX_HEADERS, SURPLUS, WireLimits
+
+from ..conftest import build_state
+
+GET = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def serve(engine, config) -> Iterator[Serve]:
+    """Starts a server with these limits: ``serve(max_connections=…, receive_timeout_s=…)``; its URL."""
+    with contextlib.ExitStack() as ends:
+
+        def start(**limits: float) -> str:
+            state = build_state(engine, config)
+            ends.callback(state.prompts.close)
+            listener = listen("127.0.0.1", 0)
+            server = http_server(create_app(state), None, WireLimits(**limits))
+            thread = threading.Thread(target=server.run, args=([listener],))
+            thread.start()
+
+            def stop() -> None:
+                server.should_exit = True
+                thread.join(20)
+                assert not thread.is_alive()
+
+            ends.callback(stop)
+            return url_of(listener)
+
+        yield start
+
+
+@contextlib.contextmanager
+def connection(url: str) -> Iterator[socket.socket]:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as opened:
+        yield opened
+
+
+def rest(opened: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := opened.recv(65536):
+            received += chunk
+    return received
+
+
+def answer(opened: socket.socket) -> bytes:
+    """One whole reply; the connection stays open."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += opened.recv(65536)
+    head, _, body = received.partition(b"\r\n\r\n")
+    (length,) = re.findall(rb"\r\ncontent-length: (\d+)", head)
+    while len(body) < int(length):
+        body += opened.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def refusal(reply: bytes) -> tuple[int, dict[str, object]]:
+    """Status and error of one reply, and nothing after it."""
+    head, _, body = reply.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    assert b"connection: close" in lines
+    assert any(line.startswith(b"x-request-id: ") for line in lines)
+    return int(lines[0].split()[1]), json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"G", GET[:-2], HEAD + b"Content-Length: 99\r\n\r\n", HEAD + b"Content-Length: 99\r\n\r\n{"]
+)
+def test_a_request_that_does_not_arrive_is_408(serve: Serve, sent: bytes) -> None:
+    with connection(serve(receive_timeout_s=0.2)) as opened:
+        opened.sendall(sent)
+        status, error = refusal(rest(opened))
+    assert (status, error["type"], error["code"]) == (408, "timeout_error", "request_timeout")
+
+
+def test_bytes_that_trickle_in_gain_nothing(serve: Serve, engine) -> None:
+    with connection(serve(receive_timeout_s=0.3)) as opened:
+        opened.sendall(HEAD + b"X-Slow: ")
+        opened.settimeout(0.05)
+        reply = b""
+        for _ in range(200):
+            with contextlib.suppress(TimeoutError):
+                reply += opened.recv(4096)
+            if reply:
+                break
+            opened.sendall(b"a")
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    assert engine.requests == []
+
+
+def test_a_connection_that_says_nothing_is_closed_without_a_word(serve: Serve) -> None:
+    with connection(serve(receive_timeout_s=0.1)) as opened:
+        assert rest(opened) == b""
+
+
+def test_a_body_that_comes_after_its_refusal_has_its_time_too(serve: Serve) -> None:
+    with connection(serve(receive_timeout_s=0.2)) as opened:
+        opened.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        reply = rest(opened)
+    assert reply.startswith(b"HTTP/1.1 404 ")
+    assert reply.count(b"HTTP/1.1") == 1
+
+
+def test_a_connection_stays_open_between_requests(serve: Serve) -> None:
+    with connection(serve(receive_timeout_s=0.1)) as opened:
+        opened.sendall(GET)
+        assert b" 200 " in answer(opened)
+        opened.settimeout(0.5)
+        with pytest.raises(TimeoutError):  # it is not closed by the limit of a request that has not begun
+            opened.recv(1)
+        opened.sendall(GET)
+        opened.settimeout(20)
+        assert b" 200 " in answer(opened)
+
+
+def test_an_answer_may_take_longer_than_a_request_s_arrival(serve: Serve, engine) -> None:
+    engine.held = True
+    url = serve(receive_timeout_s=0.1)
+    with httpx.Client(base_url=url, timeout=20) as client, pytest.raises(httpx.ReadTimeout):
+        client.post("/v1/completions", json={"prompt": "x"}, timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    "head", [HEAD + b"X-Long: " + b"a" * (2 * MAX_HEAD_BYTES), HEAD + b"A: b\r\n" * (MAX_HEADERS + 1)]
+)
+def test_a_head_without_end_is_431(serve: Serve, head: bytes) -> None:
+    with connection(serve()) as opened:
+        with contextlib.suppress(ConnectionError):
+            opened.sendall(head + b"\r\n\r\n")
+        status, error = refusal(rest(opened))
+    assert (status, error["type"]) == (431, "invalid_request_error")
+
+
+def test_a_large_body_is_no_large_head(serve: Serve) -> None:
+    body = json.dumps({"prompt": "x", "user": "u" * 2 * MAX_HEAD_BYTES}).encode()
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with connection(serve()) as opened:
+        opened.sendall(GET + request)  # the second one's head comes with the first one
+        received = b""
+        while received.count(b"HTTP/1.1 200 ") < 2:
+            received += opened.recv(65536)
+
+
+def test_too_many_connections_are_503_but_for_the_probes(serve: Serve) -> None:
+    url = serve(max_connections=2)
+    with connection(url) as first, connection(url) as second:
+        for opened in (first, second):
+            opened.sendall(GET)
+            assert b" 200 " in answer(opened)
+        with connection(url) as third:
+            third.sendall(GET)
+            reply = rest(third)
+            status, error = refusal(reply)
+            assert (status, error["type"], error["code"]) == (503, "overloaded_error", "too_many_connections")
+            assert b"\r\nretry-after: 1\r\n" in reply
+        with connection(url) as probe:
+            probe.sendall(b"GET /health?full HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 200 " in answer(probe)
+        first.sendall(GET)
+        assert b" 200 " in answer(first)
+    with httpx.Client(base_url=url, timeout=20) as client:
+        for _ in range(50):  # the server learns of closed connections when its loop turns
+            if client.get("/version", headers={"connection": "close"}).status_code == 200:
+                break
+        else:
+            raise AssertionError("the places were not given back")
+
+
+def test_far_too_many_connections_are_not_answered_at_all(serve: Serve) -> None:
+    url = serve(max_connections=1)
+    with contextlib.ExitStack() as opened:
+        for _ in range(SURPLUS + 1):
+            opened.enter_context(connection(url))
+        with connection(url) as last:
+            assert rest(last) == b""
+
+
+def test_a_refusal_never_lands_in_an_earlier_request_s_answer(serve: Serve, engine) -> None:
+    engine.held = True
+    body = b'{"prompt": "x"}'
+    with connection(serve(receive_timeout_s=0.2)) as opened:
+        opened.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert engine.heard.wait(20)
+        opened.sendall(b"no http at all\r\n\r\n")
+        assert rest(opened) == b""
+
+
+def test_idle_connections_outlive_the_pools_of_clients() -> None:
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    assert http_server(app, None).config.timeout_keep_alive >= 75
+
+
+def test_a_wish_for_websockets_is_answered_in_plain_http_and_not_logged(serve: Serve, caplog) -> None:
+    with connection(serve()) as opened:
+        opened.sendall(GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert answer(opened).startswith(b"HTTP/1.1 200 ")
+    assert caplog.text == ""

@@ -1,0 +1,131 @@
+"""Heartbeats, death and draining by a clock of the test's own."""
+
+from __future__ import annotations
+
+from ebbtide.config import WatchdogConfig
+from ebbtide.messages import Heartbeat
+from ebbtide.server.metrics.liveness import Liveness
+
+HEARTBEAT_TIMEOUT_S = 20.0
+WATCHDOG_TIMEOUT_S = 300.0
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def started() -> tuple[Liveness, Clock]:
+    clock = Clock()
+    liveness = Liveness(clock, WatchdogConfig(WATCHDOG_TIMEOUT_S, heartbeat_timeout=HEARTBEAT_TIMEOUT_S))
+    liveness.started()
+    return liveness, clock
+
+
+def test_before_the_start_it_loads() -> None:
+    refusal = Liveness(Clock()).refusal()
+    assert refusal is not None
+    assert (refusal.status, refusal.code) == (503, "loading")
+
+
+def test_a_silent_child_turns_readiness_off_and_a_beat_turns_it_on_again() -> None:
+    liveness, clock = started()
+    clock.now += HEARTBEAT_TIMEOUT_S + 1
+    liveness.beat(Heartbeat("scheduler", 1))
+    refusal = liveness.refusal()
+    assert refusal is not None
+    assert "detokenizer" in refusal.message
+    assert liveness.ill() is None
+    liveness.beat(Heartbeat("detokenizer", 1))
+    assert liveness.refusal() is None
+
+
+def test_a_child_silent_for_the_watchdogs_time_is_ill() -> None:
+    liveness, clock = started()
+    clock.now += WATCHDOG_TIMEOUT_S + 1
+    liveness.beat(Heartbeat("detokenizer", 1))
+    assert "scheduler" in (liveness.ill() or "")
+
+
+def test_an_unknown_source_counts_for_nobody() -> None:
+    liveness, clock = started()
+    clock.now += HEARTBEAT_TIMEOUT_S + 1
+    liveness.beat(Heartbeat("stranger", 1))
+    assert liveness.refusal() is not None
+
+
+def test_death_is_for_good() -> None:
+    liveness, _ = started()
+    liveness.died("scheduler")
+    liveness.beat(Heartbeat("scheduler", 1))
+    assert "scheduler" in (liveness.ill() or "")
+    assert liveness.refusal() is not None
+
+
+def test_a_silent_child_counts_as_dead_after_the_watchdogs_time_and_a_little() -> None:
+    liveness, clock = started()
+    for _ in range(int(WATCHDOG_TIMEOUT_S)):
+        clock.now += 1.0
+        liveness.beat(Heartbeat("scheduler", 1))
+    assert liveness.lost() is None
+    clock.now += 0.1 * WATCHDOG_TIMEOUT_S
+    assert liveness.lost() == "detokenizer"
+    liveness.died("detokenizer")
+    assert liveness.lost() is None
+
+
+def test_a_scheduler_that_is_blocked_for_long_takes_no_new_requests() -> None:
+    liveness, clock = started()
+    liveness.beat(Heartbeat("scheduler", 1, "blocked", "", 1.0))
+    assert liveness.refusal() is None
+    clock.now += 0.5
+    assert liveness.stalled_s == 1.5
+    liveness.beat(Heartbeat("scheduler", 1, "blocked", "a: needs 3 pages and 0 are usable", 31.0))
+    refusal = liveness.refusal()
+    assert refusal is not None
+    assert (refusal.code, refusal.retry_after_s) == ("engine_blocked", 5)
+    assert "a: needs 3 pages" in refusal.message
+    assert liveness.ill() is None
+    liveness.beat(Heartbeat("scheduler", 1, "running", "", 0.1))
+    assert liveness.refusal() is None
+    liveness.beat(Heartbeat("scheduler", 1))
+    assert liveness.stalled_s == 0.0
+
+
+def test_a_restart_is_alive_and_not_ready_until_the_new_children_are() -> None:
+    liveness, clock = started()
+    liveness.died("scheduler")
+    assert liveness.ill() is not None
+    liveness.restarting()
+    clock.now += 2 * WATCHDOG_TIMEOUT_S  # loading has its own limit
+    assert (liveness.ill(), liveness.lost()) == (None, None)
+    refusal = liveness.refusal()
+    assert refusal is not None
+    assert (refusal.status, refusal.code) == (503, "engine_restarting")
+    liveness.started()
+    assert liveness.refusal() is None
+
+
+def test_its_description_names_both_children_and_says_whether_it_is_ready() -> None:
+    liveness, clock = started()
+    clock.now += HEARTBEAT_TIMEOUT_S + 1
+    lines = liveness.describe()
+    assert lines[:2] == ["scheduler: last heartbeat 21.0 s ago", "scheduler says: nothing yet"]
+    assert lines[2] == "detokenizer: last heartbeat 21.0 s ago"
+    assert lines[-1] == "not ready: The scheduler process has been silent for 21 s."
+
+
+def test_its_description_repeats_what_each_child_said_last() -> None:
+    liveness, clock = started()
+    liveness.beat(Heartbeat("scheduler", 7, "blocked", "a: no free row, 3 run", 31.0, 4))
+    liveness.beat(Heartbeat("detokenizer", 9, "running", num_requests=3))
+    clock.now += 2.0
+    assert liveness.describe()[:5] == [
+        "scheduler: last heartbeat 2.0 s ago",
+        "scheduler says: blocked, 7 messages handled, 4 requests kept, a: no free row, 3 run",
+        "detokenizer: last heartbeat 2.0 s ago",
+        "detokenizer says: running, 9 messages handled, 3 requests kept",
+        "no progress for 33.0 s",
+    ]

@@ -1,0 +1,70 @@
+"""Where reasoning begins and ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.server.parsers.output_parser import ReadingPlan, Reasoning
+from ebbtide.server.parsers.reasoning import REASONING, detect, opened_by
+
+from ..reading_tool import Read, read_plan
+
+
+def read(text: str, name: str = "think", **more: object) -> tuple[str, str]:
+    """(reasoning, text) of an answer, whole and by characters."""
+    plan = ReadingPlan(reasoning=REASONING[name], **more)
+    whole = read_plan(plan, [text])
+    assert read_plan(plan, list(text) or [""]) == whole
+    return whole.reasoning, whole.text
+
+
+@pytest.mark.parametrize("name", list(REASONING))
+def test_every_family_tells_reasoning_from_the_answer(name: str) -> None:
+    form = REASONING[name]
+    assert read(f"{form.opens}\n why\n{form.closes}\n\nso", name) == (" why", "so")
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "expected"),
+    [
+        ("so</think>yes", True, ("so", "yes")),
+        ("<think>so</think>yes", True, ("so", "yes")),
+        ("so", True, ("so", "")),
+        ("\n\nso\n", True, ("so\n", "")),
+        ("so</think>yes", False, ("", "so</think>yes")),
+        ("yes <think>so</think>", False, ("", "yes <think>so</think>")),
+        (" \n<think>so</think>yes", False, ("so", "yes")),
+        ("<think></think>yes", False, ("", "yes")),
+        ("<thin", False, ("", "<thin")),
+        (" \n", False, ("", " \n")),
+        ("<think>a</thi", False, ("a</thi", "")),
+        ("", True, ("", "")),
+    ],
+)
+def test_where_reasoning_begins_and_ends(text: str, opened: bool, expected: tuple[str, str]) -> None:
+    assert read(text, opened=opened) == expected
+
+
+@pytest.mark.parametrize("text", ["<think>\nso\n</think>\n\nyes", "\n<think>", "so</think>yes", "", "\n\n"])
+@pytest.mark.parametrize("opened", [True, False])
+def test_reasoning_that_is_kept_in_the_text_is_verbatim(text: str, opened: bool) -> None:
+    assert read(text, opened=opened, shows=Reasoning.IN_TEXT) == ("", text)
+
+
+def test_a_family_that_always_reasons_needs_no_mark() -> None:
+    assert opened_by(REASONING["deepseek_r1"], "anything")
+
+
+def test_a_prompt_can_open_the_reasoning() -> None:
+    assert opened_by(REASONING["think"], "<|assistant|><think>\n")
+    assert not opened_by(REASONING["think"], "<|assistant|><think>\n\n</think>\n\n")
+
+
+def test_the_family_is_found_in_the_template() -> None:
+    assert detect("{{ content.split('</think>')[-1] }}") == "think"
+    assert detect("plain") is None
+
+
+def test_a_finish_stays_what_it_is() -> None:
+    plan = ReadingPlan(reasoning=REASONING["think"])
+    assert read_plan(plan, ["<think>a"], "length") == Read("", [], "length", "a")

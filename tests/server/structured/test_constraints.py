@@ -1,0 +1,42 @@
+"""From fields to a constraint: only what needs no compiler."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.errors import Rejected
+from ebbtide.server.structured.constraints import (
+    MAX_BYTES,
+    ConstraintFields,
+    choice_constraint,
+    constraint_of,
+    ebnf_constraint,
+    regex_constraint,
+    schema_constraint,
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: regex_constraint("x" * (MAX_BYTES + 1), "regex"),
+        lambda: ebnf_constraint("x" * (MAX_BYTES + 1), "regex"),
+        lambda: choice_constraint(["x" * MAX_BYTES], "regex"),
+        lambda: schema_constraint({"enum": ["x" * MAX_BYTES]}, "regex"),
+    ],
+)
+def test_a_grammar_beyond_the_limit_is_refused(make) -> None:
+    with pytest.raises(Rejected, match="'regex' is larger than 256 KiB") as caught:
+        make()
+    assert (caught.value.status, caught.value.param) == (400, "regex")
+
+
+def test_no_field_is_no_constraint() -> None:
+    assert constraint_of(ConstraintFields()) is None
+
+
+def test_choices_are_taken_as_they_are() -> None:
+    assert (
+        choice_constraint(['"a" | "b"', "a\nb", "a\nb"], "x").lark
+        == 'start: CHOICE\nCHOICE: "\\"a\\" | \\"b\\"" | "a\\nb"'
+    )

@@ -1,0 +1,129 @@
+"""Schemas that are none, however well the compiler would take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from ebbtide.errors import Rejected
+from ebbtide.server.structured.json_schema import KEYWORDS, MAX_DEPTH, MAX_SUBSCHEMAS, check_schema
+
+VALUES: list[Any] = [None, True, 0, 1, -1, 1.5, 2.0, "x", "", "string", [], ["a"], ["a", "a"], [1], [{}], [[]], {}]
+VALUES += [{"a": {}}, {"a": True}, {"a": 1}, {"a": []}, {"a": ["b"]}, {"a": "b"}, [True, {}], ["string", "null"]]
+
+
+def by_the_meta_schema(schema: Any) -> bool:
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("keyword", sorted(KEYWORDS))
+def test_what_the_meta_schema_refuses_is_refused(keyword: str) -> None:
+    """The other way round a few refinements of texts, such as the form of a URI, are the compiler's."""
+    for value in VALUES:
+        for schema in ({keyword: value}, {"properties": {"p": {"allOf": [{"items": {keyword: value}}]}}}):
+            if by_the_meta_schema(schema):
+                check_schema(schema, "s")
+            elif not isinstance(value, str) and value not in (["a"], ["a", "a"]):
+                with pytest.raises(Rejected, match=f"'{keyword.replace('$', '[$]')}' has a value"):
+                    check_schema(schema, "s")
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", []])
+def test_only_an_object_or_a_boolean_is_a_schema(value: Any) -> None:
+    with pytest.raises(Rejected, match="must be a JSON schema"):
+        check_schema(value, "s")
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        schema = {"items": schema}
+    return schema
+
+
+def test_nesting_has_a_limit() -> None:
+    check_schema(nested(MAX_DEPTH), "s")
+    with pytest.raises(Rejected, match="nested deeper than 64"):
+        check_schema(nested(MAX_DEPTH + 1), "s")
+    with pytest.raises(Rejected, match="nested deeper than 64"):
+        check_schema({"const": nested(100)}, "s")
+
+
+def test_data_in_a_schema_is_not_read_as_one() -> None:
+    check_schema({"const": {"type": 5}, "enum": [{"items": 5}], "default": {"required": 1}, "examples": [5]}, "s")
+    check_schema({"properties": {"type": {"type": "string"}, "required": {"const": 5}}}, "s")
+
+
+def test_no_schema_switches_the_compilers_checks_off() -> None:
+    for schema in ({"x-guidance": {"lenient": True}}, {"items": {"x-guidance": {}}}):
+        with pytest.raises(Rejected, match="'x-guidance' in 's' is not supported"):
+            check_schema(schema, "s")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"multipleOf": 12345.678},
+        {"multipleOf": 0.3333333333333333},
+        {"multipleOf": 1000003},
+        {"multipleOf": 10**400 + 1},
+        {"allOf": [{"multipleOf": 9973}, {"items": {"multipleOf": 9967}}]},
+    ],
+)
+def test_a_multiple_that_would_take_minutes_to_compile_is_refused(schema: Any) -> None:
+    with pytest.raises(Rejected, match="'multipleOf' of too many digits"):
+        check_schema(schema, "s")
+
+
+@pytest.mark.parametrize("value", [1, 0.01, 1e-9, 0.25, 12, 365, 5000, 10**9, 86400, 2.5])
+def test_multiples_that_people_use_are_taken(value: float) -> None:
+    check_schema({"anyOf": [{"multipleOf": value}, {"multipleOf": 0.1}, {"multipleOf": 2}]}, "s")
+
+
+def test_unknown_keywords_are_annotations() -> None:
+    check_schema({"nullable": 5, "x-order": []}, "s")
+
+
+def chain(count: int, wrap: Any) -> dict[str, Any]:
+    defs = {f"d{i}": wrap({"$ref": f"#/$defs/d{i + 1}"}) for i in range(count)}
+    return {"$defs": defs | {f"d{count}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "schemas"),
+    [
+        (lambda ref: ref, 1),
+        (lambda ref: {"type": "array", "items": ref}, 2),
+        (lambda ref: {"type": "object", "properties": {"a": ref}}, 2),
+    ],
+)
+def test_nesting_is_counted_through_references(wrap: Any, schemas: int) -> None:
+    """The compiler follows them by recursion: chains of a thousand ended the process."""
+    fits = (MAX_DEPTH - 2) // schemas
+    check_schema(chain(fits, wrap), "s")
+    for count in (fits + 1, 2500):
+        with pytest.raises(Rejected, match="nested deeper than 64 levels through its references"):
+            check_schema(chain(count, wrap), "s")
+
+
+def test_recursion_is_no_nesting() -> None:
+    defs = {f"d{i}": {"items": {"$ref": f"#/$defs/d{(i + 1) % 500}"}} for i in range(500)}
+    check_schema({"$defs": defs, "$ref": "#/$defs/d0"}, "s")
+
+
+def test_the_number_of_schemas_has_a_limit() -> None:
+    check_schema({"anyOf": [{"a": i} for i in range(MAX_SUBSCHEMAS - 1)]}, "s")
+    with pytest.raises(Rejected, match="more than 10000 schemas"):
+        check_schema({"anyOf": [{"a": i} for i in range(MAX_SUBSCHEMAS)]}, "s")
+
+
+def test_what_a_reference_leads_to_is_checked_wherever_it_stands() -> None:
+    with pytest.raises(Rejected, match="too many digits"):
+        check_schema({"$ref": "#/foo", "foo": {"multipleOf": 1234567}}, "s")

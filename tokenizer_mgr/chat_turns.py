@@ -1,0 +1,101 @@
+"""Chat messages as the first or the next turn of a conversation whose other turns are kept as tokens, not as messages.
+
+The template is shown a made-up exchange with and without the new messages; what it adds is what the real conversation
+needs too. Knows templates and nothing of sessions.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ebbtide.errors import Rejected
+from ebbtide.tokenization.tokenizer import ChatPrompt, TextTokenizer
+
+REWRITES = (
+    "This model's chat template writes earlier messages differently once new ones follow, so a session cannot go on"
+    " with these; send the whole conversation without 'session_id'."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPrompt:
+    """Token ids that follow an assistant's answer. head: how many of the first ones only close that answer."""
+
+    ids: list[int]
+    head: int
+
+
+def encode_first_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
+    """Token ids of a conversation that begins with ``chat`` and will go on.
+
+    Raises Rejected: ``session_chat_unsupported`` when the template writes ``chat`` differently once it has gone on.
+    """
+    ids = tokenizer.encode_chat(chat)
+    question, answer = _words(2)
+    messages = chat.messages
+    if not chat.continue_final_message:
+        messages = [*messages, {"role": "assistant", "content": answer}]
+        before = _rendered(tokenizer, chat, messages)
+        _end_of(answer, before)
+        _check_begins(before, tokenizer.render_chat(chat))
+    after = _rendered(tokenizer, chat, [*messages, {"role": "user", "content": question}])
+    _check_begins(after, _rendered(tokenizer, chat, messages))
+    return ids
+
+
+def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> TurnPrompt:
+    """The messages of ``chat`` as they stand in a conversation whose last message is an assistant's.
+
+    Raises Rejected: ``session_chat_unsupported`` when the template writes what came before differently because of them.
+    """
+    if chat.messages[0]["role"] == "assistant":
+        raise _unsupported("The session has the assistant's answers already: send only the messages that are new.")
+    question, answer = _words(2)
+    exchange = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    before = _rendered(tokenizer, chat, exchange)
+    start = _end_of(answer, before)
+
+    def skip(rendered: str) -> int:
+        _check_begins(rendered, before)
+        return start
+
+    ids = tokenizer.encode_chat(replace(chat, messages=[*exchange, *chat.messages]), skip)
+    closing = tokenizer.encode_chat(_closed(chat, exchange), lambda _: start)
+    return TurnPrompt(ids, _common(ids, closing))
+
+
+def _words(count: int) -> list[str]:
+    """Messages that no template knows and no conversation holds, so that they are found in what is written."""
+    return [f"W{secrets.token_hex(8)}" for _ in range(count)]
+
+
+def _closed(chat: ChatPrompt, messages: list[dict[str, Any]]) -> ChatPrompt:
+    return replace(chat, messages=messages, add_generation_prompt=False, continue_final_message=False)
+
+
+def _rendered(tokenizer: TextTokenizer, chat: ChatPrompt, messages: list[dict[str, Any]]) -> str:
+    return tokenizer.render_chat(_closed(chat, messages))
+
+
+def _end_of(answer: str, text: str) -> int:
+    """The place behind ``answer`` in the text."""
+    if text.count(answer) != 1:
+        raise _unsupported("This model's chat template does not write an assistant's message as it is.")
+    return text.index(answer) + len(answer)
+
+
+def _check_begins(text: str, beginning: str) -> None:
+    if not text.startswith(beginning):
+        raise _unsupported(REWRITES)
+
+
+def _common(ids: list[int], others: list[int]) -> int:
+    """How many ids at the front are the same."""
+    pairs = zip(ids, others, strict=False)
+    return next((count for count, (one, other) in enumerate(pairs) if one != other), min(len(ids), len(others)))
+
+
+def _unsupported(message: str) -> Rejected:
+    return Rejected(message, code="session_chat_unsupported", param="messages")
