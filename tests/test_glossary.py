@@ -1,4 +1,4 @@
-"""docs/owner-names.md tells the truth: each name of the owner's chapters is where it says, or missing as it says."""
+"""docs/glossary.md tells the truth: each name of the owner's chapters is where it says, or missing as it says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "owner-names.md"
+PAGE = ROOT / "docs" / "glossary.md"
 FOLDERS = ("ebbtide", "server", "scheduler", "model_runner", "tokenizer_mgr", "detokenizer")
 SECTIONS = ("Here under that name", "Here under another name", "Not yet")
 
@@ -94,7 +94,7 @@ def sources() -> dict[str, ast.Module]:
 
 @pytest.mark.parametrize(("file", "symbol"), claims(), ids=lambda value: str(value))
 def test_a_name_is_where_the_page_says(file: str, symbol: str) -> None:
-    assert has(parsed(file), symbol), f"{file} does not define {symbol}: docs/owner-names.md must follow"
+    assert has(parsed(file), symbol), f"{file} does not define {symbol}: docs/glossary.md must follow"
 
 
 def test_a_name_that_is_here_under_its_own_name_is_called_so() -> None:
@@ -118,7 +118,7 @@ def test_what_is_said_to_be_missing_is_missing(sources: dict[str, ast.Module]) -
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
-    assert missing & (defined | files) == set(), "it has come: move it to its table in docs/owner-names.md"
+    assert missing & (defined | files) == set(), "it has come: move it to its table in docs/glossary.md"
 
 
 def test_the_look_up_tells_what_is_there_from_what_is_not() -> None:
