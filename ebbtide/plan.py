@@ -25,10 +25,13 @@ class RowInit(Part, frozen=True):
     known: list[int] = msgspec.field(default_factory=list)
 
 
-class Scoring(Part, frozen=True):
-    """Known tokens whose log-probabilities are wanted: target i follows the item's token ``first + i``.
+class PromptLogprobSpec(Part, frozen=True):
+    """Asks for the log-probabilities of known tokens.
 
-    num_top: how many of the likeliest tokens to name with each.
+    Attributes:
+        first: index within the item's tokens; target i follows the item's token ``first + i``.
+        targets: token ids.
+        num_top: how many of the most likely tokens to return with each target.
     """
 
     first: int
@@ -44,7 +47,7 @@ class PlanItem(Part, frozen=True):
     samples: whether the last token's logits are sampled. init: only on the first item of an admission.
     mask: b"" for none, else one bit a token id, least significant bit first: the ids that may be sampled. A row whose
     mask depends on a token that is not collected yet has no item in the plan.
-    scoring: what to say of the tokens that follow the item's own.
+    prompt_logprobs: the tokens whose log-probabilities this item must return.
     """
 
     row: int
@@ -55,7 +58,7 @@ class PlanItem(Part, frozen=True):
     samples: bool = True
     init: RowInit | None = None
     mask: bytes = b""
-    scoring: Scoring | None = None
+    prompt_logprobs: PromptLogprobSpec | None = None
 
     @property
     def end(self) -> int:
@@ -85,14 +88,18 @@ class StepPlan(Part, frozen=True):
 
 
 class StepResult(Part, frozen=True):
-    """tokens: one per sampling item, in plan order; -1 for a mask that leaves nothing. logprobs: parallel to tokens;
-    None when no row asked. scores: one list per item with ``scoring``, in plan order, each parallel to its targets.
+    """What one plan produced.
+
+    Attributes:
+        tokens: one per sampling item, in plan order; -1 if the item's mask allows no token.
+        logprobs: parallel to ``tokens``; None if no row asked for log-probabilities.
+        prompt_logprobs: one list per item with ``PlanItem.prompt_logprobs``, in plan order, parallel to its targets.
     """
 
     number: int
     tokens: list[int]
     logprobs: list[TokenLogprob | None] | None = None
-    scores: list[list[TokenLogprob]] = msgspec.field(default_factory=list)
+    prompt_logprobs: list[list[TokenLogprob]] = msgspec.field(default_factory=list)
 
 
 class Runner(Protocol):

@@ -14,8 +14,8 @@ class ForwardBatch:
     T tokens, N items, W wanted positions; device tensors unless noted.
 
     token_ids: int64 [T]. positions: int64 [T]. slots: int64 [T], where in the pool each token's K/V goes.
-    wanted: int64 [W], indices into T whose logits are wanted: those to sample from in item order, then those whose
-    successors are to be scored in item order.
+    wanted: int64 [W], indices into T whose logits are wanted: those to sample from in item order, then those before a
+    prompt token whose log-probability is wanted, in item order.
     item_rows: int64 [N], the item's row of the page table. item_ends: int64 [N], its context length after this step.
     starts, query_lens: on the host, N numbers each: an item's first position and its token count.
     rows: on the host, the same numbers as item_rows.

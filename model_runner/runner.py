@@ -29,7 +29,7 @@ from .kv.memory import PoolBudget, free_memory, pool_limit, set_num_threads
 from .kv.page_copies import PageMoves, checked_moves
 from .kv.page_table import PageTable, gather_inputs
 from .models import Model, check_architecture, load_model
-from .sampling.prompt_logprobs import PendingScores, score_prompts
+from .sampling.prompt_logprobs import PendingPromptLogprobs, compute_prompt_logprobs
 from .sampling.sampler import Logprobs, Pick, Sampler
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class PendingResult:
     number: int
     tokens: HostCopy
     logprobs: Logprobs | None
-    scores: PendingScores | None = None
+    prompt_logprobs: PendingPromptLogprobs | None = None
 
 
 class ModelRunner:
@@ -118,8 +118,8 @@ class ModelRunner:
         pending = self._pending.popleft()
         tokens = pending.tokens.wait().tolist()
         logprobs = None if pending.logprobs is None else _token_logprobs(pending.logprobs, len(tokens))
-        scores = [] if pending.scores is None else pending.scores.wait()
-        return StepResult(pending.number, tokens, logprobs, scores)
+        prompt_logprobs = [] if pending.prompt_logprobs is None else pending.prompt_logprobs.wait()
+        return StepResult(pending.number, tokens, logprobs, prompt_logprobs)
 
     def _with_host_tier(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
         """This runner with the host tier that it was told to have, and what that saves; itself when there is none."""
@@ -156,7 +156,7 @@ class ModelRunner:
                 raise PlanError(f"Row {item.row} has no sample of its own yet.")
 
     def _sample(self, plan: StepPlan, states: Tensor) -> PendingResult:
-        """states: first those to sample from, then those whose successors are to be scored."""
+        """states: first those to sample from, then those before a prompt token whose log-probability is wanted."""
         sampling = [item for item in plan.items if item.samples]
         logits = self._model.logits(states[: len(sampling)])
         sampled = self._sampler.sample(logits, [Pick(item.row, item.end - 1, item.mask) for item in sampling])
@@ -164,12 +164,12 @@ class ModelRunner:
         self._last_tokens[rows] = sampled.tokens
         for item in sampling:
             self._has_sample[item.row] = True
-        scores = self._score(plan, states[len(sampling) :])
-        return PendingResult(plan.number, HostCopy(sampled.tokens), sampled.logprobs, scores)
+        prompt_logprobs = self._prompt_logprobs(plan, states[len(sampling) :])
+        return PendingResult(plan.number, HostCopy(sampled.tokens), sampled.logprobs, prompt_logprobs)
 
-    def _score(self, plan: StepPlan, states: Tensor) -> PendingScores | None:
-        scorings = [item.scoring for item in plan.items if item.scoring is not None]
-        return score_prompts(states, self._model.logits, scorings, self.info.vocab_size) if scorings else None
+    def _prompt_logprobs(self, plan: StepPlan, states: Tensor) -> PendingPromptLogprobs | None:
+        specs = [item.prompt_logprobs for item in plan.items if item.prompt_logprobs is not None]
+        return compute_prompt_logprobs(states, self._model.logits, specs, self.info.vocab_size) if specs else None
 
 
 def _context_length(checkpoint: Checkpoint, asked: int | None) -> int:

@@ -27,7 +27,7 @@ from .memory.host_tier import HostTier
 from .memory.pool import Pool
 from .metrics import pool_gauges
 from .pressure import Pressure
-from .prompt_logprobs import book_scores
+from .prompt_logprobs import record_prompt_logprobs
 from .request import Phase, Request
 from .state import Limits, Output, State
 
@@ -136,11 +136,11 @@ class Scheduler:
         assert plan.number == result.number, f"result {result.number} came for plan {plan.number}"
         logprobs = iter(result.logprobs or [None] * len(result.tokens))
         tokens = iter(result.tokens)
-        scores = iter(result.scores)
+        prompt_logprobs = iter(result.prompt_logprobs)
         for item, req in zip(plan.items, requests, strict=True):
             token = next(tokens) if item.samples else None
             logprob = next(logprobs) if item.samples else None
-            scored = next(scores) if item.scoring is not None else []
+            found = next(prompt_logprobs) if item.prompt_logprobs is not None else []
             if req is None:
                 continue  # it lost its memory while this was on its way, and will be computed again
             req.pending -= 1
@@ -149,7 +149,7 @@ class Scheduler:
             length = len(req.known)
             try:
                 self._computed(req, item)
-                book_scores(req, item, scored, self._endings)
+                record_prompt_logprobs(req, item, found, self._endings)
                 if token is not None:
                     self._sampled(req, token, logprob)
             except InvariantViolation as violation:

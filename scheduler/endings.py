@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from ebbtide.messages import AbortReq, Finish, PressureUsage, PromptScores, StreamStart, TokenItem, TokenLogprob
+from ebbtide.messages import AbortReq, Finish, PressureUsage, PromptLogprobs, StreamStart, TokenItem, TokenLogprob
 
 from .pressure import Pressure, Why
 from .request import Phase, Request
@@ -43,10 +43,10 @@ class Endings:
         item = TokenItem(req.rid, [token], self._start(req), logprobs=logprobs, pressure=pressure)
         self._state.output.items.append(item)
 
-    def emit_scores(self, req: Request, scores: PromptScores) -> None:
+    def emit_prompt_logprobs(self, req: Request, logprobs: PromptLogprobs) -> None:
         """Hand out log-probabilities of the next prompt tokens."""
-        req.num_scored += len(scores.tokens)
-        self._state.output.items.append(TokenItem(req.rid, [], self._start(req), prompt=scores))
+        req.num_prompt_logprobs_sent += len(logprobs.tokens)
+        self._state.output.items.append(TokenItem(req.rid, [], self._start(req), prompt=logprobs))
 
     def finish(
         self, req: Request, reason: Finish, *, token: int | None = None, logprob: TokenLogprob | None = None

@@ -56,7 +56,8 @@ class Request:
     known: prompt and output tokens. computed: how many of them have K/V, counting plans in flight; collected: not
     counting them. pages[:num_shared] belong to the prefix cache and are locked through ``node``; the rest is the
     request's own. sent_pages: how many page-table entries the runner knows. in_flight: samples not yet collected;
-    pending: plans not yet collected. num_scored: prompt tokens, the first included, whose log-probabilities are out.
+    pending: plans not yet collected. num_prompt_logprobs_sent: prompt tokens,
+    the first included, whose log-probabilities are sent.
     """
 
     rid: str
@@ -74,7 +75,7 @@ class Request:
     collected: int = 0
     in_flight: int = 0
     pending: int = 0
-    num_scored: int = 1
+    num_prompt_logprobs_sent: int = 1
     row: int | None = None
     pages: list[int] = field(default_factory=list)
     num_shared: int = 0
@@ -111,17 +112,18 @@ class Request:
         return self.prompt_len + max(self.sampling.max_tokens, 1) - 1
 
     @property
-    def unscored(self) -> bool:
+    def needs_prompt_logprobs(self) -> bool:
         """Whether log-probabilities of prompt tokens are still to come."""
-        return self.sampling.prompt_logprobs is not None and self.num_scored < self.prompt_len
+        return self.sampling.prompt_logprobs is not None and self.num_prompt_logprobs_sent < self.prompt_len
 
     @property
     def num_reusable(self) -> int:
         """Tokens whose K/V may come from elsewhere: with them come no logits.
 
-        Logits are needed of the last known token, to sample, and of a prompt token whose successor is to be scored.
+        Logits are needed of the last known token, to sample, and of a prompt token whose successor has no
+        log-probability yet.
         """
-        return (self.num_scored if self.unscored else len(self.known)) - 1
+        return (self.num_prompt_logprobs_sent if self.needs_prompt_logprobs else len(self.known)) - 1
 
     @property
     def num_private(self) -> int:

@@ -18,7 +18,7 @@ from .sessions import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, S
 from .telemetry import Heartbeat, PressureEvent, PressureVictim, RunnerInfo, Stats
 from .tokens import (
     PressureUsage,
-    PromptScores,
+    PromptLogprobs,
     StreamStart,
     TextAlternative,
     TextBatch,
@@ -50,7 +50,7 @@ __all__ = [
     "PressureEvent",
     "PressureUsage",
     "PressureVictim",
-    "PromptScores",
+    "PromptLogprobs",
     "Reply",
     "RunnerInfo",
     "SamplingParams",

@@ -20,8 +20,8 @@ class TokenLogprob(Part, frozen=True):
     rank: int | None = None
 
 
-class PromptScores(Part, frozen=True):
-    """The next tokens of a prompt and how likely each was, in order and each once. The first of a prompt has none."""
+class PromptLogprobs(Part, frozen=True):
+    """Log-probabilities of the next prompt tokens, in order and each once. A prompt's first token has none."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob]
@@ -53,7 +53,7 @@ class TokenItem(Part, frozen=True):
 
     start: only on the first item of a request. finish "abort" closes the entry: the AbortReq says why.
     stop_token: the token id that ended it, when one did (its text is not part of the answer, but for shown_stop_ids).
-    prompt: the next tokens of the prompt, scored, in an item without output tokens.
+    prompt: the next tokens of the prompt with their log-probabilities, in an item without output tokens.
     """
 
     rid: str
@@ -63,7 +63,7 @@ class TokenItem(Part, frozen=True):
     stop_token: int | None = None
     logprobs: list[TokenLogprob] | None = None
     pressure: PressureUsage | None = None
-    prompt: PromptScores | None = None
+    prompt: PromptLogprobs | None = None
 
 
 class TokenBatch(Message, frozen=True):

@@ -101,19 +101,19 @@ def gather_inputs(plan: StepPlan, table: PageTable, last_tokens: Tensor) -> Forw
 
 
 def _wanted(items: list[PlanItem], lens: list[int], device: torch.device) -> Tensor:
-    """See ``ForwardBatch``. Raises PlanError for a scoring of tokens that its item does not have."""
+    """See ``ForwardBatch``. Raises PlanError if an item asks for prompt log-probabilities past its tokens."""
     sampled: list[int] = []
-    scored: list[int] = []
+    before_targets: list[int] = []
     for item, end in zip(items, accumulate(lens), strict=True):
         if item.samples:
             sampled.append(end - 1)
-        if item.scoring is not None:
-            first = end - _length(item) + item.scoring.first
-            last = first + len(item.scoring.targets)
-            if item.scoring.first < 0 or last > end:
-                raise PlanError(f"Row {item.row} is to be scored past its {_length(item)} tokens.")
-            scored.extend(range(first, last))
-    return torch.tensor(sampled + scored, dtype=torch.int64, device=device)
+        if item.prompt_logprobs is not None:
+            first = end - _length(item) + item.prompt_logprobs.first
+            last = first + len(item.prompt_logprobs.targets)
+            if item.prompt_logprobs.first < 0 or last > end:
+                raise PlanError(f"Row {item.row} asks for prompt log-probabilities past its {_length(item)} tokens.")
+            before_targets.extend(range(first, last))
+    return torch.tensor(sampled + before_targets, dtype=torch.int64, device=device)
 
 
 def _token_ids(items: list[PlanItem], last_tokens: Tensor) -> Tensor:

@@ -9,52 +9,52 @@ from torch import Tensor
 
 from ebbtide.errors import PlanError
 from ebbtide.messages import TokenLogprob
-from ebbtide.plan import Scoring
+from ebbtide.plan import PromptLogprobSpec
 
 from ..kv.host_copy import HostCopy
 
 SLICE_BYTES = 16 << 20  # float32 logits at a time: a chunk of 2,048 tokens has over a GiB of them
 
 
-class PendingScores:
-    """The scores of one step, which may still be in the making."""
+class PendingPromptLogprobs:
+    """The prompt log-probabilities of one step, possibly still being computed."""
 
-    def __init__(self, scorings: list[Scoring], values: Tensor, indices: Tensor) -> None:
-        self._scorings = scorings
+    def __init__(self, specs: list[PromptLogprobSpec], values: Tensor, indices: Tensor) -> None:
+        self._specs = specs
         self._values = HostCopy(values)
         self._indices = HostCopy(indices)
 
     def wait(self) -> list[list[TokenLogprob]]:
-        """One list for each scoring, parallel to its targets."""
+        """One list per spec, parallel to its targets."""
         values, indices = self._values.wait().tolist(), self._indices.wait().tolist()
         result: list[list[TokenLogprob]] = []
-        for scoring in self._scorings:
-            done, size = sum(map(len, result)), len(scoring.targets)
+        for spec in self._specs:
+            done, size = sum(map(len, result)), len(spec.targets)
             rows = zip(values[done : done + size], indices[done : done + size], strict=True)
-            top = slice(1, 1 + scoring.num_top)
+            top = slice(1, 1 + spec.num_top)
             result.append([TokenLogprob(value[0], index[top], value[top], index[0]) for value, index in rows])
         return result
 
 
-def score_prompts(
-    states: Tensor, logits: Callable[[Tensor], Tensor], scorings: list[Scoring], vocab_size: int
-) -> PendingScores:
+def compute_prompt_logprobs(
+    states: Tensor, logits: Callable[[Tensor], Tensor], specs: list[PromptLogprobSpec], vocab_size: int
+) -> PendingPromptLogprobs:
     """Log-softmax of the raw logits at each target, and of the likeliest tokens.
 
-    states: [P, …], what the model made of the tokens before the targets, all scorings in order; ``logits`` turns some
+    states: [P, …], what the model made of the tokens before the targets, all specs in order; ``logits`` turns some
     of them into [p, vocab_size]. Raises PlanError for a target outside the vocabulary.
     """
-    ids = [target for scoring in scorings for target in scoring.targets]
+    ids = [target for spec in specs for target in spec.targets]
     if min(ids) < 0 or max(ids) >= vocab_size:
-        raise PlanError(f"A prompt with token ids outside 0..{vocab_size - 1} is to be scored.")
+        raise PlanError(f"Prompt log-probabilities are asked for token ids outside 0..{vocab_size - 1}.")
     targets = torch.tensor(ids, device=states.device)
-    num_top = min(max(scoring.num_top for scoring in scorings), vocab_size)
+    num_top = min(max(spec.num_top for spec in specs), vocab_size)
     rows = max(SLICE_BYTES // (4 * vocab_size), 1)
     parts = [
         _score(logits(some), wanted, num_top)
         for some, wanted in zip(torch.split(states, rows), torch.split(targets, rows), strict=True)
     ]
-    return PendingScores(scorings, torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]))
+    return PendingPromptLogprobs(specs, torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]))
 
 
 def _score(logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor]:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError
 from ebbtide.messages import RunnerInfo, TokenLogprob
-from ebbtide.plan import PageCopies, PlanItem, Scoring, StepPlan, StepResult
+from ebbtide.plan import PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 from ..kv.page_copies import checked_moves
-from .sim_sampling import SimRow, choose, score
+from .sim_sampling import SimRow, choose, logprob_of
 from .sim_script import SimScript
 
 Slots = NDArray[np.uint64]
@@ -135,8 +135,10 @@ class SimRunner:
             row.last = token
             tokens.append(token)
             logprobs.append(logprob)
-        scores = [self._scores(item, item.scoring) for item in plan.items if item.scoring is not None]
-        return StepResult(plan.number, tokens, logprobs if any(logprobs) else None, scores)
+        prompt_logprobs = [
+            self._prompt_logprobs(item, item.prompt_logprobs) for item in plan.items if item.prompt_logprobs is not None
+        ]
+        return StepResult(plan.number, tokens, logprobs if any(logprobs) else None, prompt_logprobs)
 
     def _copy(self, copies: PageCopies) -> None:
         moves = checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
@@ -189,12 +191,12 @@ class SimRunner:
             contexts.append(int(np.add.reduce(slots * self._weights[: item.end])))
         return contexts
 
-    def _scores(self, item: PlanItem, scoring: Scoring) -> list[TokenLogprob]:
+    def _prompt_logprobs(self, item: PlanItem, spec: PromptLogprobSpec) -> list[TokenLogprob]:
         """Each target under the context before it, which is that of sampling at its place."""
-        first = item.start + scoring.first
+        first = item.start + spec.first
         contexts = np.cumsum(self._read(item) * self._weights[: item.end], dtype=np.uint64)
-        wanted = contexts[first : first + len(scoring.targets)].tolist()
-        return [score(*pair, scoring.num_top) for pair in zip(wanted, scoring.targets, strict=True)]
+        wanted = contexts[first : first + len(spec.targets)].tolist()
+        return [logprob_of(*pair, spec.num_top) for pair in zip(wanted, spec.targets, strict=True)]
 
     def _read(self, item: PlanItem) -> Slots:
         """All that the page table leads to, up to and with the item's last token."""

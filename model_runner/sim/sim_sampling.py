@@ -82,7 +82,7 @@ def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[in
     return token, _logprob(raw, token, row.sampling.logprobs)
 
 
-def score(context: int, target: int, num_top: int) -> TokenLogprob:
+def logprob_of(context: int, target: int, num_top: int) -> TokenLogprob:
     """What the made-up distribution says of ``target`` after a context; parameters change nothing about it."""
     raw = _logits(context)
     log_probs = _log_softmax(raw)

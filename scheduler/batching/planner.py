@@ -9,7 +9,7 @@ from ebbtide.plan import PlanItem, RowInit
 from ..endings import Endings
 from ..memory.prefix_cache import MatchResult
 from ..pressure import Pressure, Why
-from ..prompt_logprobs import scoring_of
+from ..prompt_logprobs import prompt_logprobs_for
 from ..relief import Cause, Relief
 from ..request import Phase, Request
 from ..state import State
@@ -112,9 +112,9 @@ class Planner:
             init = RowInit(req.sampling, req.prompt_len, req.known[:] if _needs_history(req) else [])
             req.row_ready = True
         samples = samples and req.sampling.max_tokens > 0
-        scoring = scoring_of(req, count)
+        logprob_spec = prompt_logprobs_for(req, count)
         mask = self._state.grammars.mask(req) if samples else b""
-        item = PlanItem(req.row, req.computed, tokens, pages, page_index, samples, init, mask, scoring)
+        item = PlanItem(req.row, req.computed, tokens, pages, page_index, samples, init, mask, logprob_spec)
         req.computed += count
         req.pending += 1
         req.in_flight += samples

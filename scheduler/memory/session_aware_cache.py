@@ -111,7 +111,12 @@ class SessionAwareCache:
         """The slot if the turn's session is warm; what the inner cache has if that is more, or all there is."""
         slot = self._turns.get(req.rid)
         whole = self.inner.match_prefix(req, limit)
-        if slot is None or limit is not None or req.unscored or not slot.first <= len(whole.pages) < slot.end:
+        if (
+            slot is None
+            or limit is not None
+            or req.needs_prompt_logprobs
+            or not slot.first <= len(whole.pages) < slot.end
+        ):
             return whole
         before = self.inner.match_prefix(req, slot.first)
         pages = before.pages + slot.pages

@@ -14,7 +14,7 @@ from ebbtide.messages import (
     AbortReq,
     Heartbeat,
     PressureUsage,
-    PromptScores,
+    PromptLogprobs,
     StreamStart,
     TextAlternative,
     TextBatch,
@@ -228,7 +228,7 @@ def test_the_process_turns_batches_into_text_and_beats_when_idle(child: Child, a
 
 def test_scores_of_a_prompt_become_text_and_cover_no_output_token() -> None:
     detokenizer = Detokenizer(sim_vocabulary())
-    scores = PromptScores([0xC3, 98], [TokenLogprob(-1.0, [65], [-0.5], 2), TokenLogprob(-2.0, rank=9)])
+    scores = PromptLogprobs([0xC3, 98], [TokenLogprob(-1.0, [65], [-0.5], 2), TokenLogprob(-2.0, rank=9)])
     start = StreamStart(TextParams(), [0xC3, 98], 0, 3)
     [item] = detokenizer.convert(TokenBatch([TokenItem("a", [], start, prompt=scores)])).items
     assert (item.text, item.tokens, item.num_output_tokens, item.finish) == ("", [], 0, None)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ebbtide.messages import AbortReq, GenerateReq, PromptScores, SamplingParams
-from ebbtide.plan import Scoring
+from ebbtide.messages import AbortReq, GenerateReq, PromptLogprobs, SamplingParams
+from ebbtide.plan import PromptLogprobSpec
 from ebbtide.scheduler.batching import planner as planning
 from ebbtide.scheduler.endings import Endings
 from ebbtide.scheduler.request import Request
@@ -34,15 +34,15 @@ def score(shape: Shape, sampling: SamplingParams, prompt: list[int] = PROMPT) ->
 def test_every_prompt_token_but_the_first_is_scored_once(chunk: int, overlap: int, max_tokens: int) -> None:
     sampling = greedy(max_tokens, prompt_logprobs=3, ignore_eos=True)
     outcome = score(Shape(chunk=chunk, overlap=overlap), sampling)
-    assert [token for token, _ in outcome.scores] == PROMPT[1:]
-    assert outcome.scores == score(Shape(chunk=1000, page_size=16), sampling).scores
+    assert [token for token, _ in outcome.prompt_logprobs] == PROMPT[1:]
+    assert outcome.prompt_logprobs == score(Shape(chunk=1000, page_size=16), sampling).prompt_logprobs
     assert (outcome.finish, len(outcome.tokens)) == ("length", max_tokens)
-    assert all(len(entry.top_ids) == 3 and entry.rank for _, entry in outcome.scores)
+    assert all(len(entry.top_ids) == 3 and entry.rank for _, entry in outcome.prompt_logprobs)
 
 
 def test_the_score_of_a_token_is_the_one_it_has_when_it_is_drawn() -> None:
     drawn = score(Shape(), greedy(20, logprobs=2, ignore_eos=True))
-    scores = score(Shape(), greedy(0, prompt_logprobs=2), PROMPT + drawn.tokens).scores[-20:]
+    scores = score(Shape(), greedy(0, prompt_logprobs=2), PROMPT + drawn.tokens).prompt_logprobs[-20:]
     assert [(token, e.logprob, e.top_ids) for token, e in scores] == [
         (token, e.logprob, e.top_ids) for token, e in zip(drawn.tokens, drawn.logprobs, strict=True)
     ]
@@ -52,7 +52,7 @@ def test_the_score_of_a_token_is_the_one_it_has_when_it_is_drawn() -> None:
 @pytest.mark.parametrize("max_tokens", [0, 1])
 def test_a_prompt_of_one_token_has_nothing_to_score_and_ends(max_tokens: int) -> None:
     outcome = score(Shape(overlap=2), greedy(max_tokens, prompt_logprobs=1), text("x"))
-    assert (outcome.scores, len(outcome.tokens), outcome.ends) == ([], max_tokens, 1)
+    assert (outcome.prompt_logprobs, len(outcome.tokens), outcome.ends) == ([], max_tokens, 1)
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
@@ -73,7 +73,7 @@ def test_a_scored_prompt_is_not_taken_from_the_cache_but_goes_into_it() -> None:
     world.generate("scored", PROMPT, greedy(1, prompt_logprobs=0))
     world.run()
     assert world.outcomes["scored"].cached_tokens == 0
-    assert len(world.outcomes["scored"].scores) == len(PROMPT) - 1
+    assert len(world.outcomes["scored"].prompt_logprobs) == len(PROMPT) - 1
     world.generate("salted", PROMPT, greedy(1, prompt_logprobs=0), namespace="salt:x")
     world.run()
     world.generate("after", PROMPT, greedy(1), namespace="salt:x")
@@ -84,7 +84,7 @@ def test_only_the_first_choice_is_scored_and_the_others_use_its_pages() -> None:
     world = World()
     world.send(GenerateReq(rids=("a", "b", "c"), prompt=PROMPT, sampling=greedy(2, prompt_logprobs=1)))
     outcomes = world.run()
-    assert [len(outcomes[rid].scores) for rid in "abc"] == [len(PROMPT) - 1, 0, 0]
+    assert [len(outcomes[rid].prompt_logprobs) for rid in "abc"] == [len(PROMPT) - 1, 0, 0]
     assert [outcomes[rid].cached_tokens for rid in "abc"] == [0, 72, 72]
     scored_items = [index for index, item in enumerate(world.items) if item.prompt is not None]
     assert max(scored_items) < min(index for index, item in enumerate(world.items) if item.rid == "b")
@@ -100,7 +100,7 @@ def test_a_retraction_in_mid_prefill_neither_repeats_nor_loses_a_score(overlap: 
     expected = score(Shape(chunk=1000), greedy(4, prompt_logprobs=2, ignore_eos=True))
     assert outcome.pressure is not None
     assert outcome.pressure.num_retractions > 3
-    assert (outcome.scores, outcome.tokens) == (expected.scores, expected.tokens)
+    assert (outcome.prompt_logprobs, outcome.tokens) == (expected.prompt_logprobs, expected.tokens)
     assert outcome.cached_tokens == 0
     # Its own pages were in the tree when it came back, up to what had been scored.
     assert outcome.pressure.recomputed_tokens < len(PROMPT)
@@ -114,7 +114,7 @@ def test_pages_of_others_do_not_hide_what_is_not_yet_scored() -> None:
     world.generate("a", PROMPT, greedy(1, prompt_logprobs=0))
     outcome = world.run()["a"]
     assert outcome.pressure is not None
-    assert [token for token, _ in outcome.scores] == PROMPT[1:]
+    assert [token for token, _ in outcome.prompt_logprobs] == PROMPT[1:]
 
 
 @pytest.mark.parametrize("after", range(1, 12))
@@ -132,7 +132,7 @@ def test_an_abort_in_mid_prefill_leaves_clean_books(after: int) -> None:
 @pytest.mark.parametrize("num_pages", [8, 16])
 def test_a_prompt_as_large_as_the_pool_can_be_scored(num_pages: int) -> None:
     fits = score(Shape(num_pages=num_pages), greedy(0, prompt_logprobs=0), PROMPT[:1] * num_pages * 4)
-    assert (fits.finish, len(fits.scores)) == ("length", num_pages * 4 - 1)
+    assert (fits.finish, len(fits.prompt_logprobs)) == ("length", num_pages * 4 - 1)
     too_long = score(Shape(num_pages=num_pages), greedy(0, prompt_logprobs=0), PROMPT[:1] * (num_pages * 4 + 1))
     assert [abort.status for abort in too_long.aborts] == [400]
 
@@ -156,7 +156,7 @@ def test_a_scored_turn_is_computed_in_full_and_the_session_goes_on() -> None:
     context = text("a conversation that begins here") + first.tokens + text(" and goes on")
     world.turn("s", "b", " and goes on", greedy(4, prompt_logprobs=0, ignore_eos=True))
     second = world.run()["b"]
-    assert [token for token, _ in second.scores] == context[1:]
+    assert [token for token, _ in second.prompt_logprobs] == context[1:]
     assert second.cached_tokens == 0
     third = world.say("s", "c", " to its end")
     assert third.tokens == alone(context + second.tokens + text(" to its end"), greedy(8, ignore_eos=True))
@@ -168,32 +168,34 @@ def uncapped_hits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Request, "num_reusable", property(lambda req: len(req.known) - 1))
 
 
-def forgotten_scores(patch: pytest.MonkeyPatch) -> None:
+def forgotten_prompt_logprobs(patch: pytest.MonkeyPatch) -> None:
     """What has gone out is asked for again after a retraction."""
-    emit = Endings.emit_scores
+    emit = Endings.emit_prompt_logprobs
 
-    def forgetful(self: Endings, req: Request, scores: PromptScores) -> None:
-        before = req.num_scored
-        emit(self, req, scores)
-        req.num_scored = before
+    def forgetful(self: Endings, req: Request, logprobs: PromptLogprobs) -> None:
+        before = req.num_prompt_logprobs_sent
+        emit(self, req, logprobs)
+        req.num_prompt_logprobs_sent = before
 
-    patch.setattr(Endings, "emit_scores", forgetful)
+    patch.setattr(Endings, "emit_prompt_logprobs", forgetful)
 
 
 def chunks_in_flight(patch: pytest.MonkeyPatch) -> None:
     """Chunks are booked by the count that went out, as if none were in flight."""
 
-    def blind(req: Request, count: int) -> Scoring | None:
-        if req.sampling.prompt_logprobs is None or req.num_scored >= req.prompt_len:
+    def blind(req: Request, count: int) -> PromptLogprobSpec | None:
+        if req.sampling.prompt_logprobs is None or req.num_prompt_logprobs_sent >= req.prompt_len:
             return None
-        first = min(req.num_scored, req.computed + count)
+        first = min(req.num_prompt_logprobs_sent, req.computed + count)
         last = min(req.computed + count, req.prompt_len - 1)
-        return Scoring(max(first - 1 - req.computed, 0), req.known[first : last + 1], req.sampling.prompt_logprobs)
+        return PromptLogprobSpec(
+            max(first - 1 - req.computed, 0), req.known[first : last + 1], req.sampling.prompt_logprobs
+        )
 
-    patch.setattr(planning, "scoring_of", blind)
+    patch.setattr(planning, "prompt_logprobs_for", blind)
 
 
-@pytest.mark.parametrize("bug", [uncapped_hits, forgotten_scores, chunks_in_flight])
+@pytest.mark.parametrize("bug", [uncapped_hits, forgotten_prompt_logprobs, chunks_in_flight])
 def test_a_seeded_bug_is_noticed(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     with pytest.raises((AssertionError, ValueError)):

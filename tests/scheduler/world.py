@@ -72,7 +72,7 @@ class Outcome:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[object] = field(default_factory=list)
-    scores: list[tuple[int, TokenLogprob]] = field(default_factory=list)  # prompt tokens from the second on
+    prompt_logprobs: list[tuple[int, TokenLogprob]] = field(default_factory=list)  # prompt tokens from the second on
     finish: str | None = None
     aborts: list[AbortReq] = field(default_factory=list)
     cached_tokens: int = 0
@@ -246,7 +246,7 @@ class World:
         outcome.tokens += item.tokens
         outcome.logprobs += item.logprobs or []
         if item.prompt is not None:
-            outcome.scores += zip(item.prompt.tokens, item.prompt.logprobs, strict=True)
+            outcome.prompt_logprobs += zip(item.prompt.tokens, item.prompt.logprobs, strict=True)
         if item.start is not None:
             outcome.cached_tokens = item.start.cached_tokens
             outcome.prompt_tokens = item.start.prompt_tokens

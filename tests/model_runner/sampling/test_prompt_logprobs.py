@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from ebbtide.errors import PlanError
 from ebbtide.messages import SamplingParams, TokenLogprob
 from ebbtide.model_runner.runner import ModelRunner
-from ebbtide.model_runner.sampling import prompt_logprobs as prompt_scores
+from ebbtide.model_runner.sampling import prompt_logprobs
 from ebbtide.paging import pages_for
-from ebbtide.plan import PlanItem, RowInit, Scoring, StepPlan
+from ebbtide.plan import PlanItem, PromptLogprobSpec, RowInit, StepPlan
 
 from ..checkpoints import VOCAB_SIZE
 from ..driver import load_runner
@@ -29,7 +29,7 @@ def prompts() -> list[list[int]]:
     return [torch.randint(3, VOCAB_SIZE, (size,), generator=generator).tolist() for size in (2, 17, 40)]
 
 
-def scores(runner: ModelRunner, rows: list[list[int]], chunk: int) -> list[list[TokenLogprob]]:
+def logprobs_of(runner: ModelRunner, rows: list[list[int]], chunk: int) -> list[list[TokenLogprob]]:
     """All prompts together, ``chunk`` tokens of each in a step."""
     size = runner.info.page_size
     found: list[list[TokenLogprob]] = [[] for _ in rows]
@@ -42,12 +42,12 @@ def scores(runner: ModelRunner, rows: list[list[int]], chunk: int) -> list[list[
                 continue
             pages = [row * per_row + page for page in range(per_row)] if start == 0 else []
             init = RowInit(PARAMS, len(prompt)) if start == 0 else None
-            scoring = Scoring(0, targets, NUM_TOP) if targets else None
+            spec = PromptLogprobSpec(0, targets, NUM_TOP) if targets else None
             samples = start + len(tokens) == len(prompt)
-            items.append(PlanItem(row, start, tokens, pages, 0, samples, init, scoring=scoring))
+            items.append(PlanItem(row, start, tokens, pages, 0, samples, init, prompt_logprobs=spec))
             who += [row] if targets else []
         runner.submit(StepPlan(start, items))
-        for row, part in zip(who, runner.collect().scores, strict=True):
+        for row, part in zip(who, runner.collect().prompt_logprobs, strict=True):
             found[row] += part
     return found
 
@@ -69,39 +69,45 @@ def check(model: PreTrainedModel, prompt: list[int], found: list[TokenLogprob]) 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gpt2"])
 @pytest.mark.parametrize("chunk", [5, 64])
-def test_scores_are_those_of_transformers(
+def test_prompt_logprobs_are_those_of_transformers(
     family: str, chunk: int, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompt_scores, "SLICE_BYTES", 4 * VOCAB_SIZE * 7)
+    monkeypatch.setattr(prompt_logprobs, "SLICE_BYTES", 4 * VOCAB_SIZE * 7)
     model = load_reference(tiny(family))
     runner = load_runner(tiny(family))
-    for prompt, found in zip(prompts(), scores(runner, prompts(), chunk), strict=True):
+    for prompt, found in zip(prompts(), logprobs_of(runner, prompts(), chunk), strict=True):
         check(model, prompt, found)
 
 
-def test_scores_of_smollm2_are_those_of_transformers(smollm2: Path, smollm2_reference: PreTrainedModel) -> None:
+def test_prompt_logprobs_of_smollm2_are_those_of_transformers(
+    smollm2: Path, smollm2_reference: PreTrainedModel
+) -> None:
     generator = torch.Generator().manual_seed(3)
     prompt = torch.randint(20, 49_000, (180,), generator=generator).tolist()
-    check(smollm2_reference, prompt, scores(load_runner(smollm2), [prompt], 100)[0])
+    check(smollm2_reference, prompt, logprobs_of(load_runner(smollm2), [prompt], 100)[0])
 
 
 def test_no_alternatives_and_different_numbers_of_them(tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"))
     [a, b] = prompts()[1:]
     items = [
-        PlanItem(0, 0, a, [0, 1], 0, True, RowInit(PARAMS, len(a)), scoring=Scoring(3, a[4:], 0)),
-        PlanItem(1, 0, b, [2, 3, 4], 0, False, RowInit(PARAMS, len(b)), scoring=Scoring(0, b[1:9], 2)),
+        PlanItem(0, 0, a, [0, 1], 0, True, RowInit(PARAMS, len(a)), prompt_logprobs=PromptLogprobSpec(3, a[4:], 0)),
+        PlanItem(
+            1, 0, b, [2, 3, 4], 0, False, RowInit(PARAMS, len(b)), prompt_logprobs=PromptLogprobSpec(0, b[1:9], 2)
+        ),
     ]
     runner.submit(StepPlan(0, items))
-    first, second = runner.collect().scores
+    first, second = runner.collect().prompt_logprobs
     assert [len(entry.top_ids) for entry in first] == [0] * len(a[4:])
     assert [len(entry.top_ids) for entry in second] == [2] * 8
-    alone = scores(runner, [a], 64)[0][3:]
+    alone = logprobs_of(runner, [a], 64)[0][3:]
     assert [entry.logprob for entry in alone] == pytest.approx([entry.logprob for entry in first], abs=1e-4)
 
 
-@pytest.mark.parametrize("scoring", [Scoring(0, [VOCAB_SIZE], 1), Scoring(2, [1, 1], 1), Scoring(-1, [1], 1)])
-def test_a_scoring_that_makes_no_sense_is_refused(scoring: Scoring, tiny: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(
+    "spec", [PromptLogprobSpec(0, [VOCAB_SIZE], 1), PromptLogprobSpec(2, [1, 1], 1), PromptLogprobSpec(-1, [1], 1)]
+)
+def test_an_impossible_spec_is_refused(spec: PromptLogprobSpec, tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"))
     with pytest.raises(PlanError):
-        runner.submit(StepPlan(0, [PlanItem(0, 0, [1, 2, 3], [0], 0, True, RowInit(PARAMS, 3), scoring=scoring)]))
+        runner.submit(StepPlan(0, [PlanItem(0, 0, [1, 2, 3], [0], 0, True, RowInit(PARAMS, 3), prompt_logprobs=spec)]))
