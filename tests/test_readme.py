@@ -1,4 +1,4 @@
-"""What the README says of flags, targets and files is so."""
+"""Checks the README and the pages in docs/: flags, make targets, links, examples, decision records."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from ebbtide.config import (
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+FLAGS_PAGE = ROOT / "docs" / "flags.md"
+INSTALL = (ROOT / "docs" / "install.md").read_text()
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def flags_table() -> str:
-    """The table as it should stand in the README."""
+    """The table that docs/flags.md must contain."""
     lines = ["| flag | default | |", "|---|---|---|"]
     for section in (ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
         lines.append(f"| **{(section.__doc__ or '').splitlines()[0].rstrip('.')}** | | |")
@@ -45,15 +47,27 @@ def _row(field: Field[Any], annotation: str) -> str:
 
 
 def test_flags_table_is_that_of_the_configuration() -> None:
-    start, end = README.index("<!-- flags"), README.index("<!-- /flags -->")
-    table = README[start:end].split("-->", 1)[1].strip()
+    page = FLAGS_PAGE.read_text()
+    start, end = page.index("<!-- flags"), page.index("<!-- /flags -->")
+    table = page[start:end].split("-->", 1)[1].strip()
     assert table == flags_table()
 
 
 def test_every_make_target_that_is_named_exists() -> None:
     known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    named = set(re.findall(r"`make ([a-z]+)", README)) | set(re.findall(r"^make ([a-z]+)", README, flags=re.MULTILINE))
-    assert {"serve", "test"} <= named <= known
+    for page in (README, INSTALL):
+        named = set(re.findall(r"`make ([a-z]+)", page)) | set(re.findall(r"^make ([a-z]+)", page, flags=re.MULTILINE))
+        assert {"serve", "test"} <= named <= known
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+def test_the_index_links_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages <= set(re.findall(r"\]\(([a-z-]+\.md)\)", index))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -62,9 +76,10 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_python_examples_are_python() -> None:
-    examples = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert examples
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_are_python(page: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert examples or page != ROOT / "README.md"
     for example in examples:
         ast.parse(example)
 
@@ -77,6 +92,7 @@ def test_decision_records_are_short_and_complete() -> None:
             assert f"**{part}" in text, f"{record.name} lacks {part}"
 
 
-if __name__ == "__main__":  # the README's table anew, after a flag has changed: python -m tests.test_readme
-    start = README.index("-->", README.index("<!-- flags")) + len("-->\n")
-    (ROOT / "README.md").write_text(README[:start] + flags_table() + "\n" + README[README.index("<!-- /flags -->") :])
+if __name__ == "__main__":  # writes the table of docs/flags.md after a flag has changed: python -m tests.test_readme
+    text = FLAGS_PAGE.read_text()
+    start = text.index("-->", text.index("<!-- flags")) + len("-->\n")
+    FLAGS_PAGE.write_text(text[:start] + flags_table() + "\n" + text[text.index("<!-- /flags -->") :])
