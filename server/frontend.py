@@ -15,7 +15,7 @@ from ebbtide.messages import Heartbeat, PressureEvent, Reply, RunnerInfo, Stats,
 from ebbtide.runtime.suspend_aware_clock import AwakeClock
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.tokenizer import TextTokenizer
-from ebbtide.tokenizer_mgr.calls import Calls
+from ebbtide.tokenizer_mgr.control_client import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from ebbtide.config import ServerConfig
 from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
-from ebbtide.tokenizer_mgr.answer import Answer, Order
-from ebbtide.tokenizer_mgr.calls import Calls
+from ebbtide.tokenizer_mgr.response_stream import Answer, Order
+from ebbtide.tokenizer_mgr.control_client import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 

@@ -15,9 +15,9 @@ from typing import Protocol
 from ebbtide.errors import Rejected
 from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToScheduler
 
-from .answer import Answer, Order
+from .response_stream import Answer, Order
 from .client_ids import ClientIds, OpenRequest
-from .pending import Pending
+from .preparing import Pending
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from ebbtide.messages import SamplingParams, TextParams
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ..structured.constraints import ConstraintFields
-from .session_fields import SessionParams
+from .session_request import SessionParams
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 4096

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ebbtide.tokenizer_mgr.answer import Delta, Order
+from ebbtide.tokenizer_mgr.response_stream import Delta, Order
 
 from ..http.middleware import take_ids
 from ..http.streaming import CHAT_FRAMING, ChunkWriter, EventStream, Framing, WholeReply

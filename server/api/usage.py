@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ebbtide.messages import PressureUsage
-from ebbtide.tokenizer_mgr.answer import Delta
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from .fields import StreamOptions
 

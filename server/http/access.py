@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.errors import Rejected
-from ebbtide.tokenizer_mgr.answer import Order
+from ebbtide.tokenizer_mgr.response_stream import Order
 
 from .auth import Caller, Keys
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ebbtide.errors import Rejected
-from ebbtide.tokenizer_mgr.answer import Answer, Delta
+from ebbtide.tokenizer_mgr.response_stream import Answer, Delta
 
 from .error_replies import envelope
 

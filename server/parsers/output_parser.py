@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ebbtide.tokenizer_mgr.answer import Delta
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from .content_parts import Fragment, FragmentSink, Kind
 from .reasoning import ReasoningCount, ReasoningForm, keep_reasoning, read_reasoning

@@ -34,7 +34,7 @@ from ebbtide.server.state import AppState
 from ebbtide.server.structured.structured import StructuredOutput
 from ebbtide.tokenization.tokenizer import SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
-from ebbtide.tokenizer_mgr.calls import Calls
+from ebbtide.tokenizer_mgr.control_client import Calls
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 

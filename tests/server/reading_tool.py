@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ebbtide.server.parsers.content_parts import Kind
 from ebbtide.server.parsers.output_parser import Readers, ReadingPlan, joined_calls
 from ebbtide.server.parsers.tools.table import FORMATS
-from ebbtide.tokenizer_mgr.answer import Delta
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},

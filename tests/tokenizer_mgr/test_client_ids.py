@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ebbtide.tokenizer_mgr.answer import Answer
+from ebbtide.tokenizer_mgr.response_stream import Answer
 from ebbtide.tokenizer_mgr.client_ids import ClientIds
 
 

@@ -19,7 +19,7 @@ from ebbtide.messages import (
     TextParams,
     ToScheduler,
 )
-from ebbtide.tokenizer_mgr.answer import Answer, Delta, Order
+from ebbtide.tokenizer_mgr.response_stream import Answer, Delta, Order
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide.tokenizer_mgr.answer import Delta
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...http.strict_json import parse_arguments
 from ...parsers.content_parts import Fragment, Kind

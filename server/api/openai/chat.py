@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ebbtide.errors import Rejected
 from ebbtide.grammar import Preface
 from ebbtide.messages import SessionTurn
-from ebbtide.tokenizer_mgr.answer import Order
+from ebbtide.tokenizer_mgr.response_stream import Order
 from ebbtide.tokenizer_mgr.session_turns import Turn
 
 from ...parsers.output_parser import ReadingPlan
@@ -24,8 +24,8 @@ from ..chat.chat_prompt import chat_prompt
 from ..chat.chat_request import ChatBody
 from ..chat.parser_config import chat_plan, preface, shown_marks
 from ..generation import Api, Work, generate
-from ..session_fields import check_one_choice, session_turn
-from ..token_fields import TokenWishes, check_named, token_wishes
+from ..session_request import check_one_choice, session_turn
+from ..logprob_options import TokenWishes, check_named, token_wishes
 from .chat_response import ChatShape, chat_head
 
 

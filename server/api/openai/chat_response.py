@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ebbtide.tokenizer_mgr.answer import Delta, Order
+from ebbtide.tokenizer_mgr.response_stream import Delta, Order
 
 from ...parsers.content_parts import Fragment, Kind
 from ...parsers.output_parser import Readers, Reading, ReadingPlan, joined_calls
 from ..chat.chat_request import ChatBody
 from ..generation import stop_reason
-from ..token_fields import ChatTokens, TokenWishes
+from ..logprob_options import ChatTokens, TokenWishes
 from ..usage import StreamedUsage, UsageCount
 
 

@@ -12,15 +12,15 @@ from starlette.responses import Response
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import SessionTurn
-from ebbtide.tokenizer_mgr.answer import Order
+from ebbtide.tokenizer_mgr.response_stream import Order
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ...state import AppState
 from .. import fields
 from ..fields import CompletionBody
 from ..generation import Api, Work, generate
-from ..session_fields import check_one_choice, session_turn
-from ..token_fields import TokenWishes, check_named, token_wishes
+from ..session_request import check_one_choice, session_turn
+from ..logprob_options import TokenWishes, check_named, token_wishes
 from .completions_response import CompletionShape, PromptPart, completion_head, prompt_part
 
 DEFAULT_MAX_TOKENS = 16

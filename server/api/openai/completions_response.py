@@ -9,13 +9,13 @@ from typing import Any
 
 from ebbtide.messages import TextAlternative, TextLogprob
 from ebbtide.tokenization.vocabulary import Vocabulary
-from ebbtide.tokenizer_mgr.answer import Delta, Order
+from ebbtide.tokenizer_mgr.response_stream import Delta, Order
 
 from ..echo import Echo, echo_of_ids, echo_of_text, half_character
 from ..fields import CompletionBody
 from ..generation import stop_reason
 from ..logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists, prompt_logprobs
-from ..token_fields import TokenWishes
+from ..logprob_options import TokenWishes
 from ..usage import StreamedUsage, UsageCount
 
 LONGEST_CHARACTER = 4  # bytes, and so tokens

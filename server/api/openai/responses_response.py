@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ebbtide.errors import Rejected
-from ebbtide.tokenizer_mgr.answer import Delta
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...parsers.content_parts import Fragment, Kind
 from ...parsers.output_parser import Readers, Reading

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import SamplingParams, SessionTurn, TextParams
-from ebbtide.tokenizer_mgr.answer import Order
+from ebbtide.tokenizer_mgr.response_stream import Order
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ...http.streaming import Framing
@@ -21,7 +21,7 @@ from ...structured.structured import StructuredOutput
 from .. import fields
 from ..fields import GenerationFields
 from ..generation import Api, Work, generate
-from ..session_fields import check_one_choice, session_turn
+from ..session_request import check_one_choice, session_turn
 from .generate_request import (
     DEFAULT_MAX_TOKENS,
     UNSUPPORTED,

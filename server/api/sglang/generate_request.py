@@ -12,7 +12,7 @@ from ebbtide.errors import Rejected
 
 from ...structured.constraints import Constraint, ebnf_constraint, json_constraint, regex_constraint
 from ..fields import GenerationFields, Index, Penalty, Share
-from ..session_fields import SessionParams, TurnName
+from ..session_request import SessionParams, TurnName
 
 DEFAULT_MAX_TOKENS = 128
 REFUSED_SAMPLING = ("structural_tag", "stop_regex", "custom_params")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import TextAlternative, TextLogprob
-from ebbtide.tokenizer_mgr.answer import Delta, Order
+from ebbtide.tokenizer_mgr.response_stream import Delta, Order
 
 from ...http.error_replies import envelope
 from ...http.middleware import is_id

@@ -11,7 +11,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import TextParams
 from ebbtide.server.http.access import access_from
 from ebbtide.server.http.auth import Caller
-from ebbtide.tokenizer_mgr.answer import Order
+from ebbtide.tokenizer_mgr.response_stream import Order
 
 
 def order(priority: int = 0, namespace: str = "") -> Order:

@@ -12,7 +12,7 @@ from ebbtide.server.parsers.output_parser import Readers, Reading, ReadingPlan, 
 from ebbtide.server.parsers.reasoning import REASONING
 from ebbtide.server.parsers.tools.table import FORMATS
 from ebbtide.tokenization.vocabulary import sim_vocabulary
-from ebbtide.tokenizer_mgr.answer import Delta
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ..reading_tool import SCHEMAS, Read, read_plan, splits
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ebbtide.errors import Rejected
-from ebbtide.tokenizer_mgr.answer import Delta
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from .logprobs import Name, as_id, as_text, chat_logprobs, prompt_logprobs
-from .session_fields import SessionFields
+from .session_request import SessionFields
 
 # A reply is built on the event loop: 10,000 tokens with 20 alternatives each take 0.3 to 0.7 s of CPU, and up to 15 MB.
 MAX_NAMED = 300_000

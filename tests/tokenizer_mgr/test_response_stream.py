@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import TextAlternative, TextItem, TextLogprob
-from ebbtide.tokenizer_mgr.answer import Answer
+from ebbtide.tokenizer_mgr.response_stream import Answer
 
 pytestmark = pytest.mark.anyio
 

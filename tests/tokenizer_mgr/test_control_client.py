@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import ListSessionsReq, Reply, ToScheduler
-from ebbtide.tokenizer_mgr.calls import Calls
+from ebbtide.tokenizer_mgr.control_client import Calls
 
 
 class Outbox:
