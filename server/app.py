@@ -23,6 +23,7 @@ from .admin.tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
 from .api.anthropic.messages import MessagesRoutes
 from .api.anthropic.messages_request import CountTokensBody, MessagesBody
 from .api.chat.chat_request import ChatBody
+from .api.error_forms import ERROR_FORMS
 from .api.fields import CompletionBody
 from .api.openai.chat import ChatRoute
 from .api.openai.completions import CompletionRoute
@@ -32,7 +33,7 @@ from .api.sglang.generate import GenerateRoute
 from .api.sglang.generate_request import GenerateBody
 from .http.auth import KeyCheck, require_control
 from .http.cors import OwnPages, UnderPath, for_browsers
-from .http.error_replies import FaultsEnd, install_error_replies
+from .http.error_replies import FaultsEnd, UseErrorForms, install_error_replies
 from .http.middleware import BodyLimit, RequestIds
 from .http.openapi import describe, operation
 from .metrics.http_counts import CountRequests
@@ -106,7 +107,7 @@ def create_app(state: AppState) -> ASGIApp:
             response_model=None,
             response_class=Response,
             dependencies=[Depends(require_control)] if route.is_admin else [],
-            **operation(route),
+            **operation(route, ERROR_FORMS),
         )
         if route.method == "GET" and not route.is_admin:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
@@ -127,4 +128,4 @@ def _layered(app: ASGIApp, routes: Sequence[BaseRoute], state: AppState, steerin
     # Outside the checks: a preflight request has no key, and a page must be able to read that its key is wrong.
     app = for_browsers(app, access.config.allowed_origins)
     app = CountRequests(app, routes, state.metrics.http)
-    return RequestIds(UnderPath(app, access.config.root_path))
+    return RequestIds(UseErrorForms(UnderPath(app, access.config.root_path), ERROR_FORMS))

@@ -15,7 +15,7 @@ from ebbtide.messages import Heartbeat, PressureEvent, Reply, RunnerInfo, Stats,
 from ebbtide.runtime.suspend_aware_clock import AwakeClock
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.tokenizer import TextTokenizer
-from ebbtide.tokenizer_mgr.control_client import Calls
+from ebbtide.tokenizer_mgr.control_client import ControlClient
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
@@ -56,7 +56,7 @@ class Front:
         self._awake = AwakeClock(time.monotonic, max(2 * self._look_s, 0.5))
         self.liveness = Liveness(self._awake, config.watchdog)
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
-        self._calls = Calls(self._link, self.liveness.refusal)
+        self._control = ControlClient(self._link, self.liveness.refusal)
         self._prompts = PromptReader(tokenizer, info)
         self._vocabulary = tokenizer.vocabulary
         self._structured = StructuredOutput(self._vocabulary, info, config.server.grammar_timeout)
@@ -65,7 +65,7 @@ class Front:
                 config=config.server,
                 model_name=model_name,
                 manager=self.manager,
-                calls=self._calls,
+                control=self._control,
                 prompts=self._prompts,
                 structured=self._structured,
                 metrics=self._metrics,
@@ -118,7 +118,7 @@ class Front:
         return [
             *self.liveness.describe(),
             f"open HTTP requests: {self.manager.num_open}, with {self.manager.num_choices} choices",
-            f"open calls: {self._calls.num_open}",
+            f"open calls: {self._control.num_open}",
         ]
 
     def start_draining(self) -> None:
@@ -129,7 +129,7 @@ class Front:
         """End every open request with 503 (an error event on a stream that has begun)."""
         error = Rejected(message, status=503, kind="overloaded_error", code="draining", retry_after_s=5)
         self.manager.fail_all(error)
-        self._calls.fail_all(error)
+        self._control.fail_all(error)
 
     def child_died(self, name: str) -> None:
         """Process ``name`` is gone: every open request is answered with 500 at once, ``/health`` turns 503."""
@@ -137,7 +137,7 @@ class Front:
         self._metrics.scheduler_gone(self.manager.num_open)
         error = Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
         self.manager.fail_all(error)
-        self._calls.fail_all(error)
+        self._control.fail_all(error)
         self._link.cut()
 
     async def stop(self) -> None:
@@ -170,6 +170,6 @@ class Front:
                 case Heartbeat():
                     self.liveness.beat(message)
                 case Reply():
-                    self._calls.take(message)
+                    self._control.resolve(message)
                 case _:
                     self.manager.handle(message)

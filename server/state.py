@@ -13,10 +13,11 @@ from starlette.requests import Request
 from ebbtide.config import ServerConfig
 from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
-from ebbtide.tokenizer_mgr.response_stream import Answer, Order
-from ebbtide.tokenizer_mgr.control_client import Calls
+from ebbtide.tokenizer_mgr.control_client import ControlClient
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.prompts import PromptReader
+from ebbtide.tokenizer_mgr.response_stream import ResponseStream
 
 from .admin.pressure import PressureLog
 from .http.access import Access
@@ -38,7 +39,7 @@ class AppState:
     config: ServerConfig
     model_name: str
     manager: TokenizerManager
-    calls: Calls
+    control: ControlClient
     prompts: PromptReader
     structured: StructuredOutput
     metrics: FrontMetrics
@@ -68,7 +69,7 @@ class AppState:
         self.access.check_share(caller, self.manager.num_open_of(caller.owner))
         return self.manager.expect(ids, caller.owner)
 
-    def submit(self, order: Order, request: Request, received_s: float) -> Answer:
+    def submit(self, order: PreparedRequest, request: Request, received_s: float) -> ResponseStream:
         """Give the engine what ``request`` asked for, as far as its sender may have it.
 
         See ``TokenizerManager.submit``. The debug log says under which ids the engine knows the request.

@@ -20,6 +20,7 @@ COMPOSITION = {
 }
 ROOMS = ("commands", "messages", "runtime", "tokenization")  # the folders of ebbtide/ that are no links
 DISPATCHER = "server/cli.py"
+APIS = ("openai", "anthropic", "sglang")  # the folders of server/api/ that may not import each other
 IMPURE_SCHEDULER_FILES = {"process.py", "watchdog.py", "publisher.py", "grammar_compiler.py"}
 IMPURE_MODULES = {"torch", "zmq", "time", "datetime", "random", "secrets", "uuid", "asyncio", "socket", "threading"}
 IMPURE_NAMES = {"os.urandom", "os.getrandom", "numpy.random", "np.random"}
@@ -78,7 +79,7 @@ def _import_problems(path: str, folder: str, item: Import) -> Iterator[str]:
     if root == "torch" and folder != "model_runner":
         yield f"{where}: torch belongs to model_runner/ only"
     if root == "ebbtide" and rest:
-        problem = _inner_problem(path, folder, rest.split(".")[0], relative=item.level > 0)
+        problem = _inner_problem(path, folder, rest.split(".")[0], relative=item.level > 0) or _room_problem(path, rest)
         if problem is not None:
             yield f"{where}: {problem}"
 
@@ -94,6 +95,17 @@ def _inner_problem(path: str, folder: str, target: str, *, relative: bool) -> st
         return f"inside {folder}/ import relatively"
     if relative and target != folder and folder in FOLDERS:
         return f"across folders import ebbtide.{target} by its full name"
+    return None
+
+
+def _room_problem(path: str, target: str) -> str | None:
+    """What is wrong with importing ``ebbtide.<target>`` within server/."""
+    if path.startswith("server/http/") and f"{target}.".startswith("server.api."):
+        return "server/http/ knows no API"
+    own = path.split("/")[2:3] if path.startswith("server/api/") else []
+    others = [api for api in APIS if own and own[0] in (*APIS, "chat") and own[0] != api]
+    if any(f"{target}.".startswith(f"server.api.{other}.") for other in others):
+        return "the APIs do not import each other: move what they share to server/api/ or server/api/chat/"
     return None
 
 
@@ -155,6 +167,11 @@ BROKEN = {
     "randomness": ("scheduler/batching/policies.py", "import random"),
     "randomness of the system": ("scheduler/batching/policies.py", "import os\nos.urandom(8)"),
     "randomness of numpy": ("scheduler/batching/policies.py", "import numpy as np\nnp.random.default_rng()"),
+    "an API from HTTP": ("server/http/error_replies.py", "from ..api.anthropic.errors import anthropic_error"),
+    "the APIs from HTTP": ("server/http/streaming.py", "from .. import api"),
+    "one API from another": ("server/api/anthropic/messages.py", "from ..openai.chat import prepare"),
+    "an API from what they share": ("server/api/chat/prepared_chat.py", "from ..openai.chat import prepare"),
+    "one API from another as a module": ("server/api/sglang/generate.py", "from .. import openai"),
     "sockets": ("scheduler/core.py", "import zmq.asyncio"),
 }
 
@@ -175,6 +192,10 @@ ALLOWED = {
     "torch in the runner": ("model_runner/layers/linear.py", "import torch"),
     "the impure files": ("scheduler/health/watchdog.py", "import time"),
     "a vocabulary neighbour": ("ebbtide/plan.py", "from .messages import Part"),
+    "what the APIs share": (
+        "server/api/openai/chat.py",
+        "from ..chat.chat_request import ChatBody\nfrom .. import usage",
+    ),
     "an unrelated attribute": (
         "scheduler/core.py",
         "class A:\n    time: int\n\ndef f(a: A) -> int:\n    return a.time",

@@ -14,7 +14,7 @@ from .manager import NEVER_RETRIED, Outbox, Refusal, error_kind, no_refusal, not
 QUOTA_S = 5.0  # after which a quota may have room again
 
 
-class Calls:
+class ControlClient:
     """Open calls by id. All methods run on the event loop's thread. refusal: why the engine would take nothing."""
 
     def __init__(self, outbox: Outbox, refusal: Refusal = no_refusal) -> None:
@@ -51,7 +51,7 @@ class Calls:
             )
         return reply
 
-    def take(self, reply: Reply) -> None:
+    def resolve(self, reply: Reply) -> None:
         """A reply came. One to a caller that has left changes nothing."""
         future = self._open.get(reply.call)
         if future is not None and not future.done():

@@ -15,9 +15,10 @@ from typing import Protocol
 from ebbtide.errors import Rejected
 from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToScheduler
 
-from .response_stream import Answer, Order
 from .client_ids import ClientIds, OpenRequest
-from .preparing import Pending
+from .prepared_request import PreparedRequest
+from .preparing import PreparingRequest
+from .response_stream import ResponseStream
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class _Choice:
     held: the scheduler gave it up, but its closing item is still on its way. closed: that item came first.
     """
 
-    answer: Answer
+    stream: ResponseStream
     index: int
     last_token_s: float | None = None
     held: AbortReq | None = None
@@ -77,7 +78,7 @@ class _Choice:
 
 
 class TokenizerManager:
-    """Requests by rid. Choices and prompts of one HTTP request share an Answer: they live and die together.
+    """Requests by rid. Choices and prompts of one HTTP request share an ResponseStream: they live and die together.
 
     refusal: why the engine would take nothing.
     """
@@ -90,13 +91,13 @@ class TokenizerManager:
         self._timings = timings
         self.clock = clock
         self._choices: dict[str, _Choice] = {}
-        self._answers: dict[int, Answer] = {}
+        self._streams: dict[int, ResponseStream] = {}
         self._client_ids = ClientIds()
 
     @property
     def num_open(self) -> int:
         """HTTP requests that are not fully answered yet."""
-        return len(self._answers)
+        return len(self._streams)
 
     @property
     def num_choices(self) -> int:
@@ -106,7 +107,7 @@ class TokenizerManager:
     @contextmanager
     def expect(self, ids: Iterable[str], owner: str) -> Iterator[None]:
         """A request of ``owner``'s has come; within, its prompt is read. Raises, at the end, what it was ended with."""
-        pending = Pending(owner)
+        pending = PreparingRequest(owner)
         self._client_ids.add(pending, ids)
         try:
             yield
@@ -118,20 +119,20 @@ class TokenizerManager:
         """HTTP requests of an owner's that have come and are not fully answered yet."""
         return self._client_ids.count(owner)
 
-    def submit(self, order: Order, *, received_s: float) -> Answer:
+    def submit(self, order: PreparedRequest, *, received_s: float) -> ResponseStream:
         """Send every prompt to the scheduler. Enter the answer at once: leaving it early aborts the rest.
 
         Raises Rejected, with nothing left running, when the scheduler does not take its messages.
         """
         stem = secrets.token_hex(10)  # ours, so two requests of one client id never meet
         rids = [f"{stem}-{index}" for index in range(order.num_choices)]
-        answer = Answer(rids, received_s, self._close, order.owner)
+        stream = ResponseStream(rids, received_s, self._close, order.owner)
         if order.timeout_s is not None:
-            answer.deadline_s = received_s + order.timeout_s
-        self._answers[id(answer)] = answer
-        self._client_ids.add(answer, (*order.ids, *rids))
+            stream.deadline_s = received_s + order.timeout_s
+        self._streams[id(stream)] = stream
+        self._client_ids.add(stream, (*order.ids, *rids))
         for index, rid in enumerate(rids):
-            self._choices[rid] = _Choice(answer, index)
+            self._choices[rid] = _Choice(stream, index)
         spent_s = self.clock() - received_s
         for prompt_index, prompt in enumerate(order.prompts):
             mine = rids[prompt_index * order.n : (prompt_index + 1) * order.n]
@@ -149,9 +150,9 @@ class TokenizerManager:
                 num_before=prompt_index * order.n,
             )
             if not self._outbox.send(request):
-                self._close(answer)
+                self._close(stream)
                 raise not_taken(self._refusal())
-        return answer
+        return stream
 
     def handle(self, message: TextBatch | AbortReq) -> None:
         """A message from the detokenizer or the scheduler. One about an ended or unknown request changes nothing."""
@@ -177,16 +178,16 @@ class TokenizerManager:
     def end_late(self) -> None:
         """The engine says nothing: end what has run out of time, since nobody else can."""
         now = self.clock()
-        late = [answer for answer in self._answers.values() if answer.deadline_s < now and not answer.settled]
-        for answer in late:
-            answer.fail(Rejected(LATE, status=504, kind=error_kind(504), code="timeout", should_retry=False))
-            self._abandon(answer, reason="timeout")
+        late = [stream for stream in self._streams.values() if stream.deadline_s < now and not stream.settled]
+        for stream in late:
+            stream.fail(Rejected(LATE, status=504, kind=error_kind(504), code="timeout", should_retry=False))
+            self._abandon(stream, reason="timeout")
 
     def fail_all(self, error: Rejected) -> None:
         """Every request whose outcome is open ends with ``error`` now; nothing more is waited for."""
-        for answer in list(self._answers.values()):
-            answer.fail(error)
-            self._abandon(answer, reason="shutdown")
+        for stream in list(self._streams.values()):
+            stream.fail(error)
+            self._abandon(stream, reason="shutdown")
 
     def _take_text(self, item: TextItem) -> None:
         choice = self._choices.get(item.rid)
@@ -202,11 +203,11 @@ class TokenizerManager:
         if item.finish is not None and isinstance(item.matched, str):
             # The scheduler does not know of the stop string; it must, before the client can send its next request.
             self._send(FinishReq(item.rid, item.num_output_tokens, item.num_shown_tokens))
-        if choice.answer.add(choice.index, item):
-            self._timings.completed(self.clock() - choice.answer.received_s)
+        if choice.stream.add(choice.index, item):
+            self._timings.completed(self.clock() - choice.stream.received_s)
 
     def _closing_item(self, choice: _Choice, item: TextItem) -> None:
-        choice.answer.add(choice.index, item)
+        choice.stream.add(choice.index, item)
         choice.closed = True
         if choice.held is not None:
             self._give_up(choice, choice.held)
@@ -222,15 +223,15 @@ class TokenizerManager:
 
     def _give_up(self, choice: _Choice, abort: AbortReq) -> None:
         self._choices.pop(abort.rid, None)
-        choice.answer.fail(_as_error(abort))
+        choice.stream.fail(_as_error(abort))
         # The detokenizer gives up on requests that the scheduler still runs; one that it knows no more it ignores.
         self._send(AbortReq(abort.rid, abort.reason))
-        self._abandon(choice.answer, reason="sibling")
+        self._abandon(choice.stream, reason="sibling")
 
-    def _close(self, answer: Answer) -> None:
-        self._answers.pop(id(answer), None)
-        self._client_ids.remove(answer)
-        self._abandon(answer, reason="client")
+    def _close(self, stream: ResponseStream) -> None:
+        self._streams.pop(id(stream), None)
+        self._client_ids.remove(stream)
+        self._abandon(stream, reason="client")
 
     def _abandon(self, request: OpenRequest, *, reason: str) -> None:
         for rid in request.rids:
@@ -239,9 +240,9 @@ class TokenizerManager:
 
     def _time_tokens(self, choice: _Choice, count: int) -> None:
         now = self.clock()
-        if not choice.answer.had_token:
-            choice.answer.had_token = True
-            self._timings.first_token(now - choice.answer.received_s)
+        if not choice.stream.had_token:
+            choice.stream.had_token = True
+            self._timings.first_token(now - choice.stream.received_s)
         if choice.last_token_s is not None:
             self._timings.token_gap((now - choice.last_token_s) / count, count)
         choice.last_token_s = now

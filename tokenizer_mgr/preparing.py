@@ -5,7 +5,7 @@ from __future__ import annotations
 from ebbtide.errors import Rejected
 
 
-class Pending:
+class PreparingRequest:
     """What an abort finds of a request before it is submitted. owner: whose it is."""
 
     rids: tuple[str, ...] = ()

@@ -8,35 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ebbtide.errors import Rejected
-from ebbtide.messages import PressureUsage, SamplingParams, SessionTurn, TextItem, TextLogprob, TextParams
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """All generations of one HTTP request: ``n`` choices of each prompt. Prompts and sampling run in parallel.
-
-    ids: under which its client knows it. owner: who may end it by such an id. queue_timeout_s, timeout_s: seconds from
-    its arrival until it must have begun to run, and until it must have ended.
-    grammar: what each of them must match (``GenerateReq``).
-    """
-
-    prompts: list[list[int]]
-    sampling: list[SamplingParams]
-    text: TextParams
-    n: int = 1
-    priority: int = 0
-    namespace: str = ""
-    session: SessionTurn | None = None
-    ids: tuple[str, ...] = ()
-    owner: str = ""
-    grammar: str = ""
-    queue_timeout_s: float | None = None
-    timeout_s: float | None = None
-
-    @property
-    def num_choices(self) -> int:
-        """Choice index = prompt index × n + sample."""
-        return len(self.prompts) * self.n
+from ebbtide.messages import PressureUsage, TextItem, TextLogprob
 
 
 @dataclass(slots=True)
@@ -73,13 +45,15 @@ class Delta:
         self.pressure = item.pressure or self.pressure
 
 
-class Answer:
+class ResponseStream:
     """The reader's end of one HTTP request. Used as a context manager: leaving it early aborts what still runs.
 
     Unread text is joined per choice, so a slow reader costs the text itself and no queue.
     """
 
-    def __init__(self, rids: list[str], received_s: float, on_close: Callable[[Answer], None], owner: str = "") -> None:
+    def __init__(
+        self, rids: list[str], received_s: float, on_close: Callable[[ResponseStream], None], owner: str = ""
+    ) -> None:
         self.rids = rids
         self.owner = owner
         self.received_s = received_s
@@ -93,7 +67,7 @@ class Answer:
         self._news = asyncio.Event()
         self._outcome = asyncio.Event()
 
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> ResponseStream:
         return self
 
     def __exit__(self, *_: object) -> None:

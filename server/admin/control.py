@@ -38,13 +38,13 @@ class ControlRoutes:
         ``?timeout=S`` waits up to S seconds for a moment without requests.
         """
         timeout_s = _seconds(request.query_params.get("timeout", "0"))
-        await self.state.calls.ask(lambda call: ControlReq(call, "flush", timeout_s))
+        await self.state.control.ask(lambda call: ControlReq(call, "flush", timeout_s))
         return PlainTextResponse("The cache was flushed.\n")
 
     async def pause(self, request: Request) -> Response:
         """Plan no further steps and take no new requests (503, not ready); open requests keep what they have."""
         body = convert(await read_optional_object(request), PauseBody)
-        await self.state.calls.ask(lambda call: ControlReq(call, "pause"))
+        await self.state.control.ask(lambda call: ControlReq(call, "pause"))
         self.state.liveness.pause()
         if body.mode == "abort":
             self.state.manager.abort(None, aborted(), owner=None)
@@ -52,7 +52,7 @@ class ControlRoutes:
 
     async def resume(self, _: Request) -> Response:
         """Go on where ``/pause_generation`` stopped; nothing happens when it did not."""
-        await self.state.calls.ask(lambda call: ControlReq(call, "continue"))
+        await self.state.control.ask(lambda call: ControlReq(call, "continue"))
         self.state.liveness.resume()
         return JSONResponse({"status": "ok", "message": "Generation goes on."})
 

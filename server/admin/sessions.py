@@ -61,14 +61,14 @@ class SessionRoutes:
     async def every(self, request: Request) -> Response:
         """The open sessions of the caller's key."""
         owner = owner_of(request)
-        reply = await self.state.calls.ask(lambda call: ListSessionsReq(call, owner))
+        reply = await self.state.control.ask(lambda call: ListSessionsReq(call, owner))
         return JSONResponse({"object": "list", "data": [described(session) for session in reply.sessions]})
 
     async def one(self, request: Request) -> Response:
         """One open session."""
         owner, session_id = owner_of(request), request.path_params["session_id"]
         _check_id(session_id)
-        reply = await self.state.calls.ask(lambda call: ListSessionsReq(call, owner, session_id))
+        reply = await self.state.control.ask(lambda call: ListSessionsReq(call, owner, session_id))
         return JSONResponse(described(reply.sessions[0]))
 
     async def close(self, request: Request) -> Response:
@@ -94,14 +94,14 @@ class SessionRoutes:
         session_id = f"session-{secrets.token_hex(12)}" if body.session_id is None else body.session_id
         _check_id(session_id)
         owner = owner_of(request)
-        return await self.state.calls.ask(
+        return await self.state.control.ask(
             lambda call: OpenSessionReq(call, session_id, owner, streaming, timeout_s=body.timeout)
         )
 
     async def _close(self, request: Request, session_id: str) -> None:
         owner = owner_of(request)
         _check_id(session_id)
-        await self.state.calls.ask(lambda call: CloseSessionReq(call, session_id, owner))
+        await self.state.control.ask(lambda call: CloseSessionReq(call, session_id, owner))
 
 
 def described(session: SessionInfo) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ebbtide.tokenizer_mgr.response_stream import Delta, Order
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ..http.middleware import take_ids
 from ..http.streaming import CHAT_FRAMING, ChunkWriter, EventStream, Framing, WholeReply
@@ -42,7 +43,7 @@ class GenerationBody(Protocol):
 B = TypeVar("B", bound=GenerationBody)
 
 
-class AnswerShape(ChunkWriter, Protocol):
+class ResponseBuilder(ChunkWriter, Protocol):
     """One API's form of an answer, whole or in chunks."""
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
@@ -53,13 +54,13 @@ class AnswerShape(ChunkWriter, Protocol):
 class Work:
     """What a request comes to: generations to order, and the form in which they are answered."""
 
-    order: Order
-    shape: AnswerShape
+    order: PreparedRequest
+    shape: ResponseBuilder
     framing: Framing = CHAT_FRAMING
 
 
 @dataclass(frozen=True, slots=True)
-class Api(Generic[B]):
+class RouteSpec(Generic[B]):
     """What sets one route apart. unsupported: fields that are refused. prepare: raises Rejected for a bad request."""
 
     body: type[B]
@@ -67,7 +68,7 @@ class Api(Generic[B]):
     prepare: Callable[[AppState, B, str], Awaitable[Work]]
 
 
-async def generate(request: Request, state: AppState, api: Api[B]) -> Response:
+async def generate(request: Request, state: AppState, api: RouteSpec[B]) -> Response:
     """Answer one request. Everything that can be refused is refused before the scheduler hears of it."""
     received_s = state.manager.clock()
     state.liveness.require_ready()

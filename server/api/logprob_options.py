@@ -33,7 +33,7 @@ class TokenFields(SessionFields, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TokenWishes:
+class LogprobOptions:
     """logprobs, prompt_logprobs: how many alternatives each, None when not wanted. echo: the prompt comes back too.
 
     token_ids: those of the answer. prompt_ids: those of the prompt, which nobody but the scheduler knows in a session.
@@ -58,12 +58,12 @@ class TokenWishes:
         return max((count for count in wanted if count is not None), default=None)
 
 
-def token_wishes(
+def logprob_options(
     fields: TokenFields, limit: tuple[str, int | None], *, logprobs: int | None, echo: bool = False
-) -> TokenWishes:
+) -> LogprobOptions:
     """limit: the field that limits the answer, and its value. Raises Rejected for wishes that do not go together."""
     has_session = fields.session_id is not None or fields.session_params is not None
-    wishes = TokenWishes(
+    wishes = LogprobOptions(
         logprobs=logprobs,
         prompt_logprobs=fields.prompt_logprobs,
         echo=echo,
@@ -80,7 +80,7 @@ def token_wishes(
     return wishes
 
 
-def check_named(wishes: TokenWishes, prompts: list[list[int]], n: int) -> None:
+def check_named(wishes: LogprobOptions, prompts: list[list[int]], n: int) -> None:
     """Raises Rejected when more tokens of the prompts would be named in the reply than the server writes at once."""
     lists = [wishes.prompt_logprobs, wishes.logprobs if wishes.echo else None]
     named = sum(map(len, prompts)) * n * sum(count + 1 for count in lists if count is not None)
@@ -95,7 +95,7 @@ def check_named(wishes: TokenWishes, prompts: list[list[int]], n: int) -> None:
 class ChatTokens:
     """What one chat answer says of single tokens; empty where nothing was asked for."""
 
-    def __init__(self, wishes: TokenWishes, prompt: list[int]) -> None:
+    def __init__(self, wishes: LogprobOptions, prompt: list[int]) -> None:
         self._wishes = wishes
         self._prompt = prompt
 

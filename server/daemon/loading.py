@@ -11,7 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Rejected
 
-from ..http.error_replies import error_reply
+from ..api.error_forms import ERROR_FORMS
+from ..http.error_replies import UseErrorForms, error_reply
 from ..http.middleware import RequestIds
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,11 @@ class Gate:
         if self._app is not None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await RequestIds(_loading_reply(scope))(scope, receive, send)
+            await RequestIds(UseErrorForms(_loading, ERROR_FORMS))(scope, receive, send)
+
+
+async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
+    await _loading_reply(scope)(scope, receive, send)
 
 
 def _loading_reply(scope: Scope) -> JSONResponse:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.errors import Rejected
-from ebbtide.tokenizer_mgr.response_stream import Order
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 
 from .auth import Caller, Keys
 
@@ -21,7 +21,7 @@ class Access:
     keys: Keys = field(default_factory=Keys)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
 
-    def granted(self, order: Order, caller: Caller, max_priority: int) -> Order:
+    def granted(self, order: PreparedRequest, caller: Caller, max_priority: int) -> PreparedRequest:
         """``order`` as the sender may have it: its priority at most ``max_priority`` unless the sender is the admin.
 
         A session is looked for among the sender's own; the server's time limit holds if the request's is longer.

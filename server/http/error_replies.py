@@ -1,10 +1,10 @@
-"""Every error in the form of its API, whoever raised it: OpenAI's envelope, but for the paths in a table."""
+"""HTTP replies for errors: OpenAI's error object, except below paths with an error form of their own."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,10 +16,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Rejected
 
-from ..api.anthropic.errors import anthropic_error
 from .middleware import REQUEST_ID
 
 log = logging.getLogger(__name__)
+
+ErrorForms = Mapping[str, Callable[[Rejected], dict[str, Any]]]  # path prefix -> body of every error below that path
+ERROR_FORMS = "ebbtide.error_forms"  # key of the ErrorForms in the ASGI scope
 
 
 def envelope(error: Rejected) -> dict[str, Any]:
@@ -27,8 +29,16 @@ def envelope(error: Rejected) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 
-# The first part of a path → the form of every error below it.
-FORMS: dict[str, Callable[[Rejected], dict[str, Any]]] = {"/v1/messages": anthropic_error}
+class UseErrorForms:
+    """Puts ``forms`` into the scope, for every error reply of ``app``."""
+
+    def __init__(self, app: ASGIApp, forms: ErrorForms) -> None:
+        self._app = app
+        self._forms = forms
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[ERROR_FORMS] = self._forms
+        await self._app(scope, receive, send)
 
 
 def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
@@ -47,7 +57,8 @@ def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
 
 def _form(scope: Scope) -> Callable[[Rejected], dict[str, Any]]:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return next((form for start, form in FORMS.items() if path == start or path.startswith(f"{start}/")), envelope)
+    forms: ErrorForms = scope.get(ERROR_FORMS, {})
+    return next((form for start, form in forms.items() if path == start or path.startswith(f"{start}/")), envelope)
 
 
 async def _rejected(request: Request, error: Exception) -> Response:

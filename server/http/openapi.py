@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from ..route import JSON, Route
 from .auth import OPEN_PATHS
-from .error_replies import FORMS
+from .error_replies import ErrorForms
 
 SCHEMAS = "#/components/schemas/"
 EVENTS = "text/event-stream"
@@ -37,11 +37,11 @@ class Error(msgspec.Struct):
     error: ErrorFields
 
 
-def operation(route: Route) -> dict[str, Any]:
+def operation(route: Route, forms: ErrorForms) -> dict[str, Any]:
     """The arguments with which FastAPI describes a route."""
     summary, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n")
-    refused = {"description": "The request is refused: the error says why.", **_error_content(route)}
-    failed = {"description": "The server cannot answer now, or failed.", **_error_content(route)}
+    refused = {"description": "The request is refused: the error says why.", **_error_content(route, forms)}
+    failed = {"description": "The server cannot answer now, or failed.", **_error_content(route, forms)}
     return {
         "summary": summary,
         "description": rest.strip(),
@@ -97,7 +97,7 @@ def _good(route: Route) -> dict[str, Any]:
     return {"description": "The answer.", "content": content}
 
 
-def _error_content(route: Route) -> dict[str, Any]:
-    if any(route.path.startswith(start) for start in FORMS):
+def _error_content(route: Route, forms: ErrorForms) -> dict[str, Any]:
+    if any(route.path.startswith(start) for start in forms):
         return {"content": {JSON: {}}}  # another API's form
     return {"content": {JSON: {"schema": {"$ref": SCHEMAS + "Error"}}}}

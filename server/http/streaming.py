@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ebbtide.errors import Rejected
-from ebbtide.tokenizer_mgr.response_stream import Answer, Delta
+from ebbtide.tokenizer_mgr.response_stream import Delta, ResponseStream
 
 from .error_replies import envelope
 
@@ -72,7 +72,7 @@ CHAT_FRAMING = Framing()
 class WholeReply(Response):
     """The complete answer as one JSON value. Raises the request's error for the error replies to answer."""
 
-    def __init__(self, answer: Answer, build: Callable[[list[Delta]], dict[str, Any] | list[Any]]) -> None:
+    def __init__(self, answer: ResponseStream, build: Callable[[list[Delta]], dict[str, Any] | list[Any]]) -> None:
         super().__init__()
         self._answer = answer
         self._build = build
@@ -91,7 +91,7 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, answer: Answer, writer: ChunkWriter, keep_alive_s: float, framing: Framing = CHAT_FRAMING
+        self, answer: ResponseStream, writer: ChunkWriter, keep_alive_s: float, framing: Framing = CHAT_FRAMING
     ) -> None:
         super().__init__()
         self._answer = answer

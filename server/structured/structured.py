@@ -54,12 +54,12 @@ class StructuredOutput:
         self._verdicts: OrderedDict[bytes, asyncio.Task[Verdict]] = OrderedDict()
 
     async def grammar_of(self, fields: ConstraintFields, *, after: Preface | None = None, instead: str = "") -> str:
-        """``Order.grammar`` for a request; "" when it asks for no constraint. Raises Rejected."""
+        """``PreparedRequest.grammar`` for a request; "" when it asks for no constraint. Raises Rejected."""
         constraint = constraint_of(fields)
         return "" if constraint is None else await self.compile(constraint, after=after, instead=instead)
 
     async def compile(self, constraint: Constraint, *, after: Preface | None = None, instead: str = "") -> str:
-        """``Order.grammar`` for a constraint that is sure to work. Raises Rejected.
+        """``PreparedRequest.grammar`` for a constraint that is sure to work. Raises Rejected.
 
         after: what may stand in front of it: a model's reasoning. instead: see ``grammar_of``; sure to work as well.
         """

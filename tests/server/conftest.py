@@ -34,7 +34,7 @@ from ebbtide.server.state import AppState
 from ebbtide.server.structured.structured import StructuredOutput
 from ebbtide.tokenization.tokenizer import SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
-from ebbtide.tokenizer_mgr.control_client import Calls
+from ebbtide.tokenizer_mgr.control_client import ControlClient
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
@@ -63,7 +63,7 @@ class ScriptedEngine:
     answer: Callable[[GenerateReq], None] | None = None
     on_call: Callable[[ToScheduler], Reply] | None = None
     manager: TokenizerManager | None = None
-    desk: Calls | None = None
+    control: ControlClient | None = None
     requests: list[GenerateReq] = field(default_factory=list)
     aborts: list[AbortReq] = field(default_factory=list)
     finishes: list[FinishReq] = field(default_factory=list)
@@ -84,9 +84,9 @@ class ScriptedEngine:
             case FinishReq():
                 self.finishes.append(message)
             case _:
-                assert self.desk is not None
+                assert self.control is not None
                 assert self.on_call is not None
-                asyncio.get_running_loop().call_soon(self.desk.take, self.on_call(message))
+                asyncio.get_running_loop().call_soon(self.control.resolve, self.on_call(message))
         self.heard.set()
         return True
 
@@ -152,7 +152,7 @@ def build_state(
 ) -> AppState:
     metrics = FrontMetrics("sim")
     manager = TokenizerManager(engine, metrics, time.monotonic)
-    engine.manager, engine.desk = manager, Calls(engine)
+    engine.manager, engine.control = manager, ControlClient(engine)
     liveness = Liveness(time.monotonic)
     liveness.started()
     metrics.gauge("open_http_requests", lambda: manager.num_open)
@@ -160,7 +160,7 @@ def build_state(
         config=config,
         model_name="org/sim",
         manager=manager,
-        calls=engine.desk,
+        control=engine.control,
         prompts=prompts or PromptReader(SimTokenizer(), info),
         structured=StructuredOutput(SimTokenizer().vocabulary, info, config.grammar_timeout),
         metrics=metrics,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from ebbtide.tokenizer_mgr.response_stream import Answer
 from ebbtide.tokenizer_mgr.client_ids import ClientIds
+from ebbtide.tokenizer_mgr.response_stream import ResponseStream
 
 
-async def _answers(count: int) -> list[Answer]:
-    return [Answer([f"{index}"], 0.0, lambda answer: None) for index in range(count)]
+async def _answers(count: int) -> list[ResponseStream]:
+    return [ResponseStream([f"{index}"], 0.0, lambda answer: None) for index in range(count)]
 
 
-def answers(count: int) -> list[Answer]:
+def answers(count: int) -> list[ResponseStream]:
     return asyncio.run(_answers(count))
 
 

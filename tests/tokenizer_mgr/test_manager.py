@@ -19,8 +19,9 @@ from ebbtide.messages import (
     TextParams,
     ToScheduler,
 )
-from ebbtide.tokenizer_mgr.response_stream import Answer, Delta, Order
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.response_stream import Delta, ResponseStream
 
 pytestmark = pytest.mark.anyio
 
@@ -74,9 +75,9 @@ class Desk:
         self.timings = Timings()
         self.manager = TokenizerManager(self.outbox, self.timings, lambda: self.now)
 
-    def submit(self, prompts: int = 1, n: int = 1) -> Answer:
+    def submit(self, prompts: int = 1, n: int = 1) -> ResponseStream:
         sampling = [SamplingParams(max_tokens=9)] * prompts
-        order = Order(prompts=[[i] for i in range(prompts)], sampling=sampling, text=TextParams(), n=n)
+        order = PreparedRequest(prompts=[[i] for i in range(prompts)], sampling=sampling, text=TextParams(), n=n)
         return self.manager.submit(order, received_s=self.now)
 
     def text(self, rid: str, text: str, num: int, *, count: int = 1, **more: object) -> None:
@@ -158,9 +159,11 @@ async def test_what_the_detokenizer_gives_up_is_stopped_in_the_scheduler_at_once
 
 async def test_a_silent_engine_does_not_keep_requests_beyond_their_time(desk: Desk) -> None:
     sampling = SamplingParams(max_tokens=4)
-    order = Order(prompts=[[1]], sampling=[sampling], text=TextParams(), timeout_s=2.0)
+    order = PreparedRequest(prompts=[[1]], sampling=[sampling], text=TextParams(), timeout_s=2.0)
     late = desk.manager.submit(order, received_s=0.0)
-    patient = desk.manager.submit(Order(prompts=[[1]], sampling=[sampling], text=TextParams()), received_s=0.0)
+    patient = desk.manager.submit(
+        PreparedRequest(prompts=[[1]], sampling=[sampling], text=TextParams()), received_s=0.0
+    )
     desk.now = 1.9
     desk.manager.end_late()
     assert not late.settled
@@ -371,7 +374,7 @@ def _paths(desk: Desk, rng: random.Random, rid: str) -> list[list[Callable[[], N
     return [[*texts, lambda: desk.text(rid, "!", length, finish=finish, matched=matched)]]
 
 
-async def _outcome(answer: Answer) -> tuple[str, dict[int, str]]:
+async def _outcome(answer: ResponseStream) -> tuple[str, dict[int, str]]:
     texts: dict[int, str] = {}
     finishes: list[Delta] = []
     with answer:

@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import TextAlternative, TextItem, TextLogprob
-from ebbtide.tokenizer_mgr.response_stream import Answer
+from ebbtide.tokenizer_mgr.response_stream import ResponseStream
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ def score(token: int) -> TextItem:
 
 
 async def test_scores_of_the_prompt_wait_for_the_first_token() -> None:
-    answer = Answer(["a", "b"], 0.0, lambda _: None)
+    answer = ResponseStream(["a", "b"], 0.0, lambda _: None)
     answer.add(0, score(97))
     assert await answer.news(timeout_s=0.0) == []
     answer.add(1, TextItem("b", "x", [120], 1))
@@ -38,7 +38,7 @@ async def test_scores_of_the_prompt_wait_for_the_first_token() -> None:
 
 
 async def test_an_end_without_a_token_brings_the_scores() -> None:
-    answer = Answer(["a"], 0.0, lambda _: None)
+    answer = ResponseStream(["a"], 0.0, lambda _: None)
     answer.add(0, score(97))
     assert answer.add(0, TextItem("a", "", [], 0, finish="length"))
     [delta] = await answer.whole()
@@ -46,7 +46,7 @@ async def test_an_end_without_a_token_brings_the_scores() -> None:
 
 
 async def test_a_failure_is_heard_of_instead_of_scores_without_an_answer() -> None:
-    answer = Answer(["a"], 0.0, lambda _: None)
+    answer = ResponseStream(["a"], 0.0, lambda _: None)
     answer.add(0, score(97))
     answer.add(0, TextItem("a", "", [], 0, finish="abort"))
     reader = asyncio.ensure_future(answer.news())

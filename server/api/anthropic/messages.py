@@ -13,11 +13,11 @@ from ...http.streaming import Framing
 from ...http.strict_json import convert, read_object
 from ...state import AppState
 from ..chat.chat_mapping import num_prompt_tokens, order_as_chat
-from ..generation import Api, Work, generate
+from ..generation import RouteSpec, Work, generate
 from . import messages_request as anthropic_fields
 from .errors import anthropic_error
 from .messages_request import CountTokensBody, MessagesBody, chat_fields, prompt_fields
-from .messages_response import Event, MessageShape
+from .messages_response import Event, MessagesResponseBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class MessagesRoutes:
 
     async def create(self, request: Request) -> Response:
         """Answer one request of Anthropic's messages API."""
-        return await generate(request, self.state, Api(MessagesBody, anthropic_fields.UNSUPPORTED, prepare))
+        return await generate(request, self.state, RouteSpec(MessagesBody, anthropic_fields.UNSUPPORTED, prepare))
 
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens the prompt of such a request has. Nothing is generated, so it need not fit anywhere."""
@@ -41,7 +41,7 @@ class MessagesRoutes:
 async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Work:
     """What a request comes to. Raises Rejected."""
     chat = await order_as_chat(state, chat_fields(body), anthropic_fields.NAMES)
-    return Work(chat.order, MessageShape(request_id, state.model_name, chat), FRAMING)
+    return Work(chat.order, MessagesResponseBuilder(request_id, state.model_name, chat), FRAMING)
 
 
 def _failed(error: Rejected) -> list[Event]:

@@ -10,7 +10,7 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 from ...http.strict_json import parse_arguments
 from ...parsers.content_parts import Fragment, Kind
 from ...parsers.output_parser import Readers
-from ..openai.chat import ChatOrder
+from ..chat.prepared_chat import PreparedChat
 from ..usage import UsageCount
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -44,10 +44,10 @@ class _Block:
         return {"type": "input_json_delta", "partial_json": text}
 
 
-class MessageShape:
+class MessagesResponseBuilder:
     """One answer in Anthropic's shape."""
 
-    def __init__(self, request_id: str, model: str, chat: ChatOrder) -> None:
+    def __init__(self, request_id: str, model: str, chat: PreparedChat) -> None:
         self._head = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
         self._readers = Readers(chat.plan)
         self._usage = UsageCount([len(prompt) for prompt in chat.order.prompts], 1)

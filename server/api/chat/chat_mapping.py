@@ -16,18 +16,18 @@ from ...http.strict_json import convert
 from ...parsers.tool_fields import tool_use
 from ...state import AppState
 from .. import fields
-from ..openai.chat import ChatOrder, order_chat
 from .chat_prompt import chat_prompt
 from .chat_request import ChatBody
+from .prepared_chat import PreparedChat, prepare_chat
 
 
-async def order_as_chat(state: AppState, chat: Mapping[str, Any], names: Mapping[str, str]) -> ChatOrder:
+async def order_as_chat(state: AppState, chat: Mapping[str, Any], names: Mapping[str, str]) -> PreparedChat:
     """What a request comes to that says the same as ``chat``, whose fields that are None are absent.
 
     names: a chat's field → the client's name for it. Raises Rejected, in the client's names.
     """
     with errors_named(names):
-        return await order_chat(state, chat_body(chat))
+        return await prepare_chat(state, chat_body(chat))
 
 
 async def num_prompt_tokens(state: AppState, chat: Mapping[str, Any], names: Mapping[str, str]) -> int:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ebbtide.errors import Rejected
-from ebbtide.grammar import Preface
-from ebbtide.messages import SessionTurn
-from ebbtide.tokenizer_mgr.response_stream import Order
-from ebbtide.tokenizer_mgr.session_turns import Turn
-
-from ...parsers.output_parser import ReadingPlan
-from ...parsers.tool_fields import ToolUse, tool_use
 from ...state import AppState
-from ...structured.tool_grammar import calls_instead, tool_constraint
 from .. import fields
-from ..chat.chat_prompt import chat_prompt
 from ..chat.chat_request import ChatBody
-from ..chat.parser_config import chat_plan, preface, shown_marks
-from ..generation import Api, Work, generate
-from ..session_request import check_one_choice, session_turn
-from ..logprob_options import TokenWishes, check_named, token_wishes
-from .chat_response import ChatShape, chat_head
+from ..chat.prepared_chat import prepare_chat
+from ..generation import RouteSpec, Work, generate
+from .chat_response import ChatResponseBuilder, chat_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,88 +23,14 @@ class ChatRoute:
 
     async def create(self, request: Request) -> Response:
         """Answer one chat completion."""
-        return await generate(request, self.state, Api(ChatBody, fields.CHAT_UNSUPPORTED, prepare))
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOrder:
-    """What a chat comes to: what the engine is told, and how its answers are read."""
-
-    order: Order
-    plan: ReadingPlan
-    wishes: TokenWishes
+        return await generate(request, self.state, RouteSpec(ChatBody, fields.CHAT_UNSUPPORTED, prepare))
 
 
 async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
     """What a chat request comes to. Raises Rejected."""
     fields.check_stream(body)
-    chat = await order_chat(state, body)
+    chat = await prepare_chat(state, body)
     return Work(
-        chat.order, ChatShape(chat_head(request_id, state.model_name), body, chat.order, chat.plan, chat.wishes)
+        chat.order,
+        ChatResponseBuilder(chat_head(request_id, state.model_name), body, chat.order, chat.plan, chat.wishes),
     )
-
-
-async def order_chat(state: AppState, body: ChatBody) -> ChatOrder:
-    """The same for every API whose requests can be written as a chat's body. Raises Rejected."""
-    reader = state.prompts
-    use = tool_use(body)
-    text = fields.text_params(body)
-    limit = ("max_tokens", body.max_tokens)
-    if body.max_completion_tokens is not None:
-        limit = ("max_completion_tokens", body.max_completion_tokens)
-    wishes = token_wishes(body, limit, logprobs=_num_logprobs(body))
-    sampling_for = partial(
-        fields.sampling_params, body, reader, logprobs=wishes.logprobs, prompt_logprobs=wishes.scored
-    )
-    # Every field is looked at once before the costly part, and again with the true limit after it.
-    sampling_for(max_tokens=2**31)
-    turn, session = await _read(state, body, use, context_limit=limit[1] is None)
-    check_named(wishes, [turn.prompt], body.n or 1)
-    max_tokens = reader.max_tokens(turn.shortest, limit[1], name=limit[0])
-    ending = reader.ending(turn.prompt or turn.continuation)
-    plan = chat_plan(body, use, state.dialect, ending, reader.pieces)
-    order = Order(
-        prompts=[turn.prompt],
-        sampling=[sampling_for(max_tokens=max_tokens)],
-        text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(use, state.dialect))),
-        n=body.n or 1,
-        priority=body.priority or 0,
-        namespace=fields.namespace(body),
-        session=session,
-        grammar=await _grammar(state, body, use, preface(plan, body, ending)),
-    )
-    return ChatOrder(order, plan, wishes)
-
-
-async def _grammar(state: AppState, body: ChatBody, use: ToolUse | None, preface: Preface | None) -> str:
-    """``Order.grammar``: a required call's form, else the one that the body asks for, behind the reasoning."""
-    structured, form = state.structured, state.dialect.tool_format.form
-    if use is None or not use.required:
-        instead = "" if use is None or form is None else calls_instead(use, form, structured.mark)
-        return await structured.grammar_of(body, after=preface, instead=instead)
-    # A response format is that of an answer in words, which there will not be.
-    if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
-        raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
-    return await structured.compile(tool_constraint(use), after=preface)
-
-
-async def _read(
-    state: AppState, body: ChatBody, use: ToolUse | None, *, context_limit: bool
-) -> tuple[Turn, SessionTurn | None]:
-    """The messages as tokens, and the session that they go on with, if they do."""
-    chat = chat_prompt(body, use, state.dialect)
-    session = session_turn(body)
-    if session is None:
-        return Turn(await state.prompts.chat(chat), []), None
-    check_one_choice(1, body.n or 1)
-    turn = await state.prompts.chat_turn(chat, chat_prompt(body, use, state.dialect, goes_on=True))
-    told = structs.replace(
-        session, continuation=turn.continuation, head=turn.head, refusal=turn.refusal, context_limit=context_limit
-    )
-    return turn, told
-
-
-def _num_logprobs(body: ChatBody) -> int | None:
-    if body.top_logprobs is not None and not body.logprobs:
-        raise Rejected("'top_logprobs' needs 'logprobs': true.", param="top_logprobs")
-    return (body.top_logprobs or 0) if body.logprobs else None

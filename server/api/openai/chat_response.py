@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ebbtide.tokenizer_mgr.response_stream import Delta, Order
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...parsers.content_parts import Fragment, Kind
 from ...parsers.output_parser import Readers, Reading, ReadingPlan, joined_calls
 from ..chat.chat_request import ChatBody
 from ..generation import stop_reason
-from ..logprob_options import ChatTokens, TokenWishes
+from ..logprob_options import ChatTokens, LogprobOptions
 from ..usage import StreamedUsage, UsageCount
 
 
-class ChatShape:
+class ChatResponseBuilder:
     """One answer in the shape of the chat API, whole or in chunks."""
 
     def __init__(
-        self, head: dict[str, Any], body: ChatBody, order: Order, plan: ReadingPlan, wishes: TokenWishes
+        self, head: dict[str, Any], body: ChatBody, order: PreparedRequest, plan: ReadingPlan, wishes: LogprobOptions
     ) -> None:
         self._head = head
         self._n = order.n

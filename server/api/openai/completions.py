@@ -12,16 +12,16 @@ from starlette.responses import Response
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import SessionTurn
-from ebbtide.tokenizer_mgr.response_stream import Order
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ...state import AppState
 from .. import fields
 from ..fields import CompletionBody
-from ..generation import Api, Work, generate
+from ..generation import RouteSpec, Work, generate
+from ..logprob_options import LogprobOptions, check_named, logprob_options
 from ..session_request import check_one_choice, session_turn
-from ..logprob_options import TokenWishes, check_named, token_wishes
-from .completions_response import CompletionShape, PromptPart, completion_head, prompt_part
+from .completions_response import CompletionResponseBuilder, PromptPart, completion_head, prompt_part
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -34,7 +34,7 @@ class CompletionRoute:
 
     async def create(self, request: Request) -> Response:
         """Answer one text completion."""
-        return await generate(request, self.state, Api(CompletionBody, fields.COMPLETION_UNSUPPORTED, prepare))
+        return await generate(request, self.state, RouteSpec(CompletionBody, fields.COMPLETION_UNSUPPORTED, prepare))
 
 
 async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Work:
@@ -45,14 +45,14 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
     listed = _listed(body.prompt)
     n = body.n or 1
     fields.check_num_choices(len(listed), n)
-    wishes = token_wishes(body, ("max_tokens", body.max_tokens), logprobs=body.logprobs, echo=bool(body.echo))
+    wishes = logprob_options(body, ("max_tokens", body.max_tokens), logprobs=body.logprobs, echo=bool(body.echo))
     sampling_for = partial(fields.sampling_params, body, reader, logprobs=body.logprobs, prompt_logprobs=wishes.scored)
     sampling_for(max_tokens=2**31)
     session = await _session(reader, body, listed)
     prompts = [await _read(reader, prompt) for prompt in listed]
     check_named(wishes, prompts, n)
     limits = [reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS) for prompt in prompts]
-    order = Order(
+    order = PreparedRequest(
         prompts=prompts,
         sampling=[sampling_for(max_tokens=limit) for limit in limits],
         text=text,
@@ -63,7 +63,9 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Wor
         grammar=await state.structured.grammar_of(body),
     )
     parts = [_part(reader, prompt, tokens, body, wishes) for prompt, tokens in zip(listed, prompts, strict=True)]
-    return Work(order, CompletionShape(completion_head(request_id, state.model_name), body, order, wishes, parts))
+    return Work(
+        order, CompletionResponseBuilder(completion_head(request_id, state.model_name), body, order, wishes, parts)
+    )
 
 
 def _listed(prompt: str | list[Any]) -> list[str | list[Any]]:
@@ -97,7 +99,7 @@ async def _read(reader: PromptReader, prompt: str | list[Any]) -> list[int]:
 
 
 def _part(
-    reader: PromptReader, prompt: str | list[Any], tokens: list[int], body: CompletionBody, wishes: TokenWishes
+    reader: PromptReader, prompt: str | list[Any], tokens: list[int], body: CompletionBody, wishes: LogprobOptions
 ) -> PromptPart:
     return prompt_part(
         tokens,

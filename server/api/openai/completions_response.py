@@ -9,13 +9,14 @@ from typing import Any
 
 from ebbtide.messages import TextAlternative, TextLogprob
 from ebbtide.tokenization.vocabulary import Vocabulary
-from ebbtide.tokenizer_mgr.response_stream import Delta, Order
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ..echo import Echo, echo_of_ids, echo_of_text, half_character
 from ..fields import CompletionBody
 from ..generation import stop_reason
+from ..logprob_options import LogprobOptions
 from ..logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists, prompt_logprobs
-from ..logprob_options import TokenWishes
 from ..usage import StreamedUsage, UsageCount
 
 LONGEST_CHARACTER = 4  # bytes, and so tokens
@@ -36,11 +37,16 @@ class PromptPart:
     scores: list[TextLogprob] = field(default_factory=list)
 
 
-class CompletionShape:
+class CompletionResponseBuilder:
     """One answer in the shape of the completions API, whole or in chunks."""
 
     def __init__(
-        self, head: dict[str, Any], body: CompletionBody, order: Order, wishes: TokenWishes, prompts: list[PromptPart]
+        self,
+        head: dict[str, Any],
+        body: CompletionBody,
+        order: PreparedRequest,
+        wishes: LogprobOptions,
+        prompts: list[PromptPart],
     ) -> None:
         self._head = head
         self._choices = [_Choice(prompt, wishes) for prompt in prompts for _ in range(order.n)]
@@ -89,7 +95,7 @@ class CompletionShape:
 class _Choice:
     """What one choice says; with its first delta, what is said of the prompt."""
 
-    def __init__(self, prompt: PromptPart, wishes: TokenWishes) -> None:
+    def __init__(self, prompt: PromptPart, wishes: LogprobOptions) -> None:
         self._prompt = prompt
         self._wishes = wishes
         self._begun = False
@@ -129,7 +135,7 @@ class _Choice:
 def prompt_part(
     tokens: list[int],
     vocabulary: Vocabulary,
-    wishes: TokenWishes,
+    wishes: LogprobOptions,
     *,
     text: str | None,
     hidden: Collection[int],

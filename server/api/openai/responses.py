@@ -12,10 +12,10 @@ from ebbtide.errors import Rejected
 from ...http.streaming import Framing
 from ...state import AppState
 from ..chat.chat_mapping import order_as_chat
-from ..generation import Api, Work, generate
+from ..generation import RouteSpec, Work, generate
 from . import responses_request as responses_fields
 from .responses_request import ResponsesBody, chat_fields, check_stateless
-from .responses_response import ResponseShape, response_head
+from .responses_response import ResponsesResponseBuilder, response_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ResponsesRoutes:
 
     async def create(self, request: Request) -> Response:
         """Answer one request of the responses API."""
-        return await generate(request, self.state, Api(ResponsesBody, responses_fields.UNSUPPORTED, prepare))
+        return await generate(request, self.state, RouteSpec(ResponsesBody, responses_fields.UNSUPPORTED, prepare))
 
     async def stored(self, request: Request) -> Response:
         """Always 404: nothing is stored here."""
@@ -45,5 +45,5 @@ async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Work
     """What a request comes to. Raises Rejected."""
     check_stateless(body)
     chat = await order_as_chat(state, chat_fields(body), responses_fields.NAMES)
-    shape = ResponseShape(response_head(request_id, state.model_name, body), body, chat)
+    shape = ResponsesResponseBuilder(response_head(request_id, state.model_name, body), body, chat)
     return Work(chat.order, shape, Framing(named=True, end_mark=b"", failure=shape.failure))

@@ -14,9 +14,9 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...parsers.content_parts import Fragment, Kind
 from ...parsers.output_parser import Readers, Reading
+from ..chat.prepared_chat import PreparedChat
 from ..logprobs import chat_logprobs
 from ..usage import UsageCount
-from .chat import ChatOrder
 from .responses_request import ResponsesBody
 
 Event = dict[str, Any]
@@ -55,10 +55,10 @@ PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
 EVENTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text", Kind.CALL: "function_call_arguments"}
 
 
-class ResponseShape:
+class ResponsesResponseBuilder:
     """One answer in the shape of the responses API. Whole, it is what the last event of a stream would have said."""
 
-    def __init__(self, head: dict[str, Any], body: ResponsesBody, chat: ChatOrder) -> None:
+    def __init__(self, head: dict[str, Any], body: ResponsesBody, chat: PreparedChat) -> None:
         self._head = head
         self._logprobs = body.shows_logprobs
         self._readers = Readers(chat.plan)

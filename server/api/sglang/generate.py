@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import SamplingParams, SessionTurn, TextParams
-from ebbtide.tokenizer_mgr.response_stream import Order
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ...http.streaming import Framing
@@ -20,7 +20,7 @@ from ...state import AppState
 from ...structured.structured import StructuredOutput
 from .. import fields
 from ..fields import GenerationFields
-from ..generation import Api, Work, generate
+from ..generation import RouteSpec, Work, generate
 from ..session_request import check_one_choice, session_turn
 from .generate_request import (
     DEFAULT_MAX_TOKENS,
@@ -32,7 +32,7 @@ from .generate_request import (
     per_prompt,
     prompts_of,
 )
-from .generate_response import GenerateShape, Look, ShapeOptions, choice_names
+from .generate_response import GenerateResponseBuilder, Look, ResponseOptions, choice_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class GenerateRoute:
 
     async def create(self, request: Request) -> Response:
         """Answer one request in SGLang's own form."""
-        return await generate(request, self.state, Api(GenerateBody, UNSUPPORTED, prepare))
+        return await generate(request, self.state, RouteSpec(GenerateBody, UNSUPPORTED, prepare))
 
 
 async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
@@ -63,7 +63,7 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
         names = [secrets.token_hex(16) if rid is None else rid]
         session = structs.replace(session, turn=names[0], context_limit=wanted[0].max_tokens is None)
     prompts = [await _read(reader, prompt) for prompt in listed]
-    order = Order(
+    order = PreparedRequest(
         prompts=prompts,
         sampling=[_sampling(reader, *one) for one in zip(prompts, wanted, looks, strict=True)],
         text=_common_text(wanted),
@@ -73,14 +73,14 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
         session=session,
         grammar=await _common_grammar(state.structured, body, len(listed)),
     )
-    options = ShapeOptions(
+    options = ResponseOptions(
         names=names,
         looks=looks,
         pieces=reader.pieces if body.return_text_in_logprobs else None,
         is_list=n > 1 or isinstance(body.text, list) or bool(body.input_ids and isinstance(body.input_ids[0], list)),
         incremental=state.config.incremental_streaming_output,
     )
-    shape = GenerateShape(order, options, state.manager.clock)
+    shape = GenerateResponseBuilder(order, options, state.manager.clock)
     return Work(order, shape, Framing(failure=shape.failed))
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import TextAlternative, TextLogprob
-from ebbtide.tokenizer_mgr.response_stream import Delta, Order
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...http.error_replies import envelope
 from ...http.middleware import is_id
@@ -34,7 +35,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeOptions:
+class ResponseOptions:
     """names: per choice. looks: per prompt. pieces: each token's bytes, when tokens are shown with their text.
 
     is_list: the answer is a list. incremental: a chunk has only what is new.
@@ -77,10 +78,10 @@ class _Choice:
             self.finish = {"type": delta.finish, "matched": delta.matched}
 
 
-class GenerateShape:
+class GenerateResponseBuilder:
     """One answer in SGLang's own form. ``clock`` counts seconds."""
 
-    def __init__(self, order: Order, options: ShapeOptions, clock: Callable[[], float]) -> None:
+    def __init__(self, order: PreparedRequest, options: ResponseOptions, clock: Callable[[], float]) -> None:
         self._options = options
         self._clock = clock
         self._began_s = clock()

@@ -21,7 +21,7 @@ def asked(world) -> list[ControlReq]:
         asked.append(message)
         busy = message.action == "flush" and message.timeout_s < 1
         reply = Reply(message.call, 400, "busy", "The cache is in use.") if busy else Reply(message.call)
-        world.state.calls.take(reply)
+        world.state.control.resolve(reply)
         return True
 
     world.engine.send = send

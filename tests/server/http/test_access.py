@@ -11,11 +11,11 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import TextParams
 from ebbtide.server.http.access import access_from
 from ebbtide.server.http.auth import Caller
-from ebbtide.tokenizer_mgr.response_stream import Order
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 
 
-def order(priority: int = 0, namespace: str = "") -> Order:
-    return Order(prompts=[], sampling=[], text=TextParams(), priority=priority, namespace=namespace)
+def order(priority: int = 0, namespace: str = "") -> PreparedRequest:
+    return PreparedRequest(prompts=[], sampling=[], text=TextParams(), priority=priority, namespace=namespace)
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(-100, -100), (5, 5), (6, 5), (100, 5)])

@@ -1,0 +1,8 @@
+"""The path prefixes whose errors are not in OpenAI's form."""
+
+from __future__ import annotations
+
+from ..http.error_replies import ErrorForms
+from .anthropic.errors import anthropic_error
+
+ERROR_FORMS: ErrorForms = {"/v1/messages": anthropic_error}
