@@ -143,7 +143,7 @@ class Scheduler:
             found = next(prompt_logprobs) if item.prompt_logprobs is not None else []
             if req is None:
                 continue  # it lost its memory while this was on its way, and will be computed again
-            req.pending -= 1
+            req.steps_in_flight -= 1
             if req.phase is Phase.FINISHED:
                 continue  # it ended while this was on its way
             length = len(req.known)
@@ -240,15 +240,15 @@ class Scheduler:
         """The item's K/V exists now. Nothing to do for a request whose memory was taken back meanwhile."""
         if req.phase is not Phase.RUNNING:
             return
-        req.collected = item.end
+        req.num_confirmed = item.end
         if req.num_shared < req.prompt_len // req.page_size:
-            self.state.pool.publish(req, min(req.collected, req.prompt_len))
-        if req.followers and req.collected >= req.prompt_len:
-            self._endings.free_followers(req)
+            self.state.pool.publish(req, min(req.num_confirmed, req.prompt_len))
+        if req.sibling_choices and req.num_confirmed >= req.prompt_len:
+            self._endings.queue_siblings(req)
 
     def _sampled(self, req: Request, token: int, logprob: TokenLogprob | None) -> None:
         """Book one output token."""
-        req.in_flight -= 1
+        req.samples_in_flight -= 1
         try:
             complete = self.state.grammars.advance(req, token)
         except GrammarError as error:

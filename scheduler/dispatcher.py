@@ -117,7 +117,7 @@ class Intake:
             self._refuse(choices, 429, "queue_full", text)
             return
         self._deadlines.watch(message, now)
-        first.followers = choices[1:]
+        first.sibling_choices = choices[1:]
         self._state.add_request_to_queue(first, is_retracted=False)
 
     def _queue_is_full(self) -> bool:

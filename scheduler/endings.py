@@ -37,8 +37,8 @@ class Endings:
         """
         logprobs = None if logprob is None else [logprob]
         pressure = None
-        if req.history.retractions_told != req.history.retraction_count:
-            req.history.retractions_told = req.history.retraction_count
+        if req.history.reported_retractions != req.history.retraction_count:
+            req.history.reported_retractions = req.history.retraction_count
             pressure = self._pressure_usage(req)
         item = TokenItem(req.rid, [token], self._start(req), logprobs=logprobs, pressure=pressure)
         self._state.output.items.append(item)
@@ -98,12 +98,12 @@ class Endings:
         abort = AbortReq(req.rid, "grammar_failed", 500, "grammar_failed", message, req.num_outputs)
         self.abort(req, abort, tell_front=True)
 
-    def free_followers(self, req: Request) -> None:
+    def queue_siblings(self, req: Request) -> None:
         """The other choices of its prompt need not wait for it any longer."""
-        for follower in req.followers:
-            if follower.phase is Phase.WAITING:
-                self._state.add_request_to_queue(follower, is_retracted=True)
-        req.followers = []
+        for sibling in req.sibling_choices:
+            if sibling.phase is Phase.WAITING:
+                self._state.add_request_to_queue(sibling, is_retracted=True)
+        req.sibling_choices = []
 
     def _close(self, req: Request, why: Why, reason: str) -> None:
         state = self._state
@@ -121,7 +121,7 @@ class Endings:
         req.move_to(Phase.FINISHED)
         for listener in state.end_listeners:
             listener.ended(req, finished=why is Why.FINISH)
-        self.free_followers(req)
+        self.queue_siblings(req)
 
     def _start(self, req: Request) -> StreamStart | None:
         if req.started:

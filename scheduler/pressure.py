@@ -66,7 +66,7 @@ class Pressure:
         room for. When nothing decodes, the smallest chunk counts: half-prefilled prompts can fill a pool too.
         """
         at_end = [req for req in running if req.at_page_end]
-        pages = sum(req.decodes or req.protected for req in at_end)
+        pages = sum(req.is_decoding or req.protected for req in at_end)
         if pages == 0 and at_end and len(at_end) == len(running):
             pages = 1
         return pages * self._pool.page_size

@@ -52,7 +52,7 @@ class Relief:
         """
         running = self._state.running
         if results_due:
-            running = [req for req in running if not req.awaits_last]
+            running = [req for req in running if not req.final_token_in_flight]
         if not self._pressure.check_decode_mem(running):
             return Cause.MEMORY
         if self._state.limits.schedule_policy == "priority" and self._preemptible():
@@ -105,7 +105,7 @@ class Relief:
     def _preemptible(self) -> list[Candidate]:
         """Whom the head of the queue may displace, if that is needed and enough; else nobody."""
         head = self._head()
-        if head is None or head.pending or not self._state.grammars.ready(head):
+        if head is None or head.steps_in_flight or not self._state.grammars.ready(head):
             return []
         lower = self._pressure.lower_ranked(self._state.running, head.priority)
         if not lower or self._may_start(head, []) or not self._may_start(head, lower):

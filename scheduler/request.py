@@ -30,63 +30,59 @@ ALLOWED = {
 
 @dataclass(slots=True)
 class History:
-    """What happened to a request so far: it never influences its output."""
+    """Statistics of a request. They never influence its output."""
 
     arrival_s: float = 0.0
     queued_since_s: float = 0.0
-    queue_s: float = 0.0
+    queue_s: float = 0.0  # total time in the waiting queue
     retracted_since_s: float = 0.0
-    retracted_s: float = 0.0  # spent waiting after retractions that are over
+    retracted_s: float = 0.0  # time spent waiting after retractions that have ended
     first_run_s: float | None = None
     first_token_s: float | None = None
-    cached_tokens: int = 0
-    outputs_at_start: int = 0  # output tokens it had when it last began to run
-    high_water: int = 0  # most tokens that ever were computed: what is computed again lies below
+    cached_tokens: int = 0  # prefix cache hits of the first admission
+    outputs_at_start: int = 0  # output tokens when it was last admitted
+    high_water: int = 0  # most tokens ever computed: tokens below it that are computed again are recomputed
     recomputed_tokens: int = 0
     retraction_count: int = 0
-    retractions_told: int = 0  # how many of them the client's usage knows of
-    retracted_stain: bool = False  # was retracted at some time: later cache hits are its own past, not savings
-    times_passed: int = 0
+    reported_retractions: int = 0  # retractions that the client's usage includes already
+    retracted_stain: bool = False  # was retracted at least once: later cache hits are recomputed tokens, not savings
+    times_passed: int = 0  # younger requests that were admitted before it
 
 
 @dataclass(slots=True, eq=False)
 class Request:
     """A request in the scheduler.
 
-    known: prompt and output tokens. computed: how many of them have K/V, counting plans in flight; collected: not
-    counting them. pages[:num_shared] belong to the prefix cache and are locked through ``node``; the rest is the
-    request's own. sent_pages: how many page-table entries the runner knows. in_flight: samples not yet collected;
-    pending: plans not yet collected. num_prompt_logprobs_sent: prompt tokens,
-    the first included, whose log-probabilities are sent.
+    ``pages[:num_shared]`` belong to the prefix cache and are locked through ``node``; the rest is private.
     """
 
     rid: str
-    arrival: int
-    prompt_len: int
-    known: list[int]
+    arrival: int  # position in the order of arrival
+    prompt_len: int  # tokens
+    known: list[int]  # prompt and output tokens
     sampling: SamplingParams
     text: TextParams
-    page_size: int
+    page_size: int  # tokens
     priority: int = 0
-    namespace: str = ""
+    namespace: str = ""  # prefix cache namespace: requests of different namespaces share no pages
     grammar: str = ""
     phase: Phase = Phase.WAITING
-    computed: int = 0
-    collected: int = 0
-    in_flight: int = 0
-    pending: int = 0
-    num_prompt_logprobs_sent: int = 1
-    row: int | None = None
+    computed: int = 0  # known tokens with K/V, including those of steps in flight
+    num_confirmed: int = 0  # known tokens with K/V, without those of steps in flight
+    samples_in_flight: int = 0  # sampled tokens whose result has not been collected
+    steps_in_flight: int = 0  # plans whose result has not been collected
+    num_prompt_logprobs_sent: int = 1  # prompt tokens whose log-probabilities were sent; the first one has none
+    row: int | None = None  # the runner's slot, while it runs
     pages: list[int] = field(default_factory=list)
     num_shared: int = 0
-    node: CacheNode | None = None
-    sent_pages: int = 0
+    node: CacheNode | None = None  # where its shared pages end in the prefix cache
+    sent_pages: int = 0  # page-table entries that the runner knows
     row_ready: bool = False  # the runner has its sampling state
-    started: bool = False  # its first TokenItem has gone out
-    is_retracted: bool = False
-    protected: bool = False
+    started: bool = False  # its first TokenItem was sent
+    is_retracted: bool = False  # retracted and not running again yet
+    protected: bool = False  # retracted --max-retractions times: no longer a victim
     stop_ids: frozenset[int] = frozenset()  # tokens that end it
-    followers: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
+    sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
     tag: str = field(init=False)  # its name in messages
 
@@ -98,7 +94,7 @@ class Request:
 
     @property
     def num_outputs(self) -> int:
-        """Output tokens collected so far."""
+        """Number of output tokens collected so far."""
         return len(self.known) - self.prompt_len
 
     @property
@@ -107,54 +103,55 @@ class Request:
         return self.known[self.prompt_len :]
 
     @property
-    def max_written(self) -> int:
-        """Tokens of K/V it can ever need: the last output token's is never written."""
+    def max_kv_tokens(self) -> int:
+        """Most tokens of K/V it can ever need: the K/V of the last output token is never written."""
         return self.prompt_len + max(self.sampling.max_tokens, 1) - 1
 
     @property
     def needs_prompt_logprobs(self) -> bool:
-        """Whether log-probabilities of prompt tokens are still to come."""
+        """True while log-probabilities of prompt tokens are still to be sent."""
         return self.sampling.prompt_logprobs is not None and self.num_prompt_logprobs_sent < self.prompt_len
 
     @property
     def num_reusable(self) -> int:
-        """Tokens whose K/V may come from elsewhere: with them come no logits.
+        """Number of known tokens whose K/V may be reused from a cache, which has no logits.
 
-        Logits are needed of the last known token, to sample, and of a prompt token whose successor has no
-        log-probability yet.
+        Logits are needed for the last known token, to sample, and for each prompt token whose successor's
+        log-probability is requested.
         """
         return (self.num_prompt_logprobs_sent if self.needs_prompt_logprobs else len(self.known)) - 1
 
     @property
     def num_private(self) -> int:
-        """Pages that are its own."""
+        """Number of private pages."""
         return len(self.pages) - self.num_shared
 
     @property
-    def decodes(self) -> bool:
-        """Whether its next item is one token: everything before is computed or in flight."""
-        return self.computed == len(self.known) + self.in_flight - 1
+    def is_decoding(self) -> bool:
+        """True if its next item is one token: every token before it is computed or in flight."""
+        return self.computed == len(self.known) + self.samples_in_flight - 1
 
     @property
-    def awaits_last(self) -> bool:
-        """Whether a result in flight is sure to be its last one."""
-        return self.num_outputs + self.in_flight >= self.sampling.max_tokens and self.computed >= self.prompt_len
+    def final_token_in_flight(self) -> bool:
+        """True if a result in flight is certain to be its last one."""
+        num_outputs = self.num_outputs + self.samples_in_flight
+        return num_outputs >= self.sampling.max_tokens and self.computed >= self.prompt_len
 
     @property
     def awaits_result(self) -> bool:
-        """Whether nothing can be planned for it before what is in flight has come.
+        """True if no further item can be planned before the results in flight are collected.
 
-        It may be the last, or decide what may be sampled next.
+        A result in flight may be the last one, or may decide which tokens the grammar allows next.
         """
-        return self.in_flight > 0 and (bool(self.grammar) or self.awaits_last)
+        return self.samples_in_flight > 0 and (bool(self.grammar) or self.final_token_in_flight)
 
     @property
     def at_page_end(self) -> bool:
-        """Whether its next token needs a new page."""
+        """True if its next token needs a new page."""
         return self.computed == len(self.pages) * self.page_size
 
     @property
-    def lacks_pages(self) -> int:
+    def num_missing_pages(self) -> int:
         """Pages that its known tokens still need."""
         return max(pages_for(len(self.known), self.page_size) - len(self.pages), 0)
 
@@ -164,16 +161,19 @@ class Request:
             raise ValueError(f"{self} cannot go from {self.phase.name} to {phase.name}")
         self.phase = phase
 
-    def forget_memory(self) -> None:
-        """Reset what describes memory that is gone. in_flight and pending stay: a result in flight is delivered."""
-        self.computed = self.collected = self.sent_pages = self.num_shared = 0
+    def clear_kv_state(self) -> None:
+        """Reset every field that describes KV memory or the row."""
+        self.computed = self.num_confirmed = self.sent_pages = self.num_shared = 0
         self.row = self.node = None
         self.row_ready = False
         self.pages = []
 
     def reset_for_retract(self, *, max_retractions: int) -> None:
-        """Back to "nothing computed", and counted. All else of a request follows from known tokens and parameters."""
-        self.forget_memory()
+        """Reset to "nothing computed" and count the retraction.
+
+        Everything else is derived from the known tokens and the parameters, so nothing else is reset.
+        """
+        self.clear_kv_state()
         self.is_retracted = True
         self.history.retraction_count += 1
         self.history.retracted_stain = True

@@ -57,7 +57,7 @@ class Admission:
 
     def admitted(self, req: Request) -> None:
         """``req`` runs: charge it to those that come after."""
-        lacks = req.lacks_pages
+        lacks = req.num_missing_pages
         self._alone = False
         self._lacking_pages += lacks
         if req.protected:
@@ -69,7 +69,7 @@ class Admission:
 
     def need(self, req: Request) -> int:
         """Pages that a protected request has been promised."""
-        return min(pages_for(req.max_written, self._pool.page_size), self._pool.capacity)
+        return min(pages_for(req.max_kv_tokens, self._pool.page_size), self._pool.capacity)
 
     def judge(self, req: Request, *, extra_pages: int = 0) -> Judgement:
         """Whether ``req``, the next in order, may start if ``extra_pages`` more were usable."""
@@ -83,7 +83,7 @@ class Admission:
             return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)
         if req.protected:
             return Judgement(self._judge_protected(req, known_pages - match.num_locked, usable), match)
-        start = pages_for(min(len(req.known) + 1, req.max_written), self._pool.page_size) - match.num_locked
+        start = pages_for(min(len(req.known) + 1, req.max_kv_tokens), self._pool.page_size) - match.num_locked
         charge = start * self._pool.page_size + self._ratio.value * self._remainder(req)
         fits = self._reserved + charge <= usable * self._pool.page_size
         return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)

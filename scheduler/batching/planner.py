@@ -57,7 +57,7 @@ class Planner:
         items = [
             self._decode_item(req)
             for req in self._state.running
-            if req.computed == len(req.known) + req.in_flight - 1 and not req.awaits_result
+            if req.computed == len(req.known) + req.samples_in_flight - 1 and not req.awaits_result
         ]
         if items:
             self._state.ratio.decay()
@@ -66,13 +66,13 @@ class Planner:
     def _decode_item(self, req: Request) -> PlanItem:
         if req.at_page_end:
             self._state.pool.grow(req, 1)
-        tokens = None if req.in_flight else req.known[-1:]
+        tokens = None if req.samples_in_flight else req.known[-1:]
         return self._item(req, tokens, 1, samples=True)
 
     def _prefill_items(self, budget: int, now: float) -> tuple[list[PlanItem], int]:
         """Chunks of the prompts that run already, and the budget that they leave."""
         items: list[PlanItem] = []
-        behind = [req for req in self._state.running if req.computed < len(req.known) + req.in_flight - 1]
+        behind = [req for req in self._state.running if req.computed < len(req.known) + req.samples_in_flight - 1]
         for req in behind:
             if budget <= 0:
                 break
@@ -80,7 +80,7 @@ class Planner:
             if item is not None:
                 items.append(item)
                 budget -= len(item.tokens or ())
-            elif not req.pending:
+            elif not req.steps_in_flight:
                 # Decode rows took the last pages. It gives back what it holds rather than sit on it.
                 self._pressure.release_req(req, Why.RETRACT)
                 self._relief.went_back(req, now)
@@ -116,8 +116,8 @@ class Planner:
         mask = self._state.grammars.mask(req) if samples else b""
         item = PlanItem(req.row, req.computed, tokens, pages, page_index, samples, init, mask, logprob_spec)
         req.computed += count
-        req.pending += 1
-        req.in_flight += samples
+        req.steps_in_flight += 1
+        req.samples_in_flight += samples
         return item
 
     def _admit(self, budget: int, now: float) -> list[PlanItem]:
@@ -126,7 +126,7 @@ class Planner:
         judged: list[tuple[Request, Verdict]] = []
         self._admission.begin(self._state.running)
         for req in self._order(iter(self._state.waiting), self._match_len):
-            if budget <= 0 or not self._state.free_rows or req.pending:
+            if budget <= 0 or not self._state.free_rows or req.steps_in_flight:
                 break
             if not self._state.grammars.ready(req):
                 continue
@@ -165,7 +165,7 @@ class Planner:
         req.move_to(Phase.RUNNING)
         state.running.append(req)
         req.history.outputs_at_start = req.num_outputs
-        req.computed = req.collected = len(req.pages) * state.pool.page_size
+        req.computed = req.num_confirmed = len(req.pages) * state.pool.page_size
         state.metrics.admitted(req, req.computed, now)
         self._restore(req)
         if req.is_retracted:
@@ -188,7 +188,7 @@ class Planner:
         num_tokens = tier.restorable(req, len(req.pages))
         if num_tokens > req.computed and self._state.pool.cover(req, num_tokens) >= num_tokens:
             tier.restore(req)
-            req.computed = req.collected = num_tokens
+            req.computed = req.num_confirmed = num_tokens
         tier.discard(req)
 
     def _match_len(self, req: Request) -> int:

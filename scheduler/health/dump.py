@@ -35,7 +35,7 @@ class RequestLine:
     num_outputs: int
     max_tokens: int
     computed: int
-    collected: int
+    num_confirmed: int
     num_pages: int
     num_retractions: int
     protected: bool
@@ -133,7 +133,7 @@ def _line(req: Request) -> RequestLine:
         num_outputs=req.num_outputs,
         max_tokens=req.sampling.max_tokens,
         computed=req.computed,
-        collected=req.collected,
+        num_confirmed=req.num_confirmed,
         num_pages=len(req.pages),
         num_retractions=req.history.retraction_count,
         protected=req.protected,
@@ -147,7 +147,7 @@ def _why_waiting(state: State, req: Request) -> str:
         return f"needs {needs} pages and the whole pool has {state.pool.capacity}"
     if not state.grammars.ready(req):
         return "its grammar is being compiled"
-    if req.pending:
+    if req.steps_in_flight:
         return "a result from before its retraction is still on its way"
     if not state.free_rows:
         return f"no free row, {len(state.running)} run"
@@ -184,7 +184,7 @@ def _request_lines(what: str, lines: Sequence[RequestLine], total: int) -> list[
 def _request_line(line: RequestLine) -> str:
     return (
         f"{line.rid} row {line.row} prompt {line.prompt_len} outputs {line.num_outputs}/{line.max_tokens} computed "
-        f"{line.computed} collected {line.collected} pages {line.num_pages} retractions {line.num_retractions}"
+        f"{line.computed} confirmed {line.num_confirmed} pages {line.num_pages} retractions {line.num_retractions}"
         f"{' protected' if line.protected else ''}"
     )
 

@@ -62,8 +62,8 @@ class Progress:
         for req in running:
             # A retraction writes the high water mark, so a mark may be forgotten when its request leaves the rows.
             mark = max(self._marks.get(req.rid, 0), req.history.high_water)
-            marks[req.rid] = max(mark, req.collected)
-            moved |= req.collected > mark
+            marks[req.rid] = max(mark, req.num_confirmed)
+            moved |= req.num_confirmed > mark
         self._marks = marks
         return moved
 

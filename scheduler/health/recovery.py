@@ -65,15 +65,15 @@ class Recovery:
         return everybody or id(req.node) not in alive or any(page in doubt for page in req.pages)
 
     def _is_held(self, req: Request) -> bool:
-        return any(req in other.followers for other in self._state.requests.values())
+        return any(req in other.sibling_choices for other in self._state.requests.values())
 
     def _send_back(self, req: Request) -> None:
         """Back to the queue without counting: it was not the request's size that cost it its memory."""
         req.history.high_water = max(req.history.high_water, req.computed)
-        req.forget_memory()
+        req.clear_kv_state()
         req.phase = Phase.WAITING
         req.is_retracted = False
-        req.pending = req.in_flight = 0
+        req.steps_in_flight = req.samples_in_flight = 0
         for _, requests in self._flights:
             requests[:] = [None if other is req else other for other in requests]
         if req in self._state.waiting:
@@ -94,7 +94,7 @@ class Recovery:
         pool = self._state.pool
         while True:
             protected = [req for req in self._state.running if req.protected]
-            need = sum(min(-(-req.max_written // pool.page_size), pool.capacity) for req in protected)
+            need = sum(min(-(-req.max_kv_tokens // pool.page_size), pool.capacity) for req in protected)
             if need <= pool.capacity or len(protected) < 2:
                 return
             self._send_back(max(protected, key=lambda req: req.arrival))

@@ -125,7 +125,7 @@ class Pool:
     def cache_finished_req(self, req: Request) -> None:
         """Let the cache keep the full pages that ``req``, which has ended well, has computed."""
         before = req.num_private
-        self.tree_cache.cache_finished_req(req, min(req.collected, len(req.known)) // self.page_size)
+        self.tree_cache.cache_finished_req(req, min(req.num_confirmed, len(req.known)) // self.page_size)
         self.uncached -= before - req.num_private
 
     def release_kv_cache(self, req: Request, *, is_insert: bool) -> None:

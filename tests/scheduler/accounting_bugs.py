@@ -265,7 +265,7 @@ def shared_pages_given_back(patch: Patch) -> None:
 
     def release(self: Pool, req: Request, *, is_insert: bool) -> None:
         if is_insert:
-            self.publish(req, min(req.collected, len(req.known)))
+            self.publish(req, min(req.num_confirmed, len(req.known)))
         self.tree_cache.release(req)
         self.token_to_kv_pool_allocator.give(req.pages, req)
         self.uncached -= req.num_private

@@ -32,7 +32,7 @@ def pool(num_pages: int = 16, page_size: int = 4) -> Pool:
 def run(pool: Pool, req: Request, computed: int | None = None) -> Request:
     """Let a request run with pages for its first ``computed`` tokens: all but the last unless told otherwise."""
     pool.tree_cache.attach(req, pool.tree_cache.match_prefix(req))
-    req.computed = req.collected = len(req.known) - 1 if computed is None else computed
+    req.computed = req.num_confirmed = len(req.known) - 1 if computed is None else computed
     pool.cover(req, req.computed)
     req.move_to(Phase.RUNNING)
     req.row = req.arrival

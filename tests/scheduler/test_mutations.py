@@ -93,7 +93,7 @@ def publish_on_abort(patch: Patch) -> None:
 
     def release(self: Pressure, req: Request, why: Why) -> bool:
         if why is Why.ABORT:
-            req.collected = len(req.pages) * req.page_size
+            req.num_confirmed = len(req.pages) * req.page_size
             why = Why.FINISH
         return original(self, req, why)
 
@@ -197,7 +197,7 @@ def late_result_lost(patch: Patch) -> None:
 
     def sampled(self: Scheduler, req: Request, token: int, logprob: object) -> bool:
         if req.num_outputs == 5:
-            req.in_flight -= 1
+            req.samples_in_flight -= 1
             req.known.append(token)
             return False
         return original(self, req, token, logprob)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def retracted_request_forgotten(patch: Patch) -> None:
 
 
 def followers_forgotten(patch: Patch) -> None:
-    patch.setattr(Endings, "free_followers", lambda self, req: req.followers.clear())
+    patch.setattr(Endings, "queue_siblings", lambda self, req: req.sibling_choices.clear())
 
 
 def queue_head_skipped(patch: Patch) -> None:

@@ -138,7 +138,7 @@ def test_a_prompt_as_large_as_the_pool_can_be_scored(num_pages: int) -> None:
 
 
 def test_the_last_token_of_a_prompt_is_written_also_when_none_follows() -> None:
-    assert [request(prompt=8, max_tokens=count).max_written for count in range(4)] == [8, 8, 9, 10]
+    assert [request(prompt=8, max_tokens=count).max_kv_tokens for count in range(4)] == [8, 8, 9, 10]
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

@@ -8,7 +8,7 @@ from ebbtide.scheduler.request import Phase, Request
 
 from .make import request
 
-RESET = {"computed", "collected", "sent_pages", "row_ready"}
+RESET = {"computed", "num_confirmed", "sent_pages", "row_ready"}
 HISTORY = {"retraction_count", "retracted_stain"}
 
 
@@ -21,12 +21,12 @@ def test_a_request_cannot_end_twice() -> None:
 
 def test_a_retraction_resets_what_describes_memory_and_nothing_else() -> None:
     req = request(outputs=3)
-    req.computed = req.collected = req.sent_pages = 6
+    req.computed = req.num_confirmed = req.sent_pages = 6
     req.row_ready = req.started = True
-    req.in_flight = req.pending = 1
-    before = dataclasses.asdict(dataclasses.replace(req, followers=[]))
+    req.samples_in_flight = req.steps_in_flight = 1
+    before = dataclasses.asdict(dataclasses.replace(req, sibling_choices=[]))
     req.reset_for_retract(max_retractions=3)
-    after = dataclasses.asdict(dataclasses.replace(req, followers=[]))
+    after = dataclasses.asdict(dataclasses.replace(req, sibling_choices=[]))
     changed = {name for name in before if before[name] != after[name]}
     assert changed == RESET | {"is_retracted", "history"}
     assert {name for name in before["history"] if before["history"][name] != after["history"][name]} == HISTORY
@@ -52,7 +52,7 @@ def test_without_a_bound_it_is_never_protected() -> None:
 
 def test_the_last_output_tokens_kv_is_never_needed() -> None:
     req = request(prompt=5, max_tokens=3)
-    assert req.max_written == 7
+    assert req.max_kv_tokens == 7
 
 
 def test_outputs_are_what_follows_the_prompt() -> None:

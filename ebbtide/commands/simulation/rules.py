@@ -90,7 +90,7 @@ class RemainderAdmission:
     def admitted(self, req: Request) -> None:
         """See ``AdmissionRule``. In the pass that admits it a request is charged in full."""
         self._alone = False
-        self._reserved += (req.lacks_pages + 1) * self._pool.page_size + _clipped_remainder(req)
+        self._reserved += (req.num_missing_pages + 1) * self._pool.page_size + _clipped_remainder(req)
 
     def judge(self, req: Request, *, extra_pages: int = 0) -> Judgement:
         """See ``AdmissionRule``."""

@@ -127,7 +127,7 @@ def test_a_small_pool_and_a_late_grammar_change_nothing(policy: str, host_pages:
 
 def mask_before_the_last_token(patch: pytest.MonkeyPatch) -> None:
     """A row has an item in the second plan although its last token has not come."""
-    late = property(lambda req: req.in_flight > 0 and req.awaits_last)
+    late = property(lambda req: req.samples_in_flight > 0 and req.final_token_in_flight)
     patch.setattr(Request, "awaits_result", late)
 
 

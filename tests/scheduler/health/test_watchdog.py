@@ -195,7 +195,7 @@ def test_retract_thrash_is_noticed_while_forwards_go_on() -> None:
     def thrash() -> None:
         bench.turn()
         for req in list(state.running):
-            if req.collected >= 16:
+            if req.num_confirmed >= 16:
                 pressure.release_req(req, Why.RETRACT)
                 state.waiting.put_front(req, 0)
         state.filter_batch()
@@ -234,7 +234,7 @@ def test_choices_that_wait_for_ever_behind_their_first_are_noticed() -> None:
     bench.world.send(GenerateReq(rids=("a", "b"), prompt=text("tide"), sampling=greedy(4, ignore_eos=True)))
     bench.world.receive()
     bench.loop.begins(bench.now)
-    bench.scheduler.state.requests["a"].followers.clear()
+    bench.scheduler.state.requests["a"].sibling_choices.clear()
     while "a" in bench.scheduler.state.requests:
         bench.turn()
     in_time(bench)
@@ -244,7 +244,7 @@ def test_a_result_that_is_lost_for_a_retracted_request_is_noticed() -> None:
     bench = Bench()
     bench.generate("a")
     bench.world.receive()
-    bench.scheduler.state.requests["a"].pending = 1
+    bench.scheduler.state.requests["a"].steps_in_flight = 1
     bench.loop.begins(bench.now)
     in_time(bench)
     assert "a: a result from before its retraction is still on its way" in bench.dumps[0]

@@ -42,7 +42,7 @@ class Bench:
         self.cache.attach(req, self.cache.match_prefix(req))
         req.computed = len(req.pages) * req.page_size
         self.pool.cover(req, len(tokens))
-        req.collected = req.computed = len(tokens)
+        req.num_confirmed = req.computed = len(tokens)
         req.move_to(Phase.RUNNING)
         self.state.running.append(req)
         self.state.requests[req.rid] = req
