@@ -27,7 +27,7 @@ from .http.access import access_from
 from .metrics.compat import namings_of
 from .metrics.liveness import Liveness
 from .metrics.metrics import FrontMetrics
-from .parsers.chat_template_profile import learn_dialect
+from .parsers.chat_template_profile import probe_chat_template
 from .state import AppState
 from .structured.structured import StructuredOutput
 
@@ -71,7 +71,7 @@ class Front:
                 metrics=self._metrics,
                 liveness=self.liveness,
                 created=int(time.time()),
-                dialect=learn_dialect(tokenizer, config.server.tool_call_parser, config.server.reasoning_parser),
+                profile=probe_chat_template(tokenizer, config.server.tool_call_parser, config.server.reasoning_parser),
                 pressure=self._pressure,
                 access=access_from(config.access, config.limits),
                 settings=public_settings(config),

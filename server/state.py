@@ -25,7 +25,7 @@ from .http.auth import caller_of
 from .http.middleware import REQUEST_ID
 from .metrics.liveness import Liveness
 from .metrics.metrics import FrontMetrics
-from .parsers.chat_template_profile import ChatDialect
+from .parsers.chat_template_profile import ChatTemplateProfile
 from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class AppState:
     pressure: PressureLog = field(default_factory=PressureLog)
     noted_fields: set[str] = field(default_factory=set)
     access: Access = field(default_factory=Access)
-    dialect: ChatDialect = field(default_factory=ChatDialect)
+    profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)
     settings: Mapping[str, Any] = field(default_factory=dict)  # what clients may see of the configuration
 
     @property

@@ -92,7 +92,7 @@ class TokenizeRoutes:
             if body.add_special_tokens:
                 raise Rejected("The chat template alone decides about special tokens.", param="add_special_tokens")
             chat = _as_chat(body, body.messages)
-            return [await reader.chat(chat_prompt(chat, tool_use(chat), self.state.dialect))]
+            return [await reader.chat(chat_prompt(chat, tool_use(chat), self.state.profile))]
         for name in CHAT_ONLY:
             if getattr(body, name) is not None:
                 raise Rejected(f"'{name}' is only for 'messages'.", param=name)

@@ -49,7 +49,7 @@ class CallStyle:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatDialect:
+class ChatTemplateProfile:
     """calls: None for a template that does not know tools; they are described and written as plain text then."""
 
     tool_format: ToolFormat = FORMATS["hermes"]
@@ -64,8 +64,10 @@ def check_parsers(tool_parser: str, reasoning_parser: str) -> None:
     _known("--reasoning-parser", reasoning_parser, (AUTO, NONE, *REASONING))
 
 
-def learn_dialect(tokenizer: TextTokenizer, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> ChatDialect:
-    """The dialect of a model. Names other than "auto" overrule what the template shows."""
+def probe_chat_template(
+    tokenizer: TextTokenizer, tool_parser: str = AUTO, reasoning_parser: str = AUTO
+) -> ChatTemplateProfile:
+    """The profile of a model. Names other than "auto" overrule what the template shows."""
     template = tokenizer.chat_template
     calls = _call_style(tokenizer)
     found = detect_tools(template) if calls is not None else None
@@ -77,7 +79,7 @@ def learn_dialect(tokenizer: TextTokenizer, tool_parser: str = AUTO, reasoning_p
         "and the chat template describes tools" if calls else "and tools are described in the system message",
         reasoning or NONE,
     )
-    return ChatDialect(
+    return ChatTemplateProfile(
         tool_format=FORMATS[name],
         reasoning=REASONING.get(reasoning or NONE),
         calls=calls,

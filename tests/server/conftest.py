@@ -29,7 +29,7 @@ from ebbtide.server.http.http_server import http_server
 from ebbtide.server.http.listening import listen, url_of
 from ebbtide.server.metrics.liveness import Liveness
 from ebbtide.server.metrics.metrics import FrontMetrics
-from ebbtide.server.parsers.chat_template_profile import ChatDialect
+from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.state import AppState
 from ebbtide.server.structured.structured import StructuredOutput
 from ebbtide.tokenization.tokenizer import SimTokenizer
@@ -191,15 +191,15 @@ def info() -> RunnerInfo:
 
 
 @pytest.fixture
-def dialect() -> ChatDialect:
-    return ChatDialect()
+def profile() -> ChatTemplateProfile:
+    return ChatTemplateProfile()
 
 
 @pytest.fixture
 async def world(
-    engine: ScriptedEngine, config: ServerConfig, info: RunnerInfo, dialect: ChatDialect
+    engine: ScriptedEngine, config: ServerConfig, info: RunnerInfo, profile: ChatTemplateProfile
 ) -> AsyncIterator[World]:
-    state = build_state(engine, config, info, dialect=dialect)
+    state = build_state(engine, config, info, profile=profile)
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield World(engine, state, client)

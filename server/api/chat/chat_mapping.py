@@ -34,7 +34,7 @@ async def num_prompt_tokens(state: AppState, chat: Mapping[str, Any], names: Map
     """How many tokens the prompt of such a request has, whether it fits or not. Raises Rejected likewise."""
     with errors_named(names):
         body = chat_body(chat)
-        return len(await state.prompts.chat(chat_prompt(body, tool_use(body), state.dialect)))
+        return len(await state.prompts.chat(chat_prompt(body, tool_use(body), state.profile)))
 
 
 def chat_body(chat: Mapping[str, Any]) -> ChatBody:

@@ -10,7 +10,7 @@ from ebbtide.errors import Rejected
 from ebbtide.tokenization.tokenizer import ChatPrompt
 
 from ...http.strict_json import parse_arguments
-from ...parsers.chat_template_profile import SHORT_ID, CallStyle, ChatDialect
+from ...parsers.chat_template_profile import SHORT_ID, CallStyle, ChatTemplateProfile
 from ...parsers.tool_fields import ToolUse
 from ...parsers.tool_prompt import calls_as_text, with_tools
 from .chat_request import ChatBody, ChatMessage
@@ -18,7 +18,9 @@ from .chat_request import ChatBody, ChatMessage
 Message = dict[str, Any]
 
 
-def chat_prompt(body: ChatBody, use: ToolUse | None, dialect: ChatDialect, *, goes_on: bool = False) -> ChatPrompt:
+def chat_prompt(
+    body: ChatBody, use: ToolUse | None, profile: ChatTemplateProfile, *, goes_on: bool = False
+) -> ChatPrompt:
     """The conversation that a body asks to go on with. Raises Rejected.
 
     goes_on: other messages come before these, the functions' description with them if it is this server that writes it.
@@ -31,12 +33,12 @@ def chat_prompt(body: ChatBody, use: ToolUse | None, dialect: ChatDialect, *, go
     if continues and body.messages[-1].role != "assistant":
         raise Rejected("'continue_final_message' needs an assistant message at the end.", param="messages")
     messages = [_plain(message, index) for index, message in enumerate(body.messages)]
-    style = dialect.calls
+    style = profile.calls
     if style is not None:
         messages = _in_style(messages, style)
     else:
         messages = calls_as_text(messages)
-        messages = messages if use is None or goes_on else with_tools(messages, use, takes_system=dialect.takes_system)
+        messages = messages if use is None or goes_on else with_tools(messages, use, takes_system=profile.takes_system)
     return ChatPrompt(
         messages=messages,
         add_generation_prompt=not continues and body.add_generation_prompt is not False,

@@ -7,7 +7,7 @@ from functools import partial
 
 from ebbtide.grammar import Preface
 
-from ...parsers.chat_template_profile import ChatDialect
+from ...parsers.chat_template_profile import ChatTemplateProfile
 from ...parsers.output_parser import ReadingPlan, Reasoning
 from ...parsers.reasoning import ReasoningForm, opened_by
 from ...parsers.tool_fields import ToolUse
@@ -17,15 +17,15 @@ from .chat_request import ChatBody, ChatMessage
 
 
 def chat_plan(
-    body: ChatBody, use: ToolUse | None, dialect: ChatDialect, ending: str, pieces: Sequence[bytes]
+    body: ChatBody, use: ToolUse | None, profile: ChatTemplateProfile, ending: str, pieces: Sequence[bytes]
 ) -> ReadingPlan:
     """The plan for a request whose prompt ends with ``ending``. pieces: every token id's bytes."""
-    form = dialect.reasoning
+    form = profile.reasoning
     return ReadingPlan(
         reasoning=form,
         opened=form is not None and _opened(form, body, ending),
         shows=_shows(body),
-        read_calls=None if use is None else _reader(use, dialect),
+        read_calls=None if use is None else _reader(use, profile),
         max_calls=None if use is None else use.max_calls,
         pieces=pieces,
     )
@@ -42,18 +42,18 @@ def preface(plan: ReadingPlan, body: ChatBody, ending: str) -> Preface | None:
     return None if past else Preface(form.closes, form.opens)
 
 
-def shown_marks(use: ToolUse | None, dialect: ChatDialect) -> tuple[str, ...]:
+def shown_marks(use: ToolUse | None, profile: ChatTemplateProfile) -> tuple[str, ...]:
     """The texts that must reach the reader even if they are control tokens."""
-    reasoning = () if dialect.reasoning is None else (dialect.reasoning.opens, dialect.reasoning.closes)
-    return reasoning if use is None else (*reasoning, *dialect.tool_format.markers)
+    reasoning = () if profile.reasoning is None else (profile.reasoning.opens, profile.reasoning.closes)
+    return reasoning if use is None else (*reasoning, *profile.tool_format.markers)
 
 
-def _reader(use: ToolUse, dialect: ChatDialect) -> Callable[[Scan], Steps[None]]:
+def _reader(use: ToolUse, profile: ChatTemplateProfile) -> Callable[[Scan], Steps[None]]:
     if use.named is not None:
         return partial(one_call, name=use.named)
     if use.required:
         return partial(only_calls, names=use.schemas)
-    read = dialect.tool_format.read
+    read = profile.tool_format.read
     return lambda scan: read(scan, use.schemas)
 
 

@@ -55,11 +55,11 @@ async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
     check_named(wishes, [turn.prompt], body.n or 1)
     max_tokens = reader.max_tokens(turn.shortest, limit[1], name=limit[0])
     ending = reader.ending(turn.prompt or turn.continuation)
-    plan = chat_plan(body, use, state.dialect, ending, reader.pieces)
+    plan = chat_plan(body, use, state.profile, ending, reader.pieces)
     order = PreparedRequest(
         prompts=[turn.prompt],
         sampling=[sampling_for(max_tokens=max_tokens)],
-        text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(use, state.dialect))),
+        text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(use, state.profile))),
         n=body.n or 1,
         priority=body.priority or 0,
         namespace=fields.namespace(body),
@@ -71,7 +71,7 @@ async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
 
 async def _grammar(state: AppState, body: ChatBody, use: ToolUse | None, preface: Preface | None) -> str:
     """``PreparedRequest.grammar``: that of a required call, else the constraint of the body, after the reasoning."""
-    structured, form = state.structured, state.dialect.tool_format.form
+    structured, form = state.structured, state.profile.tool_format.form
     if use is None or not use.required:
         instead = "" if use is None or form is None else calls_instead(use, form, structured.mark)
         return await structured.grammar_of(body, after=preface, instead=instead)
@@ -85,12 +85,12 @@ async def _read(
     state: AppState, body: ChatBody, use: ToolUse | None, *, context_limit: bool
 ) -> tuple[Turn, SessionTurn | None]:
     """The messages as tokens, and the session that they go on with, if they do."""
-    chat = chat_prompt(body, use, state.dialect)
+    chat = chat_prompt(body, use, state.profile)
     session = session_turn(body)
     if session is None:
         return Turn(await state.prompts.chat(chat), []), None
     check_one_choice(1, body.n or 1)
-    turn = await state.prompts.chat_turn(chat, chat_prompt(body, use, state.dialect, goes_on=True))
+    turn = await state.prompts.chat_turn(chat, chat_prompt(body, use, state.profile, goes_on=True))
     told = structs.replace(
         session, continuation=turn.continuation, head=turn.head, refusal=turn.refusal, context_limit=context_limit
     )

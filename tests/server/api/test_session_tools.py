@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from ebbtide.config import ServerConfig
 from ebbtide.server.app import create_app
-from ebbtide.server.parsers.chat_template_profile import learn_dialect
+from ebbtide.server.parsers.chat_template_profile import probe_chat_template
 from ebbtide.tokenization.model_files import smollm2_path
 from ebbtide.tokenization.tokenizer import FastTokenizer, SimTokenizer, TextTokenizer
 from ebbtide.tokenizer_mgr.prompts import PromptReader
@@ -69,7 +69,7 @@ def tokenizer(request: pytest.FixtureRequest) -> TextTokenizer:
 async def world(engine: ScriptedEngine, config: ServerConfig, tokenizer: TextTokenizer) -> AsyncIterator[World]:
     info = replace(INFO, context_length=8192, num_pages=512, vocab_size=tokenizer.vocab_size)
     reader = PromptReader(tokenizer, info)
-    state = build_state(engine, config, info, prompts=reader, dialect=learn_dialect(tokenizer))
+    state = build_state(engine, config, info, prompts=reader, profile=probe_chat_template(tokenizer))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield World(engine, state, client)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.errors import StartupError
-from ebbtide.server.parsers.chat_template_profile import CallStyle, ChatDialect, check_parsers, learn_dialect
+from ebbtide.server.parsers.chat_template_profile import (
+    CallStyle,
+    ChatTemplateProfile,
+    check_parsers,
+    probe_chat_template,
+)
 from ebbtide.server.parsers.reasoning import REASONING
 from ebbtide.server.parsers.tools.table import FORMATS
 from ebbtide.tokenization.tokenizer import SimTokenizer
@@ -14,45 +19,45 @@ from ..chat_templates import DEEPSEEK, HERMES, LLAMA, MISTRAL, NO_SYSTEM, PLAIN,
 
 
 def test_a_plain_template_gets_tools_in_words() -> None:
-    assert learn_dialect(tokenizer_with(PLAIN)) == ChatDialect()
-    assert learn_dialect(SimTokenizer()) == ChatDialect()
+    assert probe_chat_template(tokenizer_with(PLAIN)) == ChatTemplateProfile()
+    assert probe_chat_template(SimTokenizer()) == ChatTemplateProfile()
 
 
-def test_a_model_without_a_template_has_a_dialect_too() -> None:
-    assert learn_dialect(tokenizer_with(None)) == ChatDialect(takes_system=False)
+def test_a_model_without_a_template_has_a_profile_too() -> None:
+    assert probe_chat_template(tokenizer_with(None)) == ChatTemplateProfile(takes_system=False)
 
 
 def test_a_template_may_take_no_system_message() -> None:
-    assert learn_dialect(tokenizer_with(NO_SYSTEM)).takes_system is False
+    assert probe_chat_template(tokenizer_with(NO_SYSTEM)).takes_system is False
 
 
 def test_a_template_with_tools_and_reasoning() -> None:
-    dialect = learn_dialect(tokenizer_with(HERMES))
-    assert dialect.tool_format is FORMATS["hermes"]
-    assert dialect.reasoning is REASONING["think"]
-    assert dialect.calls == CallStyle()
+    profile = probe_chat_template(tokenizer_with(HERMES))
+    assert profile.tool_format is FORMATS["hermes"]
+    assert profile.reasoning is REASONING["think"]
+    assert profile.calls == CallStyle()
 
 
 def test_the_style_of_earlier_calls_is_found_by_trying() -> None:
-    deepseek = learn_dialect(tokenizer_with(DEEPSEEK))
+    deepseek = probe_chat_template(tokenizer_with(DEEPSEEK))
     assert deepseek.tool_format is FORMATS["deepseek"]
     assert deepseek.calls == CallStyle(arguments_as_text=True, content_is_none=True)
-    llama = learn_dialect(tokenizer_with(LLAMA))
+    llama = probe_chat_template(tokenizer_with(LLAMA))
     assert llama.tool_format is FORMATS["llama3"]
     assert llama.calls == CallStyle(single_calls=True)
-    mistral = learn_dialect(tokenizer_with(MISTRAL))
+    mistral = probe_chat_template(tokenizer_with(MISTRAL))
     assert mistral.tool_format is FORMATS["mistral"]
     assert mistral.calls == CallStyle(short_ids=True)
 
 
 def test_a_template_that_cannot_write_calls_is_not_used_for_them() -> None:
-    assert learn_dialect(tokenizer_with(UNUSABLE)).calls is None
+    assert probe_chat_template(tokenizer_with(UNUSABLE)).calls is None
 
 
 def test_names_overrule_what_the_template_shows() -> None:
-    dialect = learn_dialect(tokenizer_with(HERMES), "llama3", "none")
-    assert dialect.tool_format is FORMATS["llama3"]
-    assert dialect.reasoning is None
+    profile = probe_chat_template(tokenizer_with(HERMES), "llama3", "none")
+    assert profile.tool_format is FORMATS["llama3"]
+    assert profile.reasoning is None
 
 
 @pytest.mark.parametrize(("tools", "reasoning"), [("nothing", "auto"), ("auto", "nothing"), ("none", "auto")])

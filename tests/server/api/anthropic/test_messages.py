@@ -13,7 +13,7 @@ from ebbtide.config import ServerConfig
 from ebbtide.messages import RunnerInfo
 from ebbtide.server.api.anthropic.messages_request import MessagesBody, chat_fields
 from ebbtide.server.http.strict_json import convert, parse_arguments
-from ebbtide.server.parsers.chat_template_profile import ChatDialect
+from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 
 from ...conftest import INFO, World
@@ -32,8 +32,8 @@ def info() -> RunnerInfo:
 
 
 @pytest.fixture
-def dialect() -> ChatDialect:
-    return ChatDialect(reasoning=REASONING["think"])
+def profile() -> ChatTemplateProfile:
+    return ChatTemplateProfile(reasoning=REASONING["think"])
 
 
 async def ask(world: World, **fields: Any) -> httpx.Response:

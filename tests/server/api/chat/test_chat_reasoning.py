@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ebbtide.messages import RunnerInfo
-from ebbtide.server.parsers.chat_template_profile import ChatDialect
+from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 
@@ -28,8 +28,8 @@ def info() -> RunnerInfo:
 
 
 @pytest.fixture
-def dialect() -> ChatDialect:
-    return ChatDialect(reasoning=REASONING["think"])
+def profile() -> ChatTemplateProfile:
+    return ChatTemplateProfile(reasoning=REASONING["think"])
 
 
 async def whole(world: Any, reply: str = REPLY, **fields: Any) -> dict[str, Any]:

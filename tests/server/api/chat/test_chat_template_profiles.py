@@ -15,7 +15,7 @@ from ebbtide.detokenizer.pieces import Pieces
 from ebbtide.detokenizer.stream import TextStream
 from ebbtide.messages import GenerateReq, StreamStart, TextBatch, TextItem
 from ebbtide.server.app import create_app
-from ebbtide.server.parsers.chat_template_profile import learn_dialect
+from ebbtide.server.parsers.chat_template_profile import probe_chat_template
 from ebbtide.tokenization.tokenizer import FastTokenizer
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
@@ -63,7 +63,7 @@ def template() -> str:
 async def model(template: str, engine: ScriptedEngine, config: ServerConfig) -> AsyncIterator[tuple[World, Model]]:
     tokenizer = tokenizer_with(template, ("<|end|>", PAD, MARK))
     info = structs.replace(INFO, context_length=8192, num_pages=512, vocab_size=tokenizer.vocab_size)
-    state = build_state(engine, config, info, dialect=learn_dialect(tokenizer))
+    state = build_state(engine, config, info, profile=probe_chat_template(tokenizer))
     state.prompts.close()
     state = replace(state, prompts=PromptReader(tokenizer, info))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ebbtide.config import ServerConfig
 from ebbtide.messages import RunnerInfo
-from ebbtide.server.parsers.chat_template_profile import ChatDialect
+from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 
 from ...conftest import INFO, World
@@ -35,8 +35,8 @@ def info() -> RunnerInfo:
 
 
 @pytest.fixture
-def dialect() -> ChatDialect:
-    return ChatDialect(reasoning=REASONING["think"])
+def profile() -> ChatTemplateProfile:
+    return ChatTemplateProfile(reasoning=REASONING["think"])
 
 
 async def ask(world: World, **fields: Any) -> httpx.Response:
