@@ -15,6 +15,7 @@ import random
 import statistics
 import time
 
+from ebbtide.messages import GenerateReq, SamplingParams
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.health.invariant_checker import InvariantChecker
@@ -22,8 +23,6 @@ from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.state import Limits
-
-from ..messages import GenerateReq, SamplingParams
 
 PAGE_SIZE = 16
 PROMPT_LEN = 512

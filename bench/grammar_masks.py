@@ -16,16 +16,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ebbtide.grammar import Guidance, Matcher, grammar_of
 from ebbtide.server.structured.constraints import (
     Constraint,
     choice_constraint,
     regex_constraint,
     schema_constraint,
 )
-
-from ..grammar import Guidance, Matcher, grammar_of
-from ..tokenization.model_files import resolve_model
-from ..tokenization.tokenizer import load_tokenizer
+from ebbtide.tokenization.model_files import resolve_model
+from ebbtide.tokenization.tokenizer import load_tokenizer
 
 PERSON = {
     "type": "object",

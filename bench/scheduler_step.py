@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 
+from ebbtide.messages import GenerateReq, SamplingParams
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.health.invariant_checker import InvariantChecker
@@ -19,8 +20,6 @@ from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.state import Limits
-
-from ..messages import GenerateReq, SamplingParams
 
 PROMPT_LEN = 100
 

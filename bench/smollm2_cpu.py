@@ -19,7 +19,7 @@ from pathlib import Path
 
 from daemon import Daemon
 
-from ..tokenization.model_files import smollm2_path
+from ebbtide.tokenization.model_files import smollm2_path
 
 PROMPT_LEN, OUTPUT_LEN = 64, 128
 GENERATE = """

@@ -22,15 +22,15 @@ from .checkpoint.weights import Checkpoint, open_checkpoint
 from .context import longest_context
 from .device import choose_device, choose_dtype
 from .kv.copy_costs import measure_costs
-from .kv.host_copy import HostCopy
-from .kv.host_tier import HostTier, bytes_per_page, host_pages
+from .kv.host_pages import HostPages, bytes_per_page, num_host_pages
 from .kv.kv_pool import KVPool
 from .kv.memory import PoolBudget, free_memory, pool_limit, set_num_threads
 from .kv.page_copies import PageMoves, checked_moves
 from .kv.page_table import PageTable, gather_inputs
 from .models import Model, check_architecture, load_model
 from .sampling.prompt_logprobs import PendingPromptLogprobs, compute_prompt_logprobs
-from .sampling.sampler import Logprobs, Pick, Sampler
+from .sampling.sampler import Logprobs, Sampler, SampleSpec
+from .transfers import DeviceToHostCopy
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class PendingResult:
     """A step whose tokens may still be in the making."""
 
     number: int
-    tokens: HostCopy
+    tokens: DeviceToHostCopy
     logprobs: Logprobs | None
     prompt_logprobs: PendingPromptLogprobs | None = None
 
@@ -50,7 +50,7 @@ class ModelRunner:
 
     def __init__(self, model: Model, attention: AttentionBackend, table: PageTable, info: RunnerInfo) -> None:
         self.info = info
-        self._host: HostTier | None = None
+        self._host: HostPages | None = None
         self._model = model
         self._attention = attention
         self._table = table
@@ -95,7 +95,7 @@ class ModelRunner:
             attention=backend,
             max_in_flight=1 if device.type == "cpu" else 2,
         )
-        return cls(model, module.build(pool), table, info)._with_host_tier(pool, config, progress)
+        return cls(model, module.build(pool), table, info)._with_host_pages(pool, config, progress)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
@@ -121,12 +121,12 @@ class ModelRunner:
         prompt_logprobs = [] if pending.prompt_logprobs is None else pending.prompt_logprobs.wait()
         return StepResult(pending.number, tokens, logprobs, prompt_logprobs)
 
-    def _with_host_tier(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
+    def _with_host_pages(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
         """This runner with the host tier that it was told to have, and what that saves; itself when there is none."""
-        num_pages = host_pages(config.kv_offload_gb, bytes_per_page(pool), free_memory(torch.device("cpu")))
+        num_pages = num_host_pages(config.kv_offload_gb, bytes_per_page(pool), free_memory(torch.device("cpu")))
         if num_pages:
             progress(f"host tier of {num_pages * pool.page_size} tokens, {config.kv_offload_gb:g} GiB")
-            self._host = HostTier(pool, num_pages)
+            self._host = HostPages(pool, num_pages)
             self.info = msgspec.structs.replace(self.info, num_host_pages=num_pages)
             costs = measure_costs(self)
             self.info = msgspec.structs.replace(
@@ -148,7 +148,7 @@ class ModelRunner:
 
     def _nothing(self, plan: StepPlan) -> PendingResult:
         """The result of a plan that only copies; on an accelerator, not before the copies are made."""
-        return PendingResult(plan.number, HostCopy(self._last_tokens[:0]), None)
+        return PendingResult(plan.number, DeviceToHostCopy(self._last_tokens[:0]), None)
 
     def _check_own_samples(self, plan: StepPlan) -> None:
         for item in plan.items:
@@ -159,13 +159,13 @@ class ModelRunner:
         """states: first those to sample from, then those before a prompt token whose log-probability is wanted."""
         sampling = [item for item in plan.items if item.samples]
         logits = self._model.logits(states[: len(sampling)])
-        sampled = self._sampler.sample(logits, [Pick(item.row, item.end - 1, item.mask) for item in sampling])
+        sampled = self._sampler.sample(logits, [SampleSpec(item.row, item.end - 1, item.mask) for item in sampling])
         rows = torch.tensor([item.row for item in sampling], dtype=torch.int64, device=logits.device)
         self._last_tokens[rows] = sampled.tokens
         for item in sampling:
             self._has_sample[item.row] = True
         prompt_logprobs = self._prompt_logprobs(plan, states[len(sampling) :])
-        return PendingResult(plan.number, HostCopy(sampled.tokens), sampled.logprobs, prompt_logprobs)
+        return PendingResult(plan.number, DeviceToHostCopy(sampled.tokens), sampled.logprobs, prompt_logprobs)
 
     def _prompt_logprobs(self, plan: StepPlan, states: Tensor) -> PendingPromptLogprobs | None:
         specs = [item.prompt_logprobs for item in plan.items if item.prompt_logprobs is not None]

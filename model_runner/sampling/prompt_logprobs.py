@@ -11,7 +11,7 @@ from ebbtide.errors import PlanError
 from ebbtide.messages import TokenLogprob
 from ebbtide.plan import PromptLogprobSpec
 
-from ..kv.host_copy import HostCopy
+from ..transfers import DeviceToHostCopy
 
 SLICE_BYTES = 16 << 20  # float32 logits at a time: a chunk of 2,048 tokens has over a GiB of them
 
@@ -21,8 +21,8 @@ class PendingPromptLogprobs:
 
     def __init__(self, specs: list[PromptLogprobSpec], values: Tensor, indices: Tensor) -> None:
         self._specs = specs
-        self._values = HostCopy(values)
-        self._indices = HostCopy(indices)
+        self._values = DeviceToHostCopy(values)
+        self._indices = DeviceToHostCopy(indices)
 
     def wait(self) -> list[list[TokenLogprob]]:
         """One list per spec, parallel to its targets."""

@@ -20,7 +20,7 @@ BAN_AT, FORCE_AT = -100.0, 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class SampleSpec:
     """One row to sample: its number, the position of its last token, and the ids that may be sampled (``PlanItem``)."""
 
     row: int
@@ -30,7 +30,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities of the picks that asked: chosen [A], top_ids and top_values [A, K]; counts: how many."""
+    """Log-probabilities of the specs that asked: chosen [A], top_ids and top_values [A, K]; counts: how many."""
 
     asked: list[int]
     counts: list[int]
@@ -41,7 +41,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """tokens: int64 [S], one per pick, NOTHING for a mask that leaves nothing. logprobs: None when no pick asked."""
+    """tokens: int64 [S], one per spec, NOTHING for a mask that leaves nothing. logprobs: None when no spec asked."""
 
     tokens: Tensor
     logprobs: Logprobs | None
@@ -49,7 +49,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What some picks may not become. which: their numbers. banned: bool [M, vocab], on the device.
+    """What some specs may not become. which: their numbers. banned: bool [M, vocab], on the device.
 
     empty: int64 on the host, the numbers of those that may become nothing at all.
     """
@@ -59,7 +59,7 @@ class Masks:
     empty: Tensor
 
     def apply(self, logits: Tensor) -> None:
-        """Leave each pick the ids of its mask, in place."""
+        """Leave each spec the ids of its mask, in place."""
         if len(self.which) == len(logits):
             logits.masked_fill_(self.banned, float("-inf"))
             return
@@ -69,7 +69,7 @@ class Masks:
     def restore(self, logits: Tensor, own: Tensor, changed: list[int]) -> None:
         """A mask outranks what else bans tokens: where nothing is left of it, the row's ``own`` logits decide in it.
 
-        changed: the numbers of the picks whose logits are not their own.
+        changed: the numbers of the specs whose logits are not their own.
         """
         for place in (place for place, number in enumerate(self.which) if number in changed):
             row = logits[self.which[place]]
@@ -147,12 +147,12 @@ class Sampler:
         bias = self._bias(params.logit_bias) if params.logit_bias else None
         self._rows[row] = RowState(params, init.prompt_len, bias, self._ids(sorted(ends)), counts, seen)
 
-    def sample(self, logits: Tensor, picks: list[Pick]) -> Sampled:
-        """Choose a token for each pick from its row of logits, [S, vocab]. The logits are left as they are."""
-        states = [self._state(pick.row) for pick in picks]
-        indices = [pick.position + 1 - state.prompt_len for pick, state in zip(picks, states, strict=True)]
+    def sample(self, logits: Tensor, specs: list[SampleSpec]) -> Sampled:
+        """Choose a token for each spec from its row of logits, [S, vocab]. The logits are left as they are."""
+        states = [self._state(spec.row) for spec in specs]
+        indices = [spec.position + 1 - state.prompt_len for spec, state in zip(specs, states, strict=True)]
         adjusted = _adjusted(logits, states, indices)
-        masks = self._masks(picks)
+        masks = self._masks(specs)
         if masks is not None:
             adjusted = logits.clone() if adjusted is logits else adjusted
             masks.apply(adjusted)
@@ -171,16 +171,16 @@ class Sampler:
             tokens[masks.empty] = NOTHING
         return sampled
 
-    def _masks(self, picks: list[Pick]) -> Masks | None:
-        """The picks' masks; None when no pick has one. Raises PlanError for a mask of too few ids."""
-        which = [number for number, pick in enumerate(picks) if pick.mask]
+    def _masks(self, specs: list[SampleSpec]) -> Masks | None:
+        """The specs' masks; None when no spec has one. Raises PlanError for a mask of too few ids."""
+        which = [number for number, spec in enumerate(specs) if spec.mask]
         if not which:
             return None
         banned = np.empty((len(which), self._vocab_size), dtype=bool)
         for place, number in enumerate(which):
-            bits = np.unpackbits(np.frombuffer(picks[number].mask, dtype=np.uint8), bitorder="little")
+            bits = np.unpackbits(np.frombuffer(specs[number].mask, dtype=np.uint8), bitorder="little")
             if len(bits) < self._vocab_size:
-                raise PlanError(f"Row {picks[number].row} has a mask of {len(bits)} ids for {self._vocab_size}.")
+                raise PlanError(f"Row {specs[number].row} has a mask of {len(bits)} ids for {self._vocab_size}.")
             np.equal(bits[: self._vocab_size], 0, out=banned[place])
         empty = [number for number, row in zip(which, banned, strict=True) if row.all()]
         return Masks(which, torch.from_numpy(banned).to(self._device), torch.tensor(empty, dtype=torch.int64))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ebbtide.errors import PlanError
 from ebbtide.messages import SamplingParams
-from ebbtide.model_runner.sampling.sampler import Pick, Sampler
+from ebbtide.model_runner.sampling.sampler import Sampler, SampleSpec
 from ebbtide.model_runner.sampling.top_p_top_k import Draw, draw_tokens, uniform
 from ebbtide.plan import RowInit
 
@@ -35,7 +35,7 @@ def sample(logits: Tensor, *rows: RowInit, position: int = 9) -> list[int]:
     sampler = Sampler(len(rows), logits.shape[1], (EOS,), CPU)
     for row, init in enumerate(rows):
         sampler.start_row(row, init)
-    return sampler.sample(logits, [Pick(row, position) for row in range(len(rows))]).tokens.tolist()
+    return sampler.sample(logits, [SampleSpec(row, position) for row in range(len(rows))]).tokens.tolist()
 
 
 # ---------------------------------------------------------------------- the random number
@@ -171,7 +171,7 @@ def test_penalties_follow_their_definition_with_tokens_sampled_here(penalties: d
     logits = logits_of(1, 20, seed=9)
     for position in range(len(prompt) + len(outputs) - 1, 40):
         expected = int(penalized_slowly(logits[0], init, outputs).argmax())
-        assert sampler.sample(logits, [Pick(0, position)]).tokens.tolist() == [expected]
+        assert sampler.sample(logits, [SampleSpec(0, position)]).tokens.tolist() == [expected]
         outputs.append(expected)
     assert len(set(outputs)) > 2
 
@@ -204,7 +204,7 @@ def test_token_ids_outside_the_vocabulary_are_our_bug() -> None:
 
 def test_sampling_a_row_that_was_never_started_is_our_bug() -> None:
     with pytest.raises(PlanError, match="never started"):
-        Sampler(1, 10, (EOS,), CPU).sample(torch.zeros(1, 10), [Pick(0, 0)])
+        Sampler(1, 10, (EOS,), CPU).sample(torch.zeros(1, 10), [SampleSpec(0, 0)])
 
 
 # ---------------------------------------------------------------------- log-probabilities
@@ -220,7 +220,7 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     sampler = Sampler(3, 30, (EOS,), CPU)
     for row, init in enumerate(inits):
         sampler.start_row(row, init)
-    sampled = sampler.sample(logits, [Pick(row, 5) for row in range(3)])
+    sampled = sampler.sample(logits, [SampleSpec(row, 5) for row in range(3)])
     assert sampled.logprobs is not None
     assert (sampled.logprobs.asked, sampled.logprobs.counts) == ([0, 2], [2, 0])
     truth = logits.log_softmax(-1)
@@ -237,9 +237,9 @@ def test_a_mask_leaves_its_tokens_only_and_touches_no_neighbour() -> None:
     logits = torch.arange(20.0).reshape(2, 10)
     before = logits.clone()
     mask = bytes([0b0000_1100, 0b10])  # ids 2, 3 and 9
-    assert sampler.sample(logits, [Pick(0, 0, mask), Pick(1, 0)]).tokens.tolist() == [9, 9]
+    assert sampler.sample(logits, [SampleSpec(0, 0, mask), SampleSpec(1, 0)]).tokens.tolist() == [9, 9]
     mask = bytes([0b0000_1100, 0b00])
-    assert sampler.sample(logits, [Pick(0, 0, mask), Pick(1, 0)]).tokens.tolist() == [3, 9]
+    assert sampler.sample(logits, [SampleSpec(0, 0, mask), SampleSpec(1, 0)]).tokens.tolist() == [3, 9]
     assert torch.equal(logits, before)
 
 
@@ -247,7 +247,7 @@ def test_a_mask_of_too_few_ids_is_refused() -> None:
     sampler = Sampler(1, 10, (EOS,), CPU)
     sampler.start_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1))
     with pytest.raises(PlanError, match="mask of 8 ids for 10"):
-        sampler.sample(torch.zeros(1, 10), [Pick(0, 0, b"\xff")])
+        sampler.sample(torch.zeros(1, 10), [SampleSpec(0, 0, b"\xff")])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -256,7 +256,9 @@ def test_a_mask_that_leaves_nothing_gives_no_token_and_harms_no_neighbour(temper
     params = SamplingParams(max_tokens=9, temperature=temperature, top_k=1, frequency_penalty=1.0, logprobs=2)
     for row in range(3):
         sampler.start_row(row, RowInit(params, 1))
-    sampled = sampler.sample(torch.arange(30.0).reshape(3, 10), [Pick(0, 0), Pick(1, 0, bytes(2)), Pick(2, 0)])
+    sampled = sampler.sample(
+        torch.arange(30.0).reshape(3, 10), [SampleSpec(0, 0), SampleSpec(1, 0, bytes(2)), SampleSpec(2, 0)]
+    )
     assert sampled.tokens.tolist() == [9, -1, 9]
     assert sampled.logprobs is not None
     assert sampled.logprobs.chosen.isfinite().all()
@@ -279,7 +281,7 @@ def test_a_mask_outranks_whatever_else_bans_or_forces(temperature: float, more: 
     sampler.start_row(0, RowInit(params, 1))
     for seed in range(20):
         logits = torch.randn(1, 10, generator=torch.Generator().manual_seed(seed)) * 10
-        (token,) = sampler.sample(logits, [Pick(0, 0, bytes([0b0000_1100, 0]))]).tokens.tolist()
+        (token,) = sampler.sample(logits, [SampleSpec(0, 0, bytes([0b0000_1100, 0]))]).tokens.tolist()
         assert token in (2, 3)
         if temperature == 0:
             assert token == logits[0, 2:4].argmax() + 2
@@ -288,4 +290,4 @@ def test_a_mask_outranks_whatever_else_bans_or_forces(temperature: float, more: 
 def test_a_ban_still_holds_within_a_mask() -> None:
     sampler = Sampler(1, 10, (EOS,), CPU)
     sampler.start_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0, logit_bias={3: -100.0}), 1))
-    assert sampler.sample(torch.arange(10.0)[None], [Pick(0, 0, bytes([0b0000_1100, 0]))]).tokens.tolist() == [2]
+    assert sampler.sample(torch.arange(10.0)[None], [SampleSpec(0, 0, bytes([0b0000_1100, 0]))]).tokens.tolist() == [2]

@@ -17,7 +17,7 @@ HOST_SHARE = 0.9  # of the free memory: pinned pages cannot be swapped out when 
 SLAB_BYTES = GIB
 
 
-class HostTier:
+class HostPages:
     """K and V of ``num_pages`` pages like those of ``pool``; pinned when the pool is on an accelerator.
 
     All of it is allocated and written at construction. StartupError when the system does not give it.
@@ -54,7 +54,7 @@ def bytes_per_page(pool: KVPool) -> int:
     return pool.shape.token_bytes(pool.dtype) * pool.page_size
 
 
-def host_pages(kv_offload_gb: float, page_bytes: int, free_bytes: int) -> int:
+def num_host_pages(kv_offload_gb: float, page_bytes: int, free_bytes: int) -> int:
     """Pages of a host tier of ``kv_offload_gb`` GiB; 0 when it is off.
 
     free_bytes: of host memory now. StartupError when it would not fit, or hold not one page.

@@ -10,7 +10,7 @@ import pytest
 from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.kv.copy_costs import measure_costs
-from ebbtide.model_runner.kv.host_tier import GIB, host_pages
+from ebbtide.model_runner.kv.host_pages import GIB, num_host_pages
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.plan import PageCopies, PlanItem, RowInit, StepPlan, StepResult
@@ -132,13 +132,13 @@ def test_more_host_memory_than_there_is_is_one_sentence(tiny: Callable[[str], Pa
 
 
 def test_the_size_of_the_tier_is_whole_pages_within_the_free_memory() -> None:
-    assert host_pages(0.0, MIB, 0) == 0
-    assert host_pages(1.5, MIB, 10 * GIB) == 1536
-    assert host_pages(9.0, MIB, 10 * GIB) == 9216
+    assert num_host_pages(0.0, MIB, 0) == 0
+    assert num_host_pages(1.5, MIB, 10 * GIB) == 1536
+    assert num_host_pages(9.0, MIB, 10 * GIB) == 9216
     with pytest.raises(StartupError, match=r"10\.00 GiB of host memory are free"):
-        host_pages(9.1, MIB, 10 * GIB)
+        num_host_pages(9.1, MIB, 10 * GIB)
     with pytest.raises(StartupError, match="not one page"):
-        host_pages(0.0001, MIB, 10 * GIB)
+        num_host_pages(0.0001, MIB, 10 * GIB)
 
 
 def test_costs_are_seconds_per_token_without_the_warm_up() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class HostCopy:
+class DeviceToHostCopy:
     """A device tensor on its way to the host; on the CPU the tensor itself."""
 
     def __init__(self, tensor: Tensor) -> None:
