@@ -16,13 +16,13 @@ from ebbtide.runtime.suspend_aware_clock import AwakeClock
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.tokenizer import TextTokenizer
 from ebbtide.tokenizer_mgr.control_client import ControlClient
+from ebbtide.tokenizer_mgr.engine_link import EngineLink
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from .admin.pressure import PressureLog
 from .admin.server_info import public_settings
 from .app import create_app
-from .daemon.engine_link import EngineLink
 from .http.access import access_from
 from .metrics.compat import namings_of
 from .metrics.liveness import Liveness

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ebbtide.server.daemon.socket_directory import living_daemons
+from ebbtide.runtime.socket_directory import living_daemons
 
 from ..errors import StartupError
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from ebbtide.config import Addresses, DetokenizerSection, SchedulerSection, ServeConfig
 from ebbtide.runtime.child import Child, end_children
+from ebbtide.runtime.socket_directory import addresses_in
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.vocabulary import Vocabulary
-
-from .socket_directory import addresses_in
 
 SCHEDULER = "ebbtide.scheduler.process"
 DETOKENIZER = "ebbtide.detokenizer.process"

@@ -20,6 +20,7 @@ from ebbtide.errors import StartupError
 from ebbtide.messages import RunnerInfo
 from ebbtide.runtime.child import WATCHDOG_EXIT_CODE
 from ebbtide.runtime.log import setup_logging
+from ebbtide.runtime.socket_directory import socket_directory
 from ebbtide.runtime.stacks import write_dump
 from ebbtide.tokenization.model_files import resolve_model
 from ebbtide.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -38,7 +39,6 @@ from .engine import Engine
 from .front_dump import front_dump, silent_child_dump
 from .loading import Gate, ProgressLine
 from .restarts import Restarts
-from .socket_directory import socket_directory
 from .stop_signals import StopSignals
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import StartupError
-from ebbtide.server.daemon.socket_directory import addresses_in, living_daemons, socket_directory
+from ebbtide.runtime.socket_directory import addresses_in, living_daemons, socket_directory
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_directories_of_living_daemons_stay_and_abandoned_ones_go(tmp: Path) -> 
 
 
 def test_a_killed_owner_lets_go_of_its_directory(tmp: Path) -> None:
-    code = "import os; from ebbtide.server.daemon.socket_directory import socket_directory as d\nwith d(): os._exit(0)"
+    code = "import os; from ebbtide.runtime.socket_directory import socket_directory as d\nwith d(): os._exit(0)"
     root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"TMPDIR": str(tmp)}, cwd=root)
     assert len(list(tmp.iterdir())) == 1
