@@ -20,6 +20,8 @@ COMPOSITION = {
 }
 ROOMS = ("commands", "messages", "runtime", "tokenization")  # the folders of ebbtide/ that are no links
 DISPATCHER = "server/cli.py"
+HTTP_MAY_IMPORT = ("route",)  # the modules of server/ that server/http/ may import
+SERVER_ROOT = {"__init__", "cli", "flags", "app", "route", "state", "frontend"}
 APIS = ("openai", "anthropic", "sglang")  # the folders of server/api/ that may not import each other
 IMPURE_SCHEDULER_FILES = {"process.py", "watchdog.py", "publisher.py", "grammar_compiler.py"}
 IMPURE_MODULES = {"torch", "zmq", "time", "datetime", "random", "secrets", "uuid", "asyncio", "socket", "threading"}
@@ -100,8 +102,11 @@ def _inner_problem(path: str, folder: str, target: str, *, relative: bool) -> st
 
 def _room_problem(path: str, target: str) -> str | None:
     """What is wrong with importing ``ebbtide.<target>`` within server/."""
-    if path.startswith("server/http/") and f"{target}.".startswith("server.api."):
-        return "server/http/ knows no API"
+    room = target.split(".")[1] if target.startswith("server.") else None
+    if path.startswith("server/http/") and room not in (None, "http", *HTTP_MAY_IMPORT):
+        return "server/http/ must not import the rest of server/"
+    if room == "daemon" and path != DISPATCHER and not path.startswith("server/daemon/"):
+        return f"only {DISPATCHER} may import server/daemon/"
     own = path.split("/")[2:3] if path.startswith("server/api/") else []
     others = [api for api in APIS if own and own[0] in (*APIS, "chat") and own[0] != api]
     if any(f"{target}.".startswith(f"server.api.{other}.") for other in others):
@@ -132,6 +137,10 @@ def test_every_folder_is_linked_into_the_package() -> None:
         assert link.is_symlink(), f"ebbtide/{name} is not a link"
         assert str(link.readlink()) == f"../{name}"
         assert (link / "__init__.py").is_file()
+
+
+def test_servers_root_holds_only_what_a_reader_opens_first() -> None:
+    assert {path.stem for path in (ROOT / "server").glob("*.py")} == SERVER_ROOT
 
 
 @pytest.mark.parametrize("path", source_files(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -168,6 +177,10 @@ BROKEN = {
     "randomness of the system": ("scheduler/batching/policies.py", "import os\nos.urandom(8)"),
     "randomness of numpy": ("scheduler/batching/policies.py", "import numpy as np\nnp.random.default_rng()"),
     "an API from HTTP": ("server/http/error_replies.py", "from ..api.anthropic.errors import anthropic_error"),
+    "the state from HTTP": ("server/http/access.py", "from ..state import AppState"),
+    "another room from HTTP": ("server/http/auth.py", "from .. import metrics"),
+    "the daemon from the frontend": ("server/frontend.py", "from .daemon.children import Children"),
+    "the daemon from a command": ("ebbtide/commands/dump.py", "from ebbtide.server.daemon import launch"),
     "the APIs from HTTP": ("server/http/streaming.py", "from .. import api"),
     "one API from another": ("server/api/anthropic/messages.py", "from ..openai.chat import prepare"),
     "an API from what they share": ("server/api/chat/prepared_chat.py", "from ..openai.chat import prepare"),
@@ -192,6 +205,8 @@ ALLOWED = {
     "torch in the runner": ("model_runner/layers/linear.py", "import torch"),
     "the impure files": ("scheduler/health/watchdog.py", "import time"),
     "a vocabulary neighbour": ("ebbtide/plan.py", "from .messages import Part"),
+    "the route table from HTTP": ("server/http/openapi.py", "from ..route import Route\nfrom .auth import Keys"),
+    "the daemon from the command line": ("server/cli.py", "def f():\n    from .daemon.launch import launch"),
     "what the APIs share": (
         "server/api/openai/chat.py",
         "from ..chat.chat_request import ChatBody\nfrom .. import usage",
