@@ -176,20 +176,20 @@ class Scheduler:
     def snapshot(self) -> Stats:
         """Counters and load gauges for the metrics registry."""
         state = self.state
-        books = state.pool.books()
+        accounting = state.pool.accounting()
         size = state.pool.page_size
-        used = books.total - state.pool.usable_pages
+        used = accounting.total - state.pool.usable_pages
         gauges = {
             "num_running_reqs": len(state.running),
             "num_queue_reqs": state.num_queued,
             "num_retracted_reqs": state.num_retracted,
             "num_grammar_queue_reqs": state.grammars.num_waiting,
             "new_token_ratio": state.ratio.value,
-            "token_usage": used / max(books.total, 1),
-            "max_total_num_tokens": books.total * size,
+            "token_usage": used / max(accounting.total, 1),
+            "max_total_num_tokens": accounting.total * size,
             "page_size": size,
             "num_streaming_sessions": self._intake.sessions.num_streaming,
-            "streaming_session_held_tokens": books.session_held * size,
+            "streaming_session_held_tokens": accounting.session_held * size,
         }
         for pool in state.pools:
             gauges |= pool_gauges(pool)

@@ -8,20 +8,20 @@ from collections.abc import Iterable, Mapping
 from ebbtide.messages import Stats
 from ebbtide.plan import PlanItem
 
-from .memory.accounting import BookedPool
+from .memory.accounting import AuditedPool
 from .request import Request
 
 
-def pool_gauges(pool: BookedPool) -> dict[str, float]:
+def pool_gauges(pool: AuditedPool) -> dict[str, float]:
     """The terms of one pool's books, in tokens."""
-    books = pool.books()
+    accounting = pool.accounting()
     pages = {
-        "available": books.available,
-        "evictable": books.evictable,
-        "protected": books.protected,
-        "session_held": books.session_held,
-        "uncached": books.uncached,
-        "quarantined": books.quarantined,
+        "available": accounting.available,
+        "evictable": accounting.evictable,
+        "protected": accounting.protected,
+        "session_held": accounting.session_held,
+        "uncached": accounting.uncached,
+        "quarantined": accounting.quarantined,
     }
     return {f"kv_{term}_tokens{{pool={pool.name}}}": count * pool.page_size for term, count in pages.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ebbtide.messages import SamplingParams, TextParams
 from ebbtide.paging import pages_for
@@ -85,6 +85,8 @@ class Request:
     sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
     tag: str = field(init=False)  # its name in messages
+    is_locked: ClassVar[bool] = False  # see PageOwner: no other request may read its pages
+    is_tree_node: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.tag = f"request {self.rid}"

@@ -10,7 +10,7 @@ from ebbtide.messages import AbortReq, PressureEvent, Reply, TokenItem
 from .batching.new_token_ratio import NewTokenRatio, OutputLengths
 from .batching.policies import WaitingQueue, queue_class
 from .grammar.grammar_state import Grammars, NoCompiler
-from .memory.accounting import BookedPool
+from .memory.accounting import AuditedPool
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
 from .metrics import SchedulerMetrics
@@ -69,7 +69,7 @@ class State:
     waiting: WaitingQueue = field(default_factory=WaitingQueue)
     requests: dict[str, Request] = field(default_factory=dict)
     output: Output = field(default_factory=Output)
-    pools: list[BookedPool] = field(default_factory=list)
+    pools: list[AuditedPool] = field(default_factory=list)
     end_listeners: list[EndListener] = field(default_factory=list)
     host_tier: HostTier | None = None  # where retracted requests keep their K/V
     to_front: bool = True

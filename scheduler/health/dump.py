@@ -14,7 +14,7 @@ from ebbtide.paging import pages_for
 from ebbtide.plan import StepPlan
 
 from ..core import Scheduler
-from ..memory.accounting import Books
+from ..memory.accounting import PoolAccounting
 from ..request import Request
 from ..state import State
 from .progress import Pulse
@@ -56,7 +56,7 @@ class Picture:
     running: tuple[RequestLine, ...] = ()
     waiting: tuple[RequestLine, ...] = ()
     reasons: tuple[str, ...] = ()
-    books: tuple[tuple[str, Books], ...] = ()
+    books: tuple[tuple[str, PoolAccounting], ...] = ()
     moves: tuple[str, ...] = ()
     free_rows: int = 0
     ratio: float = 0.0
@@ -78,7 +78,7 @@ def picture(scheduler: Scheduler, plan: StepPlan | None) -> Picture:
         running=tuple(_line(req) for req in state.running[:MAX_REQUESTS]),
         waiting=tuple(_line(req) for req in islice(state.waiting, MAX_REQUESTS)),
         reasons=waiting_reasons(state),
-        books=tuple((pool.name, pool.books()) for pool in state.pools),
+        books=tuple((pool.name, pool.accounting()) for pool in state.pools),
         moves=tuple(state.pool.ledger.recent(MOVES)),
         free_rows=len(state.free_rows),
         ratio=state.ratio.value,
@@ -159,13 +159,12 @@ def _why_waiting(state: State, req: Request) -> str:
 
 def _books_lines(picture: Picture) -> list[str]:
     lines = []
-    for name, books in picture.books:
-        balanced = books.accounted == books.total
-        verdict = "balanced" if balanced else f"NOT BALANCED: {books.accounted} accounted for"
+    for name, terms in picture.books:
+        verdict = "balanced" if terms.accounted == terms.total else f"NOT BALANCED: {terms.accounted} accounted for"
         lines.append(
-            f"books of pool {name} (pages): available {books.available} + evictable {books.evictable} + protected "
-            f"{books.protected} + session_held {books.session_held} + uncached {books.uncached} == total "
-            f"{books.total}: {verdict}"
+            f"books of pool {name} (pages): available {terms.available} + evictable {terms.evictable} + protected "
+            f"{terms.protected} + session_held {terms.session_held} + uncached {terms.uncached} == total "
+            f"{terms.total}: {verdict}"
         )
     return lines
 

@@ -11,10 +11,8 @@ from typing import NoReturn
 from ebbtide.errors import InvariantViolation
 from ebbtide.plan import PlanItem
 
-from ..memory.accounting import BookedPool, denied, in_words
+from ..memory.accounting import AuditedPool, describe, mismatches
 from ..memory.ledger import tag
-from ..memory.node import Node
-from ..memory.session_aware_cache import SessionSlot
 from ..request import Request
 from ..state import State
 
@@ -31,12 +29,12 @@ class InvariantChecker:
         """Before a plan runs: every page that it writes to is its request's own, and every page that it is told is its
         request's own or locked in the tree."""
         size = self._state.pool.page_size
-        whose = self._state.pool.ledger.whose
+        owners = self._state.pool.ledger.owners
         try:
             closer = [  # in one go, some 60 ns a row: a row that decodes is told the page it writes to, or none
                 (item, req)
                 for item, req in zip(items, requests, strict=True)
-                if whose[req.pages[item.start // size]] is not req
+                if owners[req.pages[item.start // size]] is not req
                 or (item.pages and (len(item.pages) > 1 or item.page_index != item.start // size))
             ]
         except IndexError:
@@ -58,9 +56,9 @@ class InvariantChecker:
         running = self._state.running
         for pool in self._state.pools:
             self._check_pool_invariant(pool)
-            doubts = pool.sweep(running)
-            if doubts:
-                raise InvariantViolation(_of(pool, in_words(doubts, pool.ledger)))
+            errors = pool.sweep(running)
+            if errors:
+                raise InvariantViolation(_of(pool, describe(errors, pool.ledger)))
         if len(running) + len(self._state.free_rows) != self._state.limits.num_rows:
             self._check_req_pool()
 
@@ -75,43 +73,49 @@ class InvariantChecker:
             self._check_pool_invariant(pool)
             self._check_full_pool(pool)
 
-    def _check_pool_invariant(self, pool: BookedPool) -> None:
+    def _check_pool_invariant(self, pool: AuditedPool) -> None:
         """The terms add up, and what requests hold by their own lists is what is booked for them."""
-        books = pool.books()
+        accounting = pool.accounting()
         held = pool.recount(self._state.running)
-        total_accounted = books.available + books.evictable + books.protected + books.session_held + held
-        negative = min(books.available, books.evictable, books.protected, books.session_held, held) < 0
-        leak = total_accounted != books.total or negative
-        if held != books.uncached:
-            self._unbalanced(pool, f"requests hold {held} pages of their own, but {books.uncached} are booked")
+        total_accounted = (
+            accounting.available + accounting.evictable + accounting.protected + accounting.session_held + held
+        )
+        negative = (
+            min(accounting.available, accounting.evictable, accounting.protected, accounting.session_held, held) < 0
+        )
+        leak = total_accounted != accounting.total or negative
+        if held != accounting.uncached:
+            self._unbalanced(pool, f"requests hold {held} pages of their own, but {accounting.uncached} are booked")
         if leak:
-            self._unbalanced(pool, f"{books.total} pages, of which {total_accounted} are accounted for: {books}")
+            self._unbalanced(
+                pool, f"{accounting.total} pages, of which {total_accounted} are accounted for: {accounting}"
+            )
 
-    def _unbalanced(self, pool: BookedPool, terms: str) -> NoReturn:
+    def _unbalanced(self, pool: AuditedPool, terms: str) -> NoReturn:
         """The sum says that something is wrong; the pages say what."""
-        doubts = pool.doubts(self._state.running)
-        raise InvariantViolation(_of(pool, f"{terms}; {in_words(doubts, pool.ledger)}"))
+        errors = pool.find_ownership_errors(self._state.running)
+        raise InvariantViolation(_of(pool, f"{terms}; {describe(errors, pool.ledger)}"))
 
-    def _check_full_pool(self, pool: BookedPool) -> None:
+    def _check_full_pool(self, pool: AuditedPool) -> None:
         """Every page is in exactly one holder's own structure, and the ledger names that holder."""
-        doubts = pool.doubts(self._state.running)
-        if doubts:
-            raise InvariantViolation(_of(pool, in_words(doubts, pool.ledger)))
+        errors = pool.find_ownership_errors(self._state.running)
+        if errors:
+            raise InvariantViolation(_of(pool, describe(errors, pool.ledger)))
 
     def _is_locked(self, page: int, req: Request) -> None:
-        holder = self._state.pool.ledger.holder(page)
-        if not (isinstance(holder, Node | SessionSlot) and holder.locks):
+        owner = self._state.pool.ledger.owner(page)
+        if owner is None or not owner.is_locked:
             raise InvariantViolation(
-                f"{req.tag} is about to read page {page}, which is held by {tag(holder)}, unlocked; "
-                f"its last moves: {self._state.pool.ledger.history([page])}",
+                f"{req.tag} is about to read page {page}, which is owned by {tag(owner)} and not locked; "
+                f"last moves: {self._state.pool.ledger.history([page])}",
                 pages=(page,),
             )
 
     def _agrees(self, pages: Sequence[int], req: Request) -> None:
         ledger = self._state.pool.ledger
-        doubts = denied(ledger, pages, req)
-        if doubts:
-            raise InvariantViolation(in_words(doubts, ledger), pages=tuple(doubt.page for doubt in doubts))
+        errors = mismatches(ledger, pages, req)
+        if errors:
+            raise InvariantViolation(describe(errors, ledger), pages=tuple(error.page for error in errors))
 
     def _check_req_pool(self) -> None:
         """Every row is free or one running request's; whoever runs or waits is in the table of requests."""
@@ -144,5 +148,5 @@ def _without_page(items: Sequence[PlanItem], requests: Sequence[Request], size: 
     raise AssertionError("every request has the page")
 
 
-def _of(pool: BookedPool, words: str) -> str:
+def _of(pool: AuditedPool, words: str) -> str:
     return f"pool {pool.name}: {words}"

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable
 
 from ebbtide.plan import StepPlan
 
-from ..memory.accounting import Doubt, losers
-from ..memory.node import Node
+from ..memory.accounting import OwnershipError, owners_missing_pages
 from ..request import Phase, Request
 from ..state import State
 
@@ -34,13 +33,13 @@ class Recovery:
         whole, and all of them are recomputed; otherwise only those that stand on a page in doubt.
         """
         before = {pool.name: set(pool.quarantined) for pool in self._state.pools}
-        doubts = self._state.pool.doubts([] if everybody else self._state.running)
-        doubt = self._pages_in_doubt(doubts, everybody=everybody).union(pages)
-        torn = losers(doubts)
+        errors = self._state.pool.find_ownership_errors([] if everybody else self._state.running)
+        doubt = self._pages_in_doubt(errors, everybody=everybody).union(pages)
+        torn = owners_missing_pages(errors)
         self._state.pool.quarantined |= doubt
         cache = self._state.pool.tree_cache
         # What is left in a list with a hole stands for the wrong tokens: its holder goes, though the pages are sound.
-        alive = cache.cut(doubt.union(*(held for holder, held in cache.holders() if id(holder) in torn)))
+        alive = cache.cut(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
         for req in list(self._state.requests.values()):
             is_torn = id(req) in torn and req.phase is Phase.RUNNING
             if is_torn or self._must_leave(req, doubt, alive, everybody=everybody):
@@ -51,13 +50,17 @@ class Recovery:
         gone = {pool.name: sorted(pool.quarantined - before[pool.name]) for pool in self._state.pools}
         return {name: pages for name, pages in gone.items() if pages}
 
-    def _pages_in_doubt(self, doubts: Iterable[Doubt], *, everybody: bool) -> set[int]:
+    def _pages_in_doubt(self, errors: Iterable[OwnershipError], *, everybody: bool) -> set[int]:
         """Pages with several claims, none, or one that the ledger denies; one out of service must have none.
 
         A page without a claim that was a running request's (with ``everybody``), or hung in a part of the tree that
         came off, is in nobody's hands once that request has left, and is simply free afterwards.
         """
-        return {doubt.page for doubt in doubts if doubt.listed_by or not (everybody or isinstance(doubt.said, Node))}
+        return {
+            error.page
+            for error in errors
+            if error.listed_by or not (everybody or (error.ledger_owner and error.ledger_owner.is_tree_node))
+        }
 
     def _must_leave(self, req: Request, doubt: Collection[int], alive: Collection[int], *, everybody: bool) -> bool:
         if req.phase is Phase.WAITING:

@@ -1,7 +1,7 @@
-"""The books of a pool: its terms, who lists which page, and which pages are in doubt.
+"""Page accounting of one pool: its conservation law, the owner of every page, and pages with ownership errors.
 
-Knows pages and holders; knows no kind of pool. Pages of a new kind (a sliding window, SSM state) are one more
-``BookedPool`` in ``State.pools``, where checker, dump and metrics find it.
+Independent of the kind of pool. A new kind of page (sliding window, SSM state) is one more ``AuditedPool`` in
+``State.pools``; checker, dump and metrics include it from there.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from .allocator import PageAllocator
-from .ledger import Holder, Ledger, tag
+from .ledger import Ledger, PageOwner, tag
 
 if TYPE_CHECKING:
     from ..request import Request
 
 T = TypeVar("T")
 
-SWEEP_SHARE = 1 / 64  # of all pages that are looked at after a step,
-SWEEP_PAGES = 256  # and how many that is at most: no step may cost what the pool is large
-NAMED_DOUBTS = 4  # that a message spells out
-NUMBERED_DOUBTS = 64  # whose page numbers it gives
-LAST_MOVES = 4  # of any pages, when no page is in doubt
+SWEEP_SHARE = 1 / 64  # of all pages, checked after every step
+SWEEP_PAGES = 256  # upper bound of that share, so that the cost of a step is independent of the pool size
+DESCRIBED_ERRORS = 4  # described in full in a message
+LISTED_ERRORS = 64  # listed by page number
+LAST_MOVES = 4  # of any page, shown if no page has an ownership error
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """The terms of the conservation law, in pages: the first five add up to ``total``. quarantined: out of service."""
+class PoolAccounting:
+    """The terms of the conservation law, in pages: the first five must add up to ``total``."""
 
     available: int
     evictable: int
@@ -37,37 +37,35 @@ class Books:
     session_held: int
     uncached: int
     total: int
-    quarantined: int = 0
+    quarantined: int = 0  # out of service, not part of ``total``
 
     @property
     def accounted(self) -> int:
-        """What the holders' own counts add up to."""
+        """The sum of the owners' own counters."""
         return self.available + self.evictable + self.protected + self.session_held + self.uncached
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """A page that has not exactly one holder on whom all agree.
-
-    listed_by: those in whose own structure it is (None: the free list). said: whom the ledger names.
-    """
+class OwnershipError:
+    """A page without exactly one owner, or whose owner is not the one that the ledger records."""
 
     page: int
-    listed_by: tuple[Holder | None, ...]
-    said: Holder | None
+    listed_by: tuple[PageOwner | None, ...]  # owners that have the page in their own structure; None is the free list
+    ledger_owner: PageOwner | None
 
 
-class OutOfService:
-    """The holder of pages that nobody may use again."""
+class QuarantineOwner:
+    """The owner of the pages that are out of service."""
 
     tag = "quarantine"
+    is_locked = is_tree_node = False
 
 
-class BookedPool(Protocol):
-    """Pages of one kind with their books. ``running``: the requests that run. quarantined: pages out of service."""
+class AuditedPool(Protocol):
+    """Pages of one kind with their accounting. ``running`` is always the list of running requests."""
 
     name: str
-    quarantined: set[int]
+    quarantined: set[int]  # page numbers out of service
 
     @property
     def page_size(self) -> int:
@@ -75,94 +73,93 @@ class BookedPool(Protocol):
 
     @property
     def ledger(self) -> Ledger:
-        """The second witness."""
+        """The owner of every page, kept independently of the owners' own lists."""
 
-    def books(self) -> Books:
-        """The terms as each holder counts them; the same cost for every pool."""
+    def accounting(self) -> PoolAccounting:
+        """The terms as counted by each owner. The cost is independent of the pool size."""
 
     def recount(self, running: Sequence[Request]) -> int:
-        """``uncached`` as the lists of its holders say."""
+        """``uncached``, recounted from the page lists of its owners."""
 
-    def doubts(self, running: Iterable[Request]) -> list[Doubt]:
-        """Every page that is in doubt. Costs the whole pool."""
+    def find_ownership_errors(self, running: Iterable[Request]) -> list[OwnershipError]:
+        """All ownership errors. The cost is proportional to the pool size."""
 
-    def sweep(self, running: Sequence[Request]) -> list[Doubt]:
-        """The same for a share of all pages, in turn: all have been seen after 1 / ``Sweep.share`` calls."""
+    def sweep(self, running: Sequence[Request]) -> list[OwnershipError]:
+        """Ownership errors in the next share of all pages. 1 / ``Sweep.share`` calls cover the whole pool."""
 
     def repair(self, running: Sequence[Request]) -> None:
-        """Derive free list, ledger and counts from what the holders list. ``running`` stand on no page in doubt."""
+        """Rebuild free list, ledger and counters from the owners' lists. No request may own a page in error."""
 
 
-def find_doubts(
-    allocator: PageAllocator, holders: Iterable[tuple[Holder, Sequence[int]]], out_of_service: Collection[int] = ()
-) -> list[Doubt]:
-    """All pages less those that one holder lists and the ledger gives to the same. Costs the whole pool."""
-    listed: defaultdict[int, tuple[Holder | None, ...]] = defaultdict(tuple)
+def compare_with_ledger(
+    allocator: PageAllocator, owners: Iterable[tuple[PageOwner, Sequence[int]]], out_of_service: Collection[int] = ()
+) -> list[OwnershipError]:
+    """Every page not listed by exactly the owner that the ledger records. The cost is proportional to the pool size."""
+    listed: defaultdict[int, tuple[PageOwner | None, ...]] = defaultdict(tuple)
     for page in allocator.free_pages():
         listed[page] += (None,)
-    for holder, pages in holders:
+    for owner, pages in owners:
         for page in pages:
-            listed[page] += (holder,)
-    doubts = []
-    for page, said in enumerate(allocator.ledger.holders(range(allocator.num_pages))):
-        who = listed[page]
+            listed[page] += (owner,)
+    errors = []
+    for page, ledger_owner in enumerate(allocator.ledger.owners_of(range(allocator.num_pages))):
+        listed_by = listed[page]
         if page in out_of_service:
-            wrong = bool(who)
+            wrong = bool(listed_by)
         else:
-            wrong = len(who) != 1 or who[0] is not said
+            wrong = len(listed_by) != 1 or listed_by[0] is not ledger_owner
         if wrong:
-            doubts.append(Doubt(page, who, said))
-    return doubts
+            errors.append(OwnershipError(page, listed_by, ledger_owner))
+    return errors
 
 
-def losers(doubts: Iterable[Doubt]) -> set[int]:
-    """Identities of those who, by the ledger, hold a page that they do not list: their lists have a hole."""
-    return {id(doubt.said) for doubt in doubts if doubt.said not in doubt.listed_by}
+def owners_missing_pages(errors: Iterable[OwnershipError]) -> set[int]:
+    """``id()`` of every owner that the ledger records for a page that the owner does not list."""
+    return {id(error.ledger_owner) for error in errors if error.ledger_owner not in error.listed_by}
 
 
 def rebuild(
-    allocator: PageAllocator, holders: Iterable[tuple[Holder, Sequence[int]]], out_of_service: Collection[int]
+    allocator: PageAllocator, owners: Iterable[tuple[PageOwner, Sequence[int]]], out_of_service: Collection[int]
 ) -> None:
-    """Make free list and ledger say what ``holders`` list: pages of nobody are free unless they are out of service."""
+    """Rebuild free list and ledger from the owners' lists. Unlisted pages in service become free."""
     allocator.ledger.assign(range(allocator.num_pages), None)
-    allocator.ledger.assign(out_of_service, OutOfService())
+    allocator.ledger.assign(out_of_service, QuarantineOwner())
     held = set(out_of_service)
-    for holder, pages in holders:
-        allocator.ledger.assign(pages, holder)
+    for owner, pages in owners:
+        allocator.ledger.assign(pages, owner)
         held.update(pages)
     allocator.reset([page for page in range(allocator.num_pages) if page not in held])
 
 
-def denied(ledger: Ledger, pages: Sequence[int], holder: Holder | None) -> list[Doubt]:
-    """Those of ``pages``, which ``holder`` lists, that the ledger gives to another."""
-    if ledger.agrees(pages, holder):
+def mismatches(ledger: Ledger, pages: Sequence[int], owner: PageOwner | None) -> list[OwnershipError]:
+    """Those of ``pages``, all listed by ``owner``, for which the ledger records another owner."""
+    if ledger.all_owned_by(pages, owner):
         return []
-    return [Doubt(page, (holder,), ledger.holder(page)) for page in pages if ledger.holder(page) is not holder]
+    return [OwnershipError(page, (owner,), ledger.owner(page)) for page in pages if ledger.owner(page) is not owner]
 
 
-def in_words(doubts: Sequence[Doubt], ledger: Ledger) -> str:
-    """Which pages, whose they are in whose eyes, and their last moves; when there are none, that a count is wrong."""
-    if not doubts:
-        moves = "; ".join(ledger.recent(LAST_MOVES)) or "none remembered"
-        return f"every page has one holder, so a count is wrong; the last moves: {moves}"
-    words = "; ".join(_doubt_in_words(doubt, ledger) for doubt in doubts[:NAMED_DOUBTS])
-    if len(doubts) <= NAMED_DOUBTS:
-        return words
-    numbers = ", ".join(str(doubt.page) for doubt in doubts[NAMED_DOUBTS:NUMBERED_DOUBTS])
-    return f"{words}; {len(doubts)} pages are in doubt, also {numbers}{' …' if len(doubts) > NUMBERED_DOUBTS else ''}"
+def describe(errors: Sequence[OwnershipError], ledger: Ledger) -> str:
+    """The pages in error with their owners and last moves. Without errors: that a counter must be wrong."""
+    if not errors:
+        moves = "; ".join(ledger.recent(LAST_MOVES)) or "none recorded"
+        return f"every page has exactly one owner, so a counter is wrong; last moves: {moves}"
+    text = "; ".join(_describe_error(error, ledger) for error in errors[:DESCRIBED_ERRORS])
+    if len(errors) <= DESCRIBED_ERRORS:
+        return text
+    numbers = ", ".join(str(error.page) for error in errors[DESCRIBED_ERRORS:LISTED_ERRORS])
+    return f"{text}; {len(errors)} pages have errors, also {numbers}{' …' if len(errors) > LISTED_ERRORS else ''}"
 
 
-def _doubt_in_words(doubt: Doubt, ledger: Ledger) -> str:
-    holders = " and ".join(tag(holder) for holder in doubt.listed_by) or "nobody"
-    agreement = "and" if doubt.said in doubt.listed_by else "but"
+def _describe_error(error: OwnershipError, ledger: Ledger) -> str:
+    owners = " and ".join(tag(owner) for owner in error.listed_by) or "no owner"
     return (
-        f"page {doubt.page} is held by {holders}, {agreement} the ledger says {tag(doubt.said)}; "
-        f"its last moves: {ledger.history([doubt.page])}"
+        f"page {error.page} is listed by {owners}, the ledger records {tag(error.ledger_owner)}; "
+        f"last moves: {ledger.history([error.page])}"
     )
 
 
 class Sweep:
-    """Looks at a share of a pool after each step, in turn: at the free list by itself, at the rest as it is told."""
+    """Selects the share of a pool to check after each step, round-robin."""
 
     def __init__(self, allocator: PageAllocator) -> None:
         self._allocator = allocator
@@ -170,16 +167,16 @@ class Sweep:
         self._next_free = 0
         self._next_item = 0
 
-    def free_list(self) -> list[Doubt]:
-        """The next share of the free list."""
+    def check_free_list(self) -> list[OwnershipError]:
+        """Ownership errors in the next share of the free list."""
         available = self._allocator.available_pages
         count = math.ceil(available * self.share)
         start = self._next_free if self._next_free < available else 0
         self._next_free = start + count
-        return denied(self._allocator.ledger, self._allocator.free_pages(start, start + count), None)
+        return mismatches(self._allocator.ledger, self._allocator.free_pages(start, start + count), None)
 
-    def turn(self, items: Sequence[T]) -> list[T]:
-        """The next share of ``items``, which may have changed since the last time."""
+    def next_share(self, items: Sequence[T]) -> list[T]:
+        """The next share of ``items``, which may have changed since the last call."""
         picked = []
         for _ in range(math.ceil(len(items) * self.share)):
             self._next_item = (self._next_item + 1) % len(items)

@@ -1,4 +1,4 @@
-"""The free list. Taking and giving cost what they move, whatever the size of the pool."""
+"""The free list of a pool. The cost of an operation depends on the pages moved, not on the pool size."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from ebbtide.errors import InvariantViolation
 
-from .ledger import Holder, Ledger
+from .ledger import Ledger, PageOwner
 
 
 class PageAllocator:
-    """Hands out page numbers 0 … num_pages - 1 and takes them back.
+    """Allocates and frees the page numbers 0 … num_pages - 1.
 
-    on_free, when given, sees every page that becomes free (tests poison them).
+    If ``on_free`` is given, it is called with all pages that become free (tests poison them).
     """
 
     def __init__(
@@ -33,32 +33,32 @@ class PageAllocator:
         """Free tokens, in whole pages."""
         return len(self._free) * self.page_size
 
-    def take(self, count: int, holder: Holder) -> list[int]:
-        """``count`` page numbers; ``holder`` becomes their holder.
+    def take(self, count: int, owner: PageOwner) -> list[int]:
+        """Allocate ``count`` pages to ``owner`` and return their numbers.
 
-        Make room first: taking more than is free is a bug, not pressure, and raises InvariantViolation.
+        The caller must have made room: raises InvariantViolation if fewer pages are free.
         """
         if count > len(self._free):
-            raise InvariantViolation(f"{holder.tag} takes {count} pages but only {len(self._free)} are free")
+            raise InvariantViolation(f"{owner.tag} takes {count} pages but only {len(self._free)} are free")
         if count == 0:
             return []
         taken = self._free[-count:]
         taken.reverse()
         del self._free[-count:]
-        self.ledger.move(tuple(taken), None, holder)  # the list becomes the holder's and changes
+        self.ledger.move(tuple(taken), None, owner)  # a copy, because the owner changes the list
         return taken
 
-    def give(self, pages: Sequence[int], holder: Holder) -> None:
-        """Back to the free list. Raises InvariantViolation when ``holder`` does not hold one of them."""
-        self.ledger.move(pages, holder, None)
+    def give(self, pages: Sequence[int], owner: PageOwner) -> None:
+        """Return pages to the free list. Raises InvariantViolation if ``owner`` does not own one of them."""
+        self.ledger.move(pages, owner, None)
         self._free.extend(reversed(pages))
         if self._on_free is not None:
             self._on_free(pages)
 
     def free_pages(self, start: int = 0, end: int | None = None) -> list[int]:
-        """A copy of the free list or of a part of it, for audits."""
+        """A copy of a slice of the free list, for audits."""
         return self._free[start:end]
 
     def reset(self, free: list[int]) -> None:
-        """Make ``free`` the free list: for a recovery that has found out."""
+        """Replace the free list. For recovery only."""
         self._free = free[::-1]

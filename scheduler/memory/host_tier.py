@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ebbtide.errors import InvariantViolation
 from ebbtide.messages import RunnerInfo
@@ -14,9 +15,18 @@ from ebbtide.paging import pages_for
 from ebbtide.plan import PageCopies
 
 from ..request import Phase, Request
-from .accounting import Books, Doubt, Sweep, denied, find_doubts, in_words, losers, rebuild
+from .accounting import (
+    OwnershipError,
+    PoolAccounting,
+    Sweep,
+    compare_with_ledger,
+    describe,
+    mismatches,
+    owners_missing_pages,
+    rebuild,
+)
 from .allocator import PageAllocator
-from .ledger import Holder, Ledger
+from .ledger import Ledger, PageOwner
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +37,8 @@ class HostCopy:
     pages: list[int]
     first: int
     num_tokens: int
+    is_locked: ClassVar[bool] = False
+    is_tree_node: ClassVar[bool] = False
 
     @property
     def tag(self) -> str:
@@ -62,16 +74,16 @@ class HostTier:
         """Who holds which host page."""
         return self.allocator.ledger
 
-    def books(self) -> Books:
+    def accounting(self) -> PoolAccounting:
         """Free pages, and those that hold a copy or are still read by the next plan."""
         out = len(self.quarantined)
-        return Books(self.allocator.available_pages, 0, 0, 0, self._held, self.allocator.num_pages - out, out)
+        return PoolAccounting(self.allocator.available_pages, 0, 0, 0, self._held, self.allocator.num_pages - out, out)
 
     def copies(self) -> list[HostCopy]:
         """All there are: of requests that wait, and those that the next plan reads."""
         return [*self._copies.values(), *self._restored]
 
-    def holders(self, running: Iterable[Request]) -> Iterator[tuple[Holder, Sequence[int]]]:
+    def owners(self, running: Iterable[Request]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
         """Copies of requests that wait, and copies that the next plan reads. One that outlived its request is none."""
         for copy in self._copies.values():
             if copy.req.phase is Phase.WAITING:
@@ -80,29 +92,29 @@ class HostTier:
             yield copy, copy.pages
 
     def recount(self, running: Sequence[Request]) -> int:
-        """See ``BookedPool``."""
+        """See ``AuditedPool``."""
         return sum(len(copy.pages) for copy in self.copies())
 
-    def doubts(self, running: Iterable[Request]) -> list[Doubt]:
-        """See ``BookedPool``."""
-        return find_doubts(self.allocator, self.holders(running), self.quarantined)
+    def find_ownership_errors(self, running: Iterable[Request]) -> list[OwnershipError]:
+        """See ``AuditedPool``."""
+        return compare_with_ledger(self.allocator, self.owners(running), self.quarantined)
 
-    def sweep(self, running: Sequence[Request]) -> list[Doubt]:
-        """See ``BookedPool``."""
-        doubts = self._sweep.free_list()
-        for copy in self._sweep.turn(self.copies()):
-            doubts += denied(self.ledger, copy.pages, copy)
-        return doubts
+    def sweep(self, running: Sequence[Request]) -> list[OwnershipError]:
+        """See ``AuditedPool``."""
+        errors = self._sweep.check_free_list()
+        for copy in self._sweep.next_share(self.copies()):
+            errors += mismatches(self.ledger, copy.pages, copy)
+        return errors
 
     def repair(self, running: Sequence[Request]) -> None:
-        """See ``BookedPool``. Copies on a page in doubt are dropped: their requests are computed instead."""
-        doubts = self.doubts(running)
-        self.quarantined.update(doubt.page for doubt in doubts)
-        torn = losers(doubts)
+        """See ``AuditedPool``. Copies on a page in doubt are dropped: their requests are computed instead."""
+        errors = self.find_ownership_errors(running)
+        self.quarantined.update(error.page for error in errors)
+        torn = owners_missing_pages(errors)
         whole = [c for c in self.copies() if id(c) not in torn and self.quarantined.isdisjoint(c.pages)]
         self._restored = [copy for copy in whole if copy in self._restored]
         self._copies = {copy.req.rid: copy for copy in whole if copy.req.phase is Phase.WAITING}
-        rebuild(self.allocator, self.holders(running), self.quarantined)
+        rebuild(self.allocator, self.owners(running), self.quarantined)
         self._held = self.recount(running)
 
     def offload_kv_cache(self, req: Request, first: int) -> bool:
@@ -136,11 +148,11 @@ class HostTier:
         Raises InvariantViolation when the copy is not whole.
         """
         copy = self._copies[req.rid]
-        doubts = denied(self.ledger, copy.pages, copy)
-        if doubts or copy.first + len(copy.pages) != pages_for(copy.num_tokens, self.page_size):
+        errors = mismatches(self.ledger, copy.pages, copy)
+        if errors or copy.first + len(copy.pages) != pages_for(copy.num_tokens, self.page_size):
             raise InvariantViolation(
                 f"{copy.tag} has {len(copy.pages)} pages from {copy.first} on for {copy.num_tokens} tokens; "
-                f"{in_words(doubts, self.ledger)}"
+                f"{describe(errors, self.ledger)}"
             )
         del self._copies[req.rid]
         for index in range(max(req.num_shared, copy.first), copy.first + len(copy.pages)):

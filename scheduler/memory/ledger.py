@@ -1,6 +1,6 @@
-"""The page ledger: exactly one holder for every page.
+"""The page ledger: exactly one owner for every page.
 
-It is the second witness of the books. It counts nothing; each holder counts its own pages from its own structure.
+It is an independent check of the accounting: it counts nothing, and every owner counts its pages from its own list.
 """
 
 from __future__ import annotations
@@ -13,83 +13,92 @@ from typing import Protocol
 
 from ebbtide.errors import InvariantViolation
 
-REMEMBERED = 2048  # events that a message about a page can look back on
-SHOWN_PAGES = 8  # of one move
+MAX_EVENTS = 2048  # moves kept for error messages
+SHOWN_PAGES = 8  # page numbers shown of one move
 
 
-class Holder(Protocol):
-    """Whoever holds pages: compared by identity, known in messages by its tag."""
+class PageOwner(Protocol):
+    """An object that owns pages. Owners are compared by identity."""
 
     @property
-    def tag(self) -> str: ...
+    def tag(self) -> str:
+        """Name in messages."""
+
+    @property
+    def is_locked(self) -> bool:
+        """True if running requests that do not own its pages may read them, because it cannot be evicted."""
+
+    @property
+    def is_tree_node(self) -> bool:
+        """True for nodes of a prefix tree: the pages of a removed subtree are free, they are not lost."""
 
 
 class Ledger:
-    """page number → holder. None is the free list."""
+    """Maps every page number to its owner. None is the free list."""
 
     def __init__(self, num_pages: int) -> None:
-        self._holders: list[Holder | None] = [None] * num_pages
-        self._events: deque[tuple[str, str, Sequence[int]]] = deque(maxlen=REMEMBERED)
+        self._owners: list[PageOwner | None] = [None] * num_pages
+        self._events: deque[tuple[str, str, Sequence[int]]] = deque(maxlen=MAX_EVENTS)
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return len(self._owners)
 
     @property
-    def whose(self) -> Sequence[Holder | None]:
-        """The ledger itself, by page number, for those who must not spend a call a page."""
-        return self._holders
+    def owners(self) -> Sequence[PageOwner | None]:
+        """The owners by page number, for hot paths that cannot afford a call per page."""
+        return self._owners
 
-    def holder(self, page: int) -> Holder | None:
-        """Who holds ``page``; None when it is free."""
-        return self._holders[page]
+    def owner(self, page: int) -> PageOwner | None:
+        """The owner of ``page``; None if it is free."""
+        return self._owners[page]
 
-    def move(self, pages: Sequence[int], old: Holder | None, new: Holder | None) -> None:
-        """Hand pages from one holder to another. Raises InvariantViolation when ``old`` does not hold one of them."""
+    def move(self, pages: Sequence[int], old: PageOwner | None, new: PageOwner | None) -> None:
+        """Transfer pages from one owner to another. Raises InvariantViolation if ``old`` does not own one of them."""
         self._events.append((tag(old), tag(new), pages))
-        holders = self._holders
+        owners = self._owners
         for page in pages:
-            if holders[page] is not old:
+            if owners[page] is not old:
                 raise InvariantViolation(
-                    f"page {page} is held by {tag(holders[page])}, so {tag(old)} cannot hand it to {tag(new)}; "
-                    f"its last moves: {self.history([page])}"
+                    f"page {page} is owned by {tag(owners[page])}, so {tag(old)} cannot move it to {tag(new)}; "
+                    f"last moves: {self.history([page])}"
                 )
-            holders[page] = new
+            owners[page] = new
 
-    def holders(self, pages: Sequence[int]) -> list[Holder | None]:
-        """Who holds each of them. Costs some 10 ns a page, and what the processor takes to fetch it."""
-        if len(pages) < 2:  # of one page, itemgetter would not make a tuple
-            return [self._holders[page] for page in pages]
-        return list(itemgetter(*pages)(self._holders))
+    def owners_of(self, pages: Sequence[int]) -> list[PageOwner | None]:
+        """The owner of each page. Costs about 10 ns per page plus cache misses."""
+        if len(pages) < 2:  # itemgetter with one index returns the item itself, not a tuple
+            return [self._owners[page] for page in pages]
+        return list(itemgetter(*pages)(self._owners))
 
-    def agrees(self, pages: Sequence[int], holder: Holder | None) -> bool:
-        """Whether ``holder`` holds all of them. Costs what ``holders`` costs."""
-        return self.holders(pages).count(holder) == len(pages)
+    def all_owned_by(self, pages: Sequence[int], owner: PageOwner | None) -> bool:
+        """True if ``owner`` owns all of ``pages``. Costs as much as ``owners_of``."""
+        return self.owners_of(pages).count(owner) == len(pages)
 
-    def assign(self, pages: Iterable[int], holder: Holder | None) -> None:
-        """Say who holds pages, whoever did before: for a recovery that has found out."""
+    def assign(self, pages: Iterable[int], owner: PageOwner | None) -> None:
+        """Set the owner of pages without a check of the previous one. For recovery only."""
         for page in pages:
-            self._holders[page] = holder
+            self._owners[page] = owner
 
-    def held_by(self, holder: Holder) -> list[int]:
-        """All pages of one holder. Walks the whole ledger: for audits and messages, never for a step."""
-        return [page for page, other in enumerate(self._holders) if other is holder]
+    def pages_of(self, owner: PageOwner) -> list[int]:
+        """All pages of one owner. Scans the whole ledger: for audits and messages, not for a step."""
+        return [page for page, other in enumerate(self._owners) if other is owner]
 
     def history(self, pages: Sequence[int], limit: int = 8) -> str:
-        """The last moves of those pages, oldest first, in words."""
+        """The last moves of ``pages`` as text, oldest first."""
         wanted = set(pages)
         moves = [f"{old} -> {new}" for old, new, moved in self._events if wanted.intersection(moved)]
-        return ", ".join(moves[-limit:]) or "none remembered"
+        return ", ".join(moves[-limit:]) or "none recorded"
 
     def recent(self, count: int) -> list[str]:
-        """The last ``count`` moves of any pages, oldest first, in words."""
-        return [_in_words(*event) for event in islice(reversed(self._events), count)][::-1]
+        """The last ``count`` moves of any pages as text, oldest first."""
+        return [_describe_move(*event) for event in islice(reversed(self._events), count)][::-1]
 
 
-def _in_words(old: str, new: str, pages: Sequence[int]) -> str:
+def _describe_move(old: str, new: str, pages: Sequence[int]) -> str:
     more = f" and {len(pages) - SHOWN_PAGES} more" if len(pages) > SHOWN_PAGES else ""
     return f"{old} -> {new}: pages {', '.join(map(str, pages[:SHOWN_PAGES])) or 'none'}{more}"
 
 
-def tag(holder: Holder | None) -> str:
-    """A holder's name in messages."""
-    return "the free list" if holder is None else holder.tag
+def tag(owner: PageOwner | None) -> str:
+    """The owner's name in messages."""
+    return "the free list" if owner is None else owner.tag

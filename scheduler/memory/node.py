@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +21,12 @@ class Node:
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
     locks: int = 0
     tick: int = 0
+    is_tree_node: ClassVar[bool] = True
+
+    @property
+    def is_locked(self) -> bool:
+        """True if a running request uses it."""
+        return self.locks > 0
 
     @property
     def tag(self) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from ebbtide.paging import pages_for
 
 from ..request import Request
-from .accounting import Books, Doubt, Sweep, denied, find_doubts, rebuild
+from .accounting import OwnershipError, PoolAccounting, Sweep, compare_with_ledger, mismatches, rebuild
 from .allocator import PageAllocator
-from .ledger import Holder, Ledger
+from .ledger import Ledger, PageOwner
 from .prefix_cache import BasePrefixCache
 
 
@@ -50,9 +50,9 @@ class Pool:
         cache = self.tree_cache
         return self.token_to_kv_pool_allocator.available_pages + cache.evictable_pages + cache.soft_pages
 
-    def books(self) -> Books:
+    def accounting(self) -> PoolAccounting:
         """The terms as each holder counts them."""
-        return Books(
+        return PoolAccounting(
             available=self.token_to_kv_pool_allocator.available_pages,
             evictable=self.tree_cache.evictable_pages,
             protected=self.tree_cache.protected_pages,
@@ -62,32 +62,32 @@ class Pool:
             quarantined=len(self.quarantined),
         )
 
-    def holders(self, running: Iterable[Request]) -> Iterator[tuple[Holder, Sequence[int]]]:
+    def owners(self, running: Iterable[Request]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
         """Everyone but the free list who lists pages of this pool in a structure of its own, with those pages."""
-        yield from self.tree_cache.holders()
+        yield from self.tree_cache.owners()
         for req in running:
             yield req, req.pages[req.num_shared :]
 
     def recount(self, running: Sequence[Request]) -> int:
-        """See ``BookedPool``."""
+        """See ``AuditedPool``."""
         return sum([len(req.pages) - req.num_shared for req in running])
 
-    def doubts(self, running: Iterable[Request]) -> list[Doubt]:
-        """See ``BookedPool``."""
-        return find_doubts(self.token_to_kv_pool_allocator, self.holders(running), self.quarantined)
+    def find_ownership_errors(self, running: Iterable[Request]) -> list[OwnershipError]:
+        """See ``AuditedPool``."""
+        return compare_with_ledger(self.token_to_kv_pool_allocator, self.owners(running), self.quarantined)
 
-    def sweep(self, running: Sequence[Request]) -> list[Doubt]:
-        """See ``BookedPool``."""
-        doubts = self._sweep.free_list()
-        for req in self._sweep.turn(running):
-            doubts += denied(self.ledger, req.pages[req.num_shared :], req)
-        for holder, pages in self.tree_cache.next_holders(self._sweep.share):
-            doubts += denied(self.ledger, pages, holder)
-        return doubts
+    def sweep(self, running: Sequence[Request]) -> list[OwnershipError]:
+        """See ``AuditedPool``."""
+        errors = self._sweep.check_free_list()
+        for req in self._sweep.next_share(running):
+            errors += mismatches(self.ledger, req.pages[req.num_shared :], req)
+        for owner, pages in self.tree_cache.next_owners(self._sweep.share):
+            errors += mismatches(self.ledger, pages, owner)
+        return errors
 
     def repair(self, running: Sequence[Request]) -> None:
-        """See ``BookedPool``; the cache counts its locks anew, too."""
-        rebuild(self.token_to_kv_pool_allocator, self.holders(running), self.quarantined)
+        """See ``AuditedPool``; the cache counts its locks anew, too."""
+        rebuild(self.token_to_kv_pool_allocator, self.owners(running), self.quarantined)
         self.uncached = self.recount(running)
         self.tree_cache.relock(running)
 

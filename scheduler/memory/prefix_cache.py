@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from .ledger import Holder
+from .ledger import PageOwner
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -36,10 +36,10 @@ class MatchResult:
 class CacheBooks(Protocol):
     """A cache as its audits and repairs see it."""
 
-    def holders(self) -> Iterable[tuple[Holder, Sequence[int]]]:
+    def owners(self) -> Iterable[tuple[PageOwner, Sequence[int]]]:
         """Everyone in here who holds pages, with those pages. Costs the whole cache."""
 
-    def next_holders(self, share: float) -> Iterable[tuple[Holder, Sequence[int]]]:
+    def next_owners(self, share: float) -> Iterable[tuple[PageOwner, Sequence[int]]]:
         """The next ``share`` of all holders, in turn; all have been seen after 1 / share calls."""
 
     def faults(self, running: Sequence[Request]) -> list[str]:
@@ -154,11 +154,11 @@ class NoCache:
         """Nothing is shared."""
         return 0
 
-    def holders(self) -> list[tuple[Holder, Sequence[int]]]:
+    def owners(self) -> list[tuple[PageOwner, Sequence[int]]]:
         """Nobody."""
         return []
 
-    def next_holders(self, share: float) -> list[tuple[Holder, Sequence[int]]]:
+    def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
         """Nobody."""
         return []
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .allocator import PageAllocator
-from .ledger import Holder
+from .ledger import PageOwner
 from .node import CacheObserver, Node
 from .prefix_cache import MatchResult
 from .tree_audit import tree_faults
@@ -142,14 +142,14 @@ class RadixCache:
             yield node
             stack.extend(node.children.values())
 
-    def holders(self) -> Iterator[tuple[Holder, Sequence[int]]]:
+    def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
         """See ``CacheBooks``: the nodes."""
         return ((node, node.pages) for node in self.walk())
 
-    def next_holders(self, share: float) -> list[tuple[Holder, Sequence[int]]]:
+    def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
         """See ``CacheBooks``."""
         count = math.ceil(len(self._nodes) * share)
-        seen: list[tuple[Holder, Sequence[int]]] = []
+        seen: list[tuple[PageOwner, Sequence[int]]] = []
         for _ in range(count):
             node = self._nodes.popleft()
             if node.pages:  # else it was evicted since the last time round

@@ -11,10 +11,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .allocator import PageAllocator
-from .ledger import Holder, Ledger
+from .ledger import Ledger, PageOwner
 from .prefix_cache import BasePrefixCache, MatchResult
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class SessionSlot:
     lent_to: str = ""
     tick: int = 0
     closed: bool = False
+    is_tree_node: ClassVar[bool] = False
 
     @property
     def tag(self) -> str:
@@ -43,9 +44,9 @@ class SessionSlot:
         return f"the slot of session {self.session}"
 
     @property
-    def locks(self) -> int:
-        """Running requests that stand on it."""
-        return 1 if self.lent_to else 0
+    def is_locked(self) -> bool:
+        """True while a turn runs on it."""
+        return bool(self.lent_to)
 
     @property
     def end(self) -> int:
@@ -221,15 +222,15 @@ class SessionAwareCache:
         """Every slot, those too whose session is closed while its last turn runs."""
         return list({id(slot): slot for slot in [*self._slots.values(), *self._turns.values()]}.values())
 
-    def holders(self) -> Iterator[tuple[Holder, Sequence[int]]]:
+    def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
         """See ``CacheBooks``: the inner cache's, and the slots."""
-        yield from self.inner.holders()
+        yield from self.inner.owners()
         for slot in self.slots():
             yield slot, slot.pages
 
-    def next_holders(self, share: float) -> list[tuple[Holder, Sequence[int]]]:
+    def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
         """See ``CacheBooks``."""
-        seen = list(self.inner.next_holders(share))
+        seen = list(self.inner.next_owners(share))
         for _ in range(math.ceil(len(self._slots) * share)):
             name, slot = self._slots.popitem(last=False)
             self._slots[name] = slot

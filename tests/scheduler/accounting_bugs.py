@@ -11,10 +11,10 @@ import pytest
 
 from ebbtide.plan import PlanItem
 from ebbtide.scheduler.batching.planner import Planner
-from ebbtide.scheduler.memory.accounting import OutOfService
+from ebbtide.scheduler.memory.accounting import QuarantineOwner
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.host_tier import HostCopy, HostTier
-from ebbtide.scheduler.memory.ledger import Holder, Ledger
+from ebbtide.scheduler.memory.ledger import Ledger, PageOwner
 from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
@@ -88,7 +88,7 @@ def leaf_dropped_unfreed(patch: Patch) -> None:
 
     def trim(self: RadixCache, leaf: Node, num_pages: int) -> int:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(PageAllocator, "give", lambda self, pages, holder: None)
+            inner.setattr(PageAllocator, "give", lambda self, pages, owner: None)
             return original(self, leaf, num_pages)
 
     patch.setattr(RadixCache, "_trim", trim)
@@ -97,8 +97,8 @@ def leaf_dropped_unfreed(patch: Patch) -> None:
 def double_free(patch: Patch) -> None:
     original = PageAllocator.give
 
-    def give(self: PageAllocator, pages: list[int], holder: object) -> None:
-        original(self, pages, holder)
+    def give(self: PageAllocator, pages: list[int], owner: object) -> None:
+        original(self, pages, owner)
         self._free.extend(pages[:1])
 
     patch.setattr(PageAllocator, "give", give)
@@ -107,8 +107,8 @@ def double_free(patch: Patch) -> None:
 def lost_page(patch: Patch) -> None:
     original = PageAllocator.give
 
-    def give(self: PageAllocator, pages: list[int], holder: object) -> None:
-        original(self, pages, holder)
+    def give(self: PageAllocator, pages: list[int], owner: object) -> None:
+        original(self, pages, owner)
         if len(pages) > 2:
             self._free.pop()
 
@@ -121,7 +121,7 @@ def skipped_tail_free(patch: Patch) -> None:
 
     def release(self: Pool, req: Request, *, is_insert: bool) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(PageAllocator, "give", lambda self, pages, holder: original(self, pages[:-1], holder))
+            inner.setattr(PageAllocator, "give", lambda self, pages, owner: original(self, pages[:-1], owner))
             whole(self, req, is_insert=is_insert)
 
     whole = Pool.release_kv_cache
@@ -131,8 +131,8 @@ def skipped_tail_free(patch: Patch) -> None:
 def taken_page_left_free(patch: Patch) -> None:
     original = PageAllocator.take
 
-    def take(self: PageAllocator, count: int, holder: Holder) -> list[int]:
-        pages = original(self, count, holder)
+    def take(self: PageAllocator, count: int, owner: PageOwner) -> list[int]:
+        pages = original(self, count, owner)
         self._free = pages[:1] + self._free
         return pages
 
@@ -168,7 +168,7 @@ def quarantined_page_left_free(patch: Patch) -> None:
         free = self.token_to_kv_pool_allocator.free_pages()
         if free and not self.quarantined:
             self.quarantined.add(free[-1])
-            self.ledger.assign(free[-1:], OutOfService())
+            self.ledger.assign(free[-1:], QuarantineOwner())
 
     patch.setattr(Pool, "publish", publish)
 
@@ -218,7 +218,7 @@ def ledger_not_told(patch: Patch) -> None:
     """The tree takes pages over and says so to nobody."""
     original = Ledger.move
 
-    def move(self: Ledger, pages: Sequence[int], old: Holder | None, new: Holder | None) -> None:
+    def move(self: Ledger, pages: Sequence[int], old: PageOwner | None, new: PageOwner | None) -> None:
         if not isinstance(new, Node):
             original(self, pages, old, new)
 

@@ -36,7 +36,7 @@ WITNESSES = {
 }
 LOST = ("stuck", "no progress", "was expected to be over")
 HOLDERS = re.compile(
-    r"the host copy of request [\w.]+|request [\w.]+|a tree node of \d+ pages|the free list|quarantine\b|nobody"
+    r"the host copy of request [\w.]+|request [\w.]+|a tree node of \d+ pages|the free list|quarantine\b|no owner"
     r"|running requests"
 )
 MAX_HOLDERS = 3
@@ -57,7 +57,7 @@ def caught(bug: Bug) -> tuple[str, str, str]:
 def _named(error: Exception) -> str:
     if not isinstance(error, InvariantViolation):
         return ""
-    found = list(dict.fromkeys(HOLDERS.findall(str(error).partition("; its last moves:")[0])))
+    found = list(dict.fromkeys(HOLDERS.findall(str(error).partition("; last moves:")[0])))
     return ", ".join(found[:MAX_HOLDERS]) + (" …" if len(found) > MAX_HOLDERS else "")
 
 

@@ -92,7 +92,7 @@ class Play:
         assert all(turn.over for turn in self.turns)
         for session in self.sessions:
             self.world.close(session.name)
-        assert self.world.pool.books().session_held == 0
+        assert self.world.pool.accounting().session_held == 0
         cache = self.world.pool.tree_cache
         assert isinstance(cache, SessionAwareCache)
         assert cache.num_turns == self.world.scheduler.num_turns == 0

@@ -27,13 +27,13 @@ def test_an_idle_cache_is_emptied_and_followers_hear_that_it_is() -> None:
     world = World(Shape(page_size=16), observer=recorder)
     world.generate("a", PROMPT, greedy(4))
     world.run()
-    assert world.pool.books().evictable > 0
+    assert world.pool.accounting().evictable > 0
     recorder.take()
     world.send(ControlReq("f", "flush"))
     turns(world, 1)
     assert replied(world, "f") == 200
-    books = world.pool.books()
-    assert books.available == books.total
+    accounting = world.pool.accounting()
+    assert accounting.available == accounting.total
     assert recorder.take() == [AllBlocksCleared()]
     world.scheduler.on_idle()
     world.generate("b", PROMPT, greedy(4))
@@ -54,11 +54,11 @@ def test_the_kv_of_an_idle_session_goes_and_its_tokens_stay() -> None:
     world.send(OpenSessionReq("open", "s", streaming=True))
     world.generate("one", PROMPT, greedy(6, ignore_eos=True), session=SessionTurn("s"))
     world.run()
-    assert world.pool.books().session_held > 0
+    assert world.pool.accounting().session_held > 0
     world.send(ControlReq("f", "flush"))
     turns(world, 1)
     assert replied(world, "f") == 200
-    assert world.pool.books().available == world.pool.books().total
+    assert world.pool.accounting().available == world.pool.accounting().total
     world.generate("two", text(" and more"), greedy(6), session=SessionTurn("s"))
     outcomes = world.run()
     assert (outcomes["two"].cached_tokens, outcomes["two"].prompt_tokens) == (0, len(PROMPT) + 6 + len(" and more"))
@@ -145,5 +145,5 @@ def test_paused_a_client_may_still_leave_and_time_still_runs_out() -> None:
     turns(world, 1)
     assert [abort.code for abort in world.outcomes["b"].aborts] == ["timeout"]
     assert world.scheduler.idle
-    books = world.pool.books()
-    assert books.available + books.evictable == books.total
+    accounting = world.pool.accounting()
+    assert accounting.available + accounting.evictable == accounting.total

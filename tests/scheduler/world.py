@@ -194,7 +194,7 @@ class World:
 
     def _poison_freed(self) -> None:
         """Spoil what is free after the plan that may have copied it to the host; what was taken again is in use."""
-        self.runner.poison([page for page in self._freed if self.allocator.ledger.holder(page) is None])
+        self.runner.poison([page for page in self._freed if self.allocator.ledger.owner(page) is None])
         self._freed.clear()
 
     def collect(self) -> None:

@@ -34,14 +34,16 @@ def test_a_page_with_two_holders_is_found_though_the_sum_balances(busy: World) -
     node = next(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
     req.pages[-1] = node.pages[0]
     busy.checker._check_pool_invariant(busy.pool)
-    said = f"page {node.pages[0]} is held by a tree node of 2 pages and request now, and the ledger says a tree"
+    said = f"page {node.pages[0]} is listed by a tree node of 2 pages and request now, the ledger records a tree"
     with pytest.raises(InvariantViolation, match=said):
         busy.checker.on_idle()
 
 
 def test_a_page_nobody_holds_is_found(busy: World) -> None:
     busy.allocator._free[0], lost = busy.allocator._free[1], busy.allocator._free[0]
-    with pytest.raises(InvariantViolation, match=f"page {lost} is held by nobody, but the ledger says the free list"):
+    with pytest.raises(
+        InvariantViolation, match=f"page {lost} is listed by no owner, the ledger records the free list"
+    ):
         busy.checker.on_idle()
 
 
@@ -49,7 +51,7 @@ def test_a_free_page_with_a_holder_is_found(busy: World) -> None:
     page = busy.allocator._free[0]
     busy.allocator.ledger.move([page], None, request("somebody"))
     with pytest.raises(
-        InvariantViolation, match=f"page {page} is held by the free list, but the ledger says request somebody"
+        InvariantViolation, match=f"page {page} is listed by the free list, the ledger records request somebody"
     ):
         busy.checker.on_idle()
 

@@ -257,7 +257,7 @@ def test_a_page_lost_in_the_host_tier_costs_its_copy_and_nothing_else() -> None:
     lost = tier.copies()[0].pages.pop()
     finish(world)
     assert tier.quarantined == {lost}
-    assert tier.books().total == tier.books().available == 63
+    assert tier.accounting().total == tier.accounting().available == 63
     assert world.scheduler.state.metrics.totals[VIOLATIONS] == 1
     assert world.scheduler.snapshot().gauges["kv_quarantined_tokens{pool=host}"] == 4
 
@@ -265,7 +265,7 @@ def test_a_page_lost_in_the_host_tier_costs_its_copy_and_nothing_else() -> None:
 def test_the_log_says_which_pages_of_which_pool_left_service(busy: World, caplog: pytest.LogCaptureFixture) -> None:
     lost = busy.allocator._free.pop()
     busy.step()
-    assert f"page {lost} is held by nobody, but the ledger says the free list" in caplog.text
+    assert f"page {lost} is listed by no owner, the ledger records the free list" in caplog.text
     assert f"Pages out of service: full [{lost}]" in caplog.text
 
 

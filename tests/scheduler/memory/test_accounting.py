@@ -9,7 +9,15 @@ import pytest
 
 from ebbtide.errors import InvariantViolation
 from ebbtide.scheduler.health.dump import picture
-from ebbtide.scheduler.memory.accounting import SWEEP_PAGES, Books, Doubt, Sweep, find_doubts, in_words, rebuild
+from ebbtide.scheduler.memory.accounting import (
+    SWEEP_PAGES,
+    OwnershipError,
+    PoolAccounting,
+    Sweep,
+    compare_with_ledger,
+    describe,
+    rebuild,
+)
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.ledger import Ledger
 from ebbtide.scheduler.request import Request
@@ -21,51 +29,49 @@ from ..world import World, greedy, text
 def test_a_page_on_which_all_agree_is_not_in_doubt() -> None:
     allocator, req = PageAllocator(8, 4), request("a")
     pages = allocator.take(3, req)
-    assert find_doubts(allocator, [(req, pages)]) == []
+    assert compare_with_ledger(allocator, [(req, pages)]) == []
 
 
 def test_pages_with_no_holder_two_holders_or_another_holder_are_in_doubt() -> None:
     allocator, first, second = PageAllocator(8, 4), request("a"), request("b")
     pages = allocator.take(3, first)
-    doubts = find_doubts(allocator, [(first, [pages[0]]), (second, [pages[0], pages[2]])])
-    assert doubts == [
-        Doubt(pages[0], (first, second), first),
-        Doubt(pages[1], (), first),
-        Doubt(pages[2], (second,), first),
+    errors = compare_with_ledger(allocator, [(first, [pages[0]]), (second, [pages[0], pages[2]])])
+    assert errors == [
+        OwnershipError(pages[0], (first, second), first),
+        OwnershipError(pages[1], (), first),
+        OwnershipError(pages[2], (second,), first),
     ]
 
 
 def test_a_page_out_of_service_must_be_in_nobodys_hands() -> None:
     allocator, req = PageAllocator(8, 4), request("a")
     page = allocator.take(1, req)[0]
-    assert find_doubts(allocator, [], {page}) == []
-    assert find_doubts(allocator, [(req, [page])], {page}) == [Doubt(page, (req,), req)]
+    assert compare_with_ledger(allocator, [], {page}) == []
+    assert compare_with_ledger(allocator, [(req, [page])], {page}) == [OwnershipError(page, (req,), req)]
 
 
 def test_the_words_name_every_holder_and_the_last_moves() -> None:
     allocator, first, second = PageAllocator(8, 4), request("a"), request("b")
     pages = allocator.take(2, first)
-    words = in_words(find_doubts(allocator, [(first, pages[:1]), (second, pages[:1])]), allocator.ledger)
+    words = describe(compare_with_ledger(allocator, [(first, pages[:1]), (second, pages[:1])]), allocator.ledger)
     assert words == (
-        "page 0 is held by request a and request b, and the ledger says request a; its last moves: the free list -> "
-        "request a; page 1 is held by nobody, but the ledger says request a; its last moves: the free list -> request a"
+        "page 0 is listed by request a and request b, the ledger records request a; last moves: the free list -> "
+        "request a; page 1 is listed by no owner, the ledger records request a; last moves: the free list -> request a"
     )
 
 
 def test_the_words_are_few_however_many_pages_are_in_doubt() -> None:
     allocator = PageAllocator(10_000, 4)
     allocator.take(10_000, request("a"))
-    words = in_words(find_doubts(allocator, []), allocator.ledger)
-    assert "10000 pages are in doubt, also 4, 5, 6" in words
+    words = describe(compare_with_ledger(allocator, []), allocator.ledger)
+    assert "10000 pages have errors, also 4, 5, 6" in words
     assert len(words) < 1000
 
 
 def test_without_a_page_in_doubt_the_words_tell_the_last_moves_of_all() -> None:
     allocator = PageAllocator(8, 4)
     allocator.take(2, request("a"))
-    assert "so a count is wrong; the last moves: the free list -> request a: pages 0, 1" in in_words(
-        [], allocator.ledger
-    )
+    assert "so a counter is wrong; last moves: the free list -> request a: pages 0, 1" in describe([], allocator.ledger)
 
 
 class StatePool:
@@ -88,20 +94,20 @@ class StatePool:
         self.held[req.rid] = self.allocator.take(1, req)
         self.uncached += 1
 
-    def books(self) -> Books:
-        return Books(self.allocator.available_pages, 0, 0, 0, self.uncached, 16)
+    def accounting(self) -> PoolAccounting:
+        return PoolAccounting(self.allocator.available_pages, 0, 0, 0, self.uncached, 16)
 
     def recount(self, running: Sequence[Request]) -> int:
         return sum(len(self.held.get(req.rid, ())) for req in running)
 
-    def doubts(self, running: Iterable[Request]) -> list[Doubt]:
-        return find_doubts(self.allocator, [(req, self.held.get(req.rid, [])) for req in running])
+    def find_ownership_errors(self, running: Iterable[Request]) -> list[OwnershipError]:
+        return compare_with_ledger(self.allocator, [(req, self.held.get(req.rid, [])) for req in running])
 
-    def sweep(self, running: Sequence[Request]) -> list[Doubt]:
-        return self.doubts(running)
+    def sweep(self, running: Sequence[Request]) -> list[OwnershipError]:
+        return self.find_ownership_errors(running)
 
     def repair(self, running: Sequence[Request]) -> None:
-        self.quarantined.update(doubt.page for doubt in self.doubts(running))
+        self.quarantined.update(error.page for error in self.find_ownership_errors(running))
         rebuild(self.allocator, [(req, self.held.get(req.rid, [])) for req in running], self.quarantined)
         self.uncached = self.recount(running)
 
@@ -133,7 +139,7 @@ def test_a_pool_of_a_new_kind_is_checked_dumped_and_measured(world: World) -> No
 
 def test_a_leak_in_a_pool_of_a_new_kind_is_told_with_its_page_and_holder(world: World) -> None:
     states_of(world).held.clear()
-    said = "pool mamba: requests hold 0 .* but 1 are booked; page 0 is held by nobody, but the ledger says request a"
+    said = "pool mamba: requests hold 0 .* but 1 are booked; page 0 is listed by no owner, the ledger records request a"
     with pytest.raises(InvariantViolation, match=said):
         world.scheduler.self_check_during_busy()
 
@@ -141,7 +147,7 @@ def test_a_leak_in_a_pool_of_a_new_kind_is_told_with_its_page_and_holder(world: 
 def test_a_page_that_the_ledger_gives_to_another_is_found_in_a_pool_of_a_new_kind(world: World) -> None:
     states_of(world).ledger.assign([0], request("somebody"))
     with pytest.raises(
-        InvariantViolation, match="pool mamba: page 0 is held by request a, but the ledger says request s"
+        InvariantViolation, match="pool mamba: page 0 is listed by request a, the ledger records request s"
     ):
         world.scheduler.self_check_during_busy()
 
@@ -153,9 +159,9 @@ def test_a_sweep_looks_at_few_pages_of_a_large_pool_and_at_all_of_them_in_the_en
     looked_at: list[int] = []
     free_pages = allocator.free_pages
     allocator.free_pages = lambda start=0, end=None: looked_at.extend(free_pages(start, end)) or []  # type: ignore[method-assign,func-returns-value]
-    sweep.free_list()
+    sweep.check_free_list()
     assert 0 < len(looked_at) <= min(SWEEP_PAGES, num_pages // 64)
     for _ in range(math.ceil(1 / sweep.share)):
-        sweep.free_list()
+        sweep.check_free_list()
     assert set(looked_at) == set(range(num_pages))
-    assert {item for _ in range(10) for item in sweep.turn(range(10))} == set(range(10))
+    assert {item for _ in range(10) for item in sweep.next_share(range(10))} == set(range(10))

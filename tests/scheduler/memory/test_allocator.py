@@ -6,21 +6,23 @@ from ebbtide.errors import InvariantViolation
 from ebbtide.scheduler.memory.allocator import PageAllocator
 
 
-class Holder:
+class Owner:
+    is_locked = is_tree_node = False
+
     def __init__(self, tag: str) -> None:
         self.tag = tag
 
 
-A, B = Holder("request a"), Holder("request b")
+A, B = Owner("request a"), Owner("request b")
 
 
-def test_taken_pages_have_the_taker_as_holder() -> None:
+def test_taken_pages_have_the_taker_as_owner() -> None:
     allocator = PageAllocator(4, 16)
     pages = allocator.take(3, A)
     assert pages == [0, 1, 2]
-    assert [allocator.ledger.holder(page) for page in range(4)] == [A, A, A, None]
+    assert [allocator.ledger.owner(page) for page in range(4)] == [A, A, A, None]
     assert (allocator.available_pages, allocator.available_size()) == (1, 16)
-    assert allocator.ledger.held_by(A) == pages
+    assert allocator.ledger.pages_of(A) == pages
     assert len(allocator.ledger) == 4
 
 
@@ -39,7 +41,7 @@ def test_a_page_cannot_be_given_back_twice() -> None:
     allocator = PageAllocator(4, 16)
     pages = allocator.take(2, A)
     allocator.give(pages, A)
-    with pytest.raises(InvariantViolation, match="page 0 is held by the free list"):
+    with pytest.raises(InvariantViolation, match="page 0 is owned by the free list"):
         allocator.give(pages, A)
 
 
@@ -47,7 +49,7 @@ def test_nobody_gives_back_what_another_holds() -> None:
     allocator = PageAllocator(4, 16)
     pages = allocator.take(2, A)
     with pytest.raises(
-        InvariantViolation, match="page 0 is held by request a, so request b cannot hand it to the free"
+        InvariantViolation, match="page 0 is owned by request a, so request b cannot move it to the free"
     ):
         allocator.give(pages, B)
 

@@ -50,7 +50,7 @@ def test_the_computed_pages_are_copied_and_come_back_to_other_pages() -> None:
     assert copies is not None
     assert (copies.to_host, copies.to_device) == ([], [0, 7, 1, 8, 2, 9])
     assert counted == {"kv_offloaded_tokens_total": 10, "kv_restored_tokens_total": 10}
-    assert host.books().available == 8
+    assert host.accounting().available == 8
     assert host.take_copies() is None
 
 
@@ -61,9 +61,9 @@ def test_host_pages_that_the_next_plan_reads_are_not_given_away_before_it() -> N
     assert host.offload_kv_cache(first, 0)
     host.restore(first)
     assert not host.offload_kv_cache(run(pages, request("b", prompt=5, arrival=1)), 0)
-    assert host.books().uncached == 3
+    assert host.accounting().uncached == 3
     host.take_copies()
-    assert host.books().available == 3
+    assert host.accounting().available == 3
 
 
 def test_pages_that_are_still_to_be_restored_are_not_saved_again() -> None:
@@ -102,7 +102,7 @@ def test_a_copy_whose_prefix_was_evicted_is_of_no_use() -> None:
     assert [host.restorable(req, cached) for cached in (0, 1, 2)] == [0, 10, 10]
     host.discard(req)
     assert host.restorable(req, 2) == 0
-    assert host.books().available == 8
+    assert host.accounting().available == 8
 
 
 SOMEBODY = request("somebody")
@@ -139,7 +139,7 @@ def test_an_abort_while_retracted_frees_the_copy() -> None:
     for rid in list(world.scheduler.state.requests):
         world.send(AbortReq(rid, "client"))
     world.run()
-    assert tier.books().available == 64
+    assert tier.accounting().available == 64
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -170,13 +170,13 @@ def test_the_books_of_the_tier_are_checked() -> None:
     world.checker.on_idle()
     (copy, *_) = tier.copies()
     lost = copy.pages.pop()
-    with pytest.raises(InvariantViolation, match=f"pool host: .*page {lost} is held by nobody, but"):
+    with pytest.raises(InvariantViolation, match=f"pool host: .*page {lost} is listed by no owner"):
         world.checker.on_idle()
     copy.pages.append(lost)
     tier.allocator.ledger.move([lost], copy, SOMEBODY)
-    with pytest.raises(InvariantViolation, match=f"page {lost} is held by the host copy .* says request somebody"):
+    with pytest.raises(InvariantViolation, match=f"page {lost} is listed by the host copy .* records request somebody"):
         world.checker.on_idle()
     tier.allocator.ledger.move([lost], SOMEBODY, copy)
     copy.req.phase = Phase.FINISHED
-    with pytest.raises(InvariantViolation, match="is held by nobody, but the ledger says the host copy of request"):
+    with pytest.raises(InvariantViolation, match="is listed by no owner, the ledger records the host copy of request"):
         world.checker.on_idle()

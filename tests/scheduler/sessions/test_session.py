@@ -36,7 +36,7 @@ def test_every_turn_says_what_the_whole_conversation_says_and_computes_its_new_t
         conversation += text(prompt) + outcome.tokens
     assert world.info("s").num_tokens == len(conversation)
     world.close("s")
-    assert world.pool.books().session_held == 0
+    assert world.pool.accounting().session_held == 0
 
 
 def test_a_session_without_turns_or_kv_is_cold_then_running_then_warm() -> None:
@@ -49,7 +49,7 @@ def test_a_session_without_turns_or_kv_is_cold_then_running_then_warm() -> None:
     world.run()
     info = world.info("s")
     assert (info.state, info.num_turns, info.num_tokens) == ("warm", 1, len("hello there") + 8)
-    assert info.held_tokens == world.pool.books().session_held * world.shape.page_size > 0
+    assert info.held_tokens == world.pool.accounting().session_held * world.shape.page_size > 0
 
 
 def test_what_a_session_lost_is_computed_again() -> None:
@@ -162,7 +162,7 @@ def test_closing_during_a_turn_lets_it_finish_and_keeps_nothing(steps: int) -> N
     assert world.refusal("c") == (410, "session_closed")
     outcome = world.run()["b"]
     assert outcome.tokens == alone(text("hello there") + first.tokens + text(" and on"), EIGHT)
-    assert world.pool.books().session_held == 0
+    assert world.pool.accounting().session_held == 0
 
 
 def test_a_session_that_is_opened_anew_while_its_old_turn_runs_is_another_one() -> None:
@@ -287,7 +287,7 @@ def test_idle_sessions_that_fill_the_pool_cost_plain_requests_nothing() -> None:
     for index in range(200):
         world.open(f"s{index}")
         world.say(f"s{index}", f"t{index}", f"{index:03} is the number of this session")
-    assert (world.pool.books().available, world.pool.books().session_held > 20) == (0, True)
+    assert (world.pool.accounting().available, world.pool.accounting().session_held > 20) == (0, True)
     for index in range(10):
         world.generate(f"p{index}", text("a plain request " * 3), greedy(4, ignore_eos=True))
     before = world.steps
@@ -322,7 +322,7 @@ def test_the_last_request_is_given_up_and_its_session_can_be_closed_or_go_on() -
     outcome = world.say("s", "c", "?", greedy(4))
     assert outcome.tokens == alone(text("hello there") + first.tokens + text("?"), greedy(4))
     assert world.close("s").status == 200
-    assert world.pool.books().session_held == 0
+    assert world.pool.accounting().session_held == 0
 
 
 def test_a_queued_turn_that_is_aborted_frees_the_session() -> None:
@@ -347,7 +347,7 @@ def test_expiry_is_by_idle_time_and_a_running_turn_is_activity() -> None:
     world.run()
     world.turn("s", "b", "on")
     assert world.refusal("b") == (410, "session_closed")
-    assert world.pool.books().session_held == 0
+    assert world.pool.accounting().session_held == 0
     world.generate("q", text("plain"), greedy(40, ignore_eos=True))
     world.run()
     world.turn("s", "c", "on")
