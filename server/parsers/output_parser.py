@@ -13,7 +13,7 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from .content_parts import Fragment, FragmentSink, Kind
 from .reasoning import ReasoningCount, ReasoningForm, keep_reasoning, read_reasoning
-from .tools.scan import Scan, Steps
+from .tools.stream_scanner import Scan, Steps
 
 
 class Reasoning(Enum):

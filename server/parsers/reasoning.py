@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .tools.scan import Scan, Steps
+from .tools.stream_scanner import Scan, Steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ...parsers.output_parser import ReadingPlan, Reasoning
 from ...parsers.reasoning import ReasoningForm, opened_by
 from ...parsers.tool_fields import ToolUse
 from ...parsers.tools.forced import one_call, only_calls
-from ...parsers.tools.scan import Scan, Steps
+from ...parsers.tools.stream_scanner import Scan, Steps
 from .chat_request import ChatBody, ChatMessage
 
 

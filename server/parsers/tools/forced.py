@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from .marked_calls import arguments_object, call_list
-from .scan import Scan, Steps
+from .stream_scanner import Scan, Steps
 
 
 def only_calls(scan: Scan, names: Collection[str]) -> Steps[None]:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .json_text import JsonText
-from .scan import Scan, Steps, held
+from .stream_scanner import Scan, Steps, held
 
 MAX_HEAD = 300  # characters between a mark and the arguments; longer ones are no call
 NAMES = ("name", "tool_name")

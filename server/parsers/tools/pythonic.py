@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from .marked_calls import calls_in_brackets
-from .scan import Scan, Steps
+from .stream_scanner import Scan, Steps
 
 MAX_NAME = 100
 MAX_CHARACTERS = 100_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from .marked_calls import CallForm, marked_calls
 from .pythonic import pythonic_calls
-from .scan import Scan, Steps
+from .stream_scanner import Scan, Steps
 from .xml_calls import XmlForm, xml_calls
 
 Schemas = Mapping[str, Mapping[str, Any]]  # function name → JSON schema of its arguments

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .scan import Scan, Steps
+from .stream_scanner import Scan, Steps
 
 MAX_HEAD = 300  # characters of a function's or an argument's name with what stands around it
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ebbtide.server.parsers.content_parts import FragmentSink
-from ebbtide.server.parsers.tools.scan import Scan, Steps, held
+from ebbtide.server.parsers.tools.stream_scanner import Scan, Steps, held
 
 
 def run(read: Callable[[Scan], Steps[Any]], parts: list[str]) -> tuple[Any, str]:
