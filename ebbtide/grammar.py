@@ -21,10 +21,10 @@ GAP = "GAP: /\\s{0,2}/\n"  # white space that models write around marks
 
 
 @dataclass(frozen=True, slots=True)
-class Preface:
+class ReasoningPrefix:
     """What stands before a constraint that starts late: any text up to ``closes``. Either mark may be a control token.
 
-    opens: the preface begins with this or is left out; "" for one that the prompt has begun, which must end.
+    opens: the prefix begins with this or is left out; "" for one that the prompt has begun, which must end.
     """
 
     closes: str
@@ -43,7 +43,9 @@ def special_ids(vocabulary: Vocabulary) -> dict[bytes, int]:
     return {vocabulary.pieces[token]: token for token in vocabulary.special_ids}
 
 
-def grammar_of(lark: str, *, special_ids: Mapping[bytes, int], after: Preface | None = None, instead: str = "") -> str:
+def grammar_of(
+    lark: str, *, special_ids: Mapping[bytes, int], after: ReasoningPrefix | None = None, instead: str = ""
+) -> str:
     """What ``Guidance.compile`` takes, from a grammar in Lark.
 
     after: what stands before it. instead: rules in Lark, of which the one called ``instead`` may take its place.
@@ -62,14 +64,14 @@ def mark_in_lark(mark: str, special_ids: Mapping[bytes, int]) -> str:
     return json.dumps(mark) if token is None else f"<[{token}]>"
 
 
-def _head(preface: Preface, body: str, special_ids: Mapping[bytes, int]) -> str:
-    """The preface in Lark, in front of ``body``."""
-    closes = special_ids.get(preface.closes.encode())
+def _head(prefix: ReasoningPrefix, body: str, special_ids: Mapping[bytes, int]) -> str:
+    """The prefix in Lark, in front of ``body``."""
+    closes = special_ids.get(prefix.closes.encode())
     inside = "before" if closes is None else f"/(.|\\n)*/ <[{closes}]>"
-    rule = "" if closes is not None else f"before[suffix={json.dumps(preface.closes)}]: /(.|\\n)*/\n"
-    if not preface.opens:
+    rule = "" if closes is not None else f"before[suffix={json.dumps(prefix.closes)}]: /(.|\\n)*/\n"
+    if not prefix.opens:
         return f"start: {inside} GAP {body}\n{rule}{GAP}"
-    return f"start: (GAP {mark_in_lark(preface.opens, special_ids)} {inside} GAP)? {body}\n{rule}{GAP}"
+    return f"start: (GAP {mark_in_lark(prefix.opens, special_ids)} {inside} GAP)? {body}\n{rule}{GAP}"
 
 
 class Guidance:

@@ -13,7 +13,7 @@ from typing import Any
 from ebbtide.errors import Rejected, StartupError
 from ebbtide.tokenization.tokenizer import ChatPrompt, TextTokenizer
 
-from .reasoning import REASONING, ReasoningForm
+from .reasoning import REASONING, ReasoningFormat
 from .reasoning import detect as detect_reasoning
 from .tools.table import FORMATS, ToolFormat
 from .tools.table import detect as detect_tools
@@ -53,7 +53,7 @@ class ChatTemplateProfile:
     """calls: None for a template that does not know tools; they are described and written as plain text then."""
 
     tool_format: ToolFormat = FORMATS["hermes"]
-    reasoning: ReasoningForm | None = None
+    reasoning: ReasoningFormat | None = None
     calls: CallStyle | None = None
     takes_system: bool = True
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .tools.stream_scanner import Scan, Steps
+from .tools.stream_scanner import ParserCoroutine, StreamScanner
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningForm:
+class ReasoningFormat:
     """A family's marks. Line breaks next to them belong to them. Reasoning is the first thing in an answer, or is not.
 
     always: the answer begins with reasoning even without ``opens``.
@@ -21,14 +21,14 @@ class ReasoningForm:
 
 
 # In the order of detection.
-REASONING: dict[str, ReasoningForm] = {
-    "think": ReasoningForm("<think>", "</think>"),
-    "mistral": ReasoningForm("[THINK]", "[/THINK]"),
-    "seed_oss": ReasoningForm("<seed:think>", "</seed:think>"),
-    "cohere": ReasoningForm("<|START_THINKING|>", "<|END_THINKING|>"),
-    "kimi": ReasoningForm("◁think▷", "◁/think▷"),
-    "granite": ReasoningForm("Here is my thought process:", "Here is my response:"),
-    "deepseek_r1": ReasoningForm("<think>", "</think>", always=True),
+REASONING: dict[str, ReasoningFormat] = {
+    "think": ReasoningFormat("<think>", "</think>"),
+    "mistral": ReasoningFormat("[THINK]", "[/THINK]"),
+    "seed_oss": ReasoningFormat("<seed:think>", "</seed:think>"),
+    "cohere": ReasoningFormat("<|START_THINKING|>", "<|END_THINKING|>"),
+    "kimi": ReasoningFormat("◁think▷", "◁/think▷"),
+    "granite": ReasoningFormat("Here is my thought process:", "Here is my response:"),
+    "deepseek_r1": ReasoningFormat("<think>", "</think>", always=True),
 }
 
 
@@ -37,73 +37,77 @@ def detect(template: str) -> str | None:
     return next((name for name, form in REASONING.items() if form.closes in template), None)
 
 
-def opened_by(form: ReasoningForm, prompt: str) -> bool:
+def prompt_opens_reasoning(form: ReasoningFormat, prompt: str) -> bool:
     """Whether an answer to a prompt that ends like this begins within the reasoning."""
     return form.always or prompt.rstrip().endswith(form.opens)
 
 
-def read_reasoning(scan: Scan, form: ReasoningForm, *, opened: bool) -> Steps[None]:
+def read_reasoning(
+    scanner: StreamScanner, form: ReasoningFormat, *, starts_in_reasoning: bool
+) -> ParserCoroutine[None]:
     """Read the reasoning, if there is any; what comes behind it is left to the next reader."""
-    scan.mark()
-    yield from scan.spaces()
-    if not (yield from scan.literal(form.opens)):
-        scan.reject()
-        if not opened:
+    scanner.mark()
+    yield from scanner.skip_spaces()
+    if not (yield from scanner.literal(form.opens)):
+        scanner.reject()
+        if not starts_in_reasoning:
             return
-    scan.accept()
-    yield from _line_breaks(scan)
+    scanner.accept()
+    yield from _line_breaks(scanner)
     waiting = stop = ""
     while not stop:
-        chunk, stop = yield from scan.chunk((form.closes,))
+        chunk, stop = yield from scanner.read_chunk((form.closes,))
         if not chunk and not stop:
-            scan.sink.reasoning(waiting)  # it was cut: these line breaks stand next to no mark
+            scanner.sink.add_reasoning(waiting)  # it was cut: these line breaks stand next to no mark
             return
         text = waiting + chunk
         sure = text.rstrip("\n")
         waiting = text[len(sure) :]
-        scan.sink.reasoning(sure)
-    yield from _line_breaks(scan)
+        scanner.sink.add_reasoning(sure)
+    yield from _line_breaks(scanner)
 
 
-def keep_reasoning(scan: Scan, form: ReasoningForm, *, opened: bool) -> Steps[None]:
+def keep_reasoning(
+    scanner: StreamScanner, form: ReasoningFormat, *, starts_in_reasoning: bool
+) -> ParserCoroutine[None]:
     """Hand the reasoning out as text, marks and all: no reader of calls may look into it."""
-    scan.mark()
+    scanner.mark()
     spaces = ""
-    while (yield from scan.literal("\n")):
+    while (yield from scanner.literal("\n")):
         spaces += "\n"
-    if not (yield from scan.literal(form.opens)):
-        scan.reject()
-        if not opened:
+    if not (yield from scanner.literal(form.opens)):
+        scanner.reject()
+        if not starts_in_reasoning:
             return
     else:
-        scan.accept()
-        scan.sink.text(spaces + form.opens)
+        scanner.accept()
+        scanner.sink.add_text(spaces + form.opens)
     while True:
-        text, stop = yield from scan.chunk((form.closes,))
-        scan.sink.text(text + stop)
+        text, stop = yield from scanner.read_chunk((form.closes,))
+        scanner.sink.add_text(text + stop)
         if stop or not text:
             return
 
 
-def _line_breaks(scan: Scan) -> Steps[None]:
-    while (yield from scan.literal("\n")):
+def _line_breaks(scanner: StreamScanner) -> ParserCoroutine[None]:
+    while (yield from scanner.literal("\n")):
         pass
 
 
-class ReasoningCount:
+class ReasoningTokenCounter:
     """How many of an answer's tokens are reasoning, the closing mark among them. pieces: every token id's bytes."""
 
-    def __init__(self, form: ReasoningForm, pieces: Sequence[bytes], *, opened: bool) -> None:
+    def __init__(self, form: ReasoningFormat, pieces: Sequence[bytes], *, starts_in_reasoning: bool) -> None:
         self.num_tokens = 0
         self._opens = form.opens.encode()
         self._closes = form.closes.encode()
         self._pieces = pieces
-        self._inside: bool | None = True if opened else None  # None: not known yet
+        self._inside: bool | None = True if starts_in_reasoning else None  # None: not known yet
         self._tail = b""
         self._undecided = 0
 
-    def see(self, tokens: Iterable[int]) -> None:
-        """Take note of the next tokens."""
+    def add(self, tokens: Iterable[int]) -> None:
+        """Count the next tokens."""
         for token in tokens:
             if self._inside is False:
                 return

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from ebbtide.errors import GrammarError, Rejected
-from ebbtide.grammar import Guidance, Matcher, Preface, grammar_of, mark_in_lark, special_ids
+from ebbtide.grammar import Guidance, Matcher, ReasoningPrefix, grammar_of, mark_in_lark, special_ids
 from ebbtide.messages import RunnerInfo
 from ebbtide.runtime.large_stack_threads import deep_pool
 from ebbtide.tokenization.vocabulary import Vocabulary
@@ -53,12 +53,14 @@ class StructuredOutput:
         self._slots = asyncio.Semaphore(NUM_THREADS)
         self._verdicts: OrderedDict[bytes, asyncio.Task[Verdict]] = OrderedDict()
 
-    async def grammar_of(self, fields: ConstraintFields, *, after: Preface | None = None, instead: str = "") -> str:
+    async def grammar_of(
+        self, fields: ConstraintFields, *, after: ReasoningPrefix | None = None, instead: str = ""
+    ) -> str:
         """``PreparedRequest.grammar`` for a request; "" when it asks for no constraint. Raises Rejected."""
         constraint = constraint_of(fields)
         return "" if constraint is None else await self.compile(constraint, after=after, instead=instead)
 
-    async def compile(self, constraint: Constraint, *, after: Preface | None = None, instead: str = "") -> str:
+    async def compile(self, constraint: Constraint, *, after: ReasoningPrefix | None = None, instead: str = "") -> str:
         """``PreparedRequest.grammar`` for a constraint that is sure to work. Raises Rejected.
 
         after: what may stand in front of it: a model's reasoning. instead: see ``grammar_of``; sure to work as well.

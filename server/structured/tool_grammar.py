@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..parsers.tool_fields import ToolUse
-from ..parsers.tools.marked_calls import CallForm
+from ..parsers.tools.marked_calls import MarkedCallFormat
 from .constraints import Constraint, lark_of_schema, schema_constraint, sized
 
 PARAM = "tools"
@@ -36,7 +36,7 @@ def tool_constraint(use: ToolUse) -> Constraint:
     return sized("\n".join(lines), PARAM)
 
 
-def calls_instead(use: ToolUse, form: CallForm, mark: Callable[[str], str]) -> str:
+def calls_instead(use: ToolUse, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
     """Calls as the family writes them, as a rule ``instead`` for an answer that else must match a constraint.
 
     mark: what a text or a control token is in Lark. Arguments are any object: no schema may spoil the constraint.

@@ -1,4 +1,4 @@
-"""Reads a scripted answer in parts, as every test of a format does."""
+"""Reads a scripted answer in pieces, as every test of a format does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ebbtide.server.parsers.content_parts import Kind
-from ebbtide.server.parsers.output_parser import Readers, ReadingPlan, joined_calls
+from ebbtide.server.parsers.output_parser import OutputParsers, ParserConfig, join_calls
 from ebbtide.server.parsers.tools.table import FORMATS
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
@@ -29,26 +29,28 @@ class Read:
     reasoning: str = ""
 
 
-def read(name: str, parts: list[str], *, finish: str = "stop", max_calls: int | None = None) -> Read:
-    """The answer as the format ``name`` reads it when it comes in these parts."""
-    return read_plan(
-        ReadingPlan(read_calls=lambda scan: FORMATS[name].read(scan, SCHEMAS), max_calls=max_calls), parts, finish
+def read(name: str, pieces: list[str], *, finish: str = "stop", max_calls: int | None = None) -> Read:
+    """The answer as the format ``name`` reads it when it comes in these pieces."""
+    return read_with(
+        ParserConfig(parse_calls=lambda scanner: FORMATS[name].read(scanner, SCHEMAS), max_calls=max_calls),
+        pieces,
+        finish,
     )
 
 
-def read_plan(plan: ReadingPlan, parts: list[str], finish: str = "stop") -> Read:
-    """The answer as ``plan`` has it read."""
-    readers = Readers(plan)
-    fragments = []
-    for part in parts[:-1]:
-        fragments += readers.read(Delta(0, part)).fragments
-    last = readers.read(Delta(0, parts[-1], finish=finish))
-    fragments += last.fragments
+def read_with(config: ParserConfig, pieces: list[str], finish: str = "stop") -> Read:
+    """The answer as ``config`` has it parsed."""
+    parsers = OutputParsers(config)
+    parts = []
+    for piece in pieces[:-1]:
+        parts += parsers.parse(Delta(0, piece)).parts
+    last = parsers.parse(Delta(0, pieces[-1], finish=finish))
+    parts += last.parts
 
     def joined(kind: Kind) -> str:
-        return "".join(fragment.text for fragment in fragments if fragment.kind is kind)
+        return "".join(part.text for part in parts if part.kind is kind)
 
-    calls = [(call.name, call.arguments) for call in joined_calls(fragments)]
+    calls = [(call.name, call.arguments) for call in join_calls(parts)]
     return Read(joined(Kind.TEXT), calls, last.finish, joined(Kind.REASONING))
 
 
@@ -62,7 +64,7 @@ def in_every_split(name: str, text: str, **options: Any) -> Read:
 
 
 def splits(texts: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, list[str]]]:
-    """A text, and the same text in random parts."""
+    """A text, and the same text in random pieces."""
     return texts.flatmap(
         lambda text: st.lists(st.integers(0, len(text)), max_size=8).map(lambda cuts: (text, _cut(text, sorted(cuts))))
     )

@@ -8,8 +8,8 @@ from typing import Any
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...http.strict_json import parse_arguments
-from ...parsers.content_parts import Fragment, Kind
-from ...parsers.output_parser import Readers
+from ...parsers.content_parts import ContentPart, Kind
+from ...parsers.output_parser import OutputParsers
 from ..chat.prepared_chat import PreparedChat
 from ..usage import UsageCount
 
@@ -49,7 +49,7 @@ class MessagesResponseBuilder:
 
     def __init__(self, request_id: str, model: str, chat: PreparedChat) -> None:
         self._head = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
-        self._readers = Readers(chat.plan)
+        self._parsers = OutputParsers(chat.parser_config)
         self._usage = UsageCount([len(prompt) for prompt in chat.order.prompts], 1)
         self._blocks: list[_Block] = []
         self._begun = False
@@ -72,13 +72,13 @@ class MessagesResponseBuilder:
 
     def chunks(self, delta: Delta) -> list[Event]:
         """Events for what is new."""
-        reading = self._readers.read(delta)
-        self._usage.see(delta, reading.reasoning_tokens)
+        parsed = self._parsers.parse(delta)
+        self._usage.see(delta, parsed.reasoning_tokens)
         events = [] if self._begun else [self._start()]
         self._begun = True
-        if reading.finish is not None:
-            self._ending = _ending(delta, reading.finish)
-        return events + [event for fragment in reading.fragments for event in self._add(fragment)]
+        if parsed.finish is not None:
+            self._ending = _ending(delta, parsed.finish)
+        return events + [event for part in parsed.parts for event in self._add(part)]
 
     def end(self) -> list[Event]:
         """The end of the last block, and of the message."""
@@ -89,16 +89,16 @@ class MessagesResponseBuilder:
         message = {**self._head, "content": [], **self._ending, "usage": {**self._count(), "output_tokens": 0}}
         return {"type": "message_start", "message": message}
 
-    def _add(self, fragment: Fragment) -> list[Event]:
+    def _add(self, part: ContentPart) -> list[Event]:
         events: list[Event] = []
-        if not self._blocks or self._blocks[-1].kind is not fragment.kind or fragment.name is not None:
+        if not self._blocks or self._blocks[-1].kind is not part.kind or part.name is not None:
             events = self._close()
-            self._blocks.append(_Block(fragment.kind, fragment.id, fragment.name))
+            self._blocks.append(_Block(part.kind, part.id, part.name))
             events.append(self._about("content_block_start", content_block=self._blocks[-1].shown()))
         block = self._blocks[-1]
-        block.text += fragment.text
-        if fragment.text:
-            events.append(self._about("content_block_delta", delta=block.delta(fragment.text)))
+        block.text += part.text
+        if part.text:
+            events.append(self._about("content_block_delta", delta=block.delta(part.text)))
         return events
 
     def _close(self) -> list[Event]:

@@ -11,12 +11,12 @@ from functools import partial
 from msgspec import structs
 
 from ebbtide.errors import Rejected
-from ebbtide.grammar import Preface
+from ebbtide.grammar import ReasoningPrefix
 from ebbtide.messages import SessionTurn
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.session_turns import Turn
 
-from ...parsers.output_parser import ReadingPlan
+from ...parsers.output_parser import ParserConfig
 from ...parsers.tool_fields import ToolUse, tool_use
 from ...state import AppState
 from ...structured.tool_grammar import calls_instead, tool_constraint
@@ -25,7 +25,7 @@ from ..logprob_options import LogprobOptions, check_named, logprob_options
 from ..session_request import check_one_choice, session_turn
 from .chat_prompt import chat_prompt
 from .chat_request import ChatBody
-from .parser_config import chat_plan, preface, shown_marks
+from .parser_config import build_parser_config, reasoning_prefix, shown_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PreparedChat:
     """What a chat comes to: what the engine is told, and how its answers are read."""
 
     order: PreparedRequest
-    plan: ReadingPlan
+    parser_config: ParserConfig
     wishes: LogprobOptions
 
 
@@ -55,7 +55,7 @@ async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
     check_named(wishes, [turn.prompt], body.n or 1)
     max_tokens = reader.max_tokens(turn.shortest, limit[1], name=limit[0])
     ending = reader.ending(turn.prompt or turn.continuation)
-    plan = chat_plan(body, use, state.profile, ending, reader.pieces)
+    parser_config = build_parser_config(body, use, state.profile, ending, reader.pieces)
     order = PreparedRequest(
         prompts=[turn.prompt],
         sampling=[sampling_for(max_tokens=max_tokens)],
@@ -64,21 +64,23 @@ async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
         priority=body.priority or 0,
         namespace=fields.namespace(body),
         session=session,
-        grammar=await _grammar(state, body, use, preface(plan, body, ending)),
+        grammar=await _grammar(state, body, use, reasoning_prefix(parser_config, body, ending)),
     )
-    return PreparedChat(order, plan, wishes)
+    return PreparedChat(order, parser_config, wishes)
 
 
-async def _grammar(state: AppState, body: ChatBody, use: ToolUse | None, preface: Preface | None) -> str:
+async def _grammar(
+    state: AppState, body: ChatBody, use: ToolUse | None, reasoning_prefix: ReasoningPrefix | None
+) -> str:
     """``PreparedRequest.grammar``: that of a required call, else the constraint of the body, after the reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
     if use is None or not use.required:
         instead = "" if use is None or form is None else calls_instead(use, form, structured.mark)
-        return await structured.grammar_of(body, after=preface, instead=instead)
+        return await structured.grammar_of(body, after=reasoning_prefix, instead=instead)
     # A response format is that of an answer in words, which there will not be.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
         raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
-    return await structured.compile(tool_constraint(use), after=preface)
+    return await structured.compile(tool_constraint(use), after=reasoning_prefix)
 
 
 async def _read(

@@ -32,5 +32,5 @@ async def prepare(state: AppState, body: ChatBody, request_id: str) -> Work:
     chat = await prepare_chat(state, body)
     return Work(
         chat.order,
-        ChatResponseBuilder(chat_head(request_id, state.model_name), body, chat.order, chat.plan, chat.wishes),
+        ChatResponseBuilder(chat_head(request_id, state.model_name), body, chat.order, chat.parser_config, chat.wishes),
     )

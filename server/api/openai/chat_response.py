@@ -8,8 +8,8 @@ from typing import Any
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
-from ...parsers.content_parts import Fragment, Kind
-from ...parsers.output_parser import Readers, Reading, ReadingPlan, joined_calls
+from ...parsers.content_parts import ContentPart, Kind
+from ...parsers.output_parser import OutputParsers, ParsedDelta, ParserConfig, join_calls
 from ..chat.chat_request import ChatBody
 from ..generation import stop_reason
 from ..logprob_options import ChatTokens, LogprobOptions
@@ -20,12 +20,17 @@ class ChatResponseBuilder:
     """One answer in the shape of the chat API, whole or in chunks."""
 
     def __init__(
-        self, head: dict[str, Any], body: ChatBody, order: PreparedRequest, plan: ReadingPlan, wishes: LogprobOptions
+        self,
+        head: dict[str, Any],
+        body: ChatBody,
+        order: PreparedRequest,
+        parser_config: ParserConfig,
+        wishes: LogprobOptions,
     ) -> None:
         self._head = head
         self._n = order.n
         self._tokens = ChatTokens(wishes, order.prompts[0])
-        self._readers = Readers(plan)
+        self._parsers = OutputParsers(parser_config)
         self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
         self._streamed_usage = StreamedUsage(self._usage, body.stream_options)
         self._named_stops = frozenset(body.stop_token_ids or ())
@@ -34,13 +39,13 @@ class ChatResponseBuilder:
         """The answer of a request without stream."""
         choices = []
         for delta in deltas:
-            reading = self._read(delta)
+            parsed = self._read(delta)
             choices.append(
                 {
                     "index": delta.index,
-                    "message": _message(reading),
+                    "message": _message(parsed),
                     "logprobs": self._tokens.logprobs(delta),
-                    "finish_reason": reading.finish,
+                    "finish_reason": parsed.finish,
                     "stop_reason": stop_reason(delta, self._named_stops),
                     **self._tokens.of_choice(delta),
                 }
@@ -59,18 +64,18 @@ class ChatResponseBuilder:
 
         What there is to say of tokens goes with the first chunk; when all text is held back, that has no text.
         """
-        reading = self._read(delta)
-        parts = [_delta(fragment) for fragment in reading.fragments]
+        parsed = self._read(delta)
+        parts = [_delta(part) for part in parsed.parts]
         logprobs = self._tokens.logprobs(delta) if delta.logprobs else None
         of_choice, scores = self._tokens.of_choice(delta), self._tokens.scores(delta)
         if (logprobs or of_choice or scores) and not parts:
-            parts = [_reasoning("") if reading.kind is Kind.REASONING else {"content": ""}]
+            parts = [_reasoning("") if parsed.kind is Kind.REASONING else {"content": ""}]
         chunks = [self._chunk(delta.index, part, logprobs=None if at else logprobs) for at, part in enumerate(parts)]
         if chunks:
             chunks[0]["choices"][0] |= of_choice
             chunks[0] |= scores
-        if reading.finish is not None:
-            last = self._chunk(delta.index, {}, finish=reading.finish)
+        if parsed.finish is not None:
+            last = self._chunk(delta.index, {}, finish=parsed.finish)
             last["choices"][0]["stop_reason"] = stop_reason(delta, self._named_stops)
             chunks.append(last)
         return chunks
@@ -79,10 +84,10 @@ class ChatResponseBuilder:
         """The usage chunk, if it was asked for."""
         return self._streamed_usage.last_chunk({**self._head, "object": "chat.completion.chunk"})
 
-    def _read(self, delta: Delta) -> Reading:
-        reading = self._readers.read(delta)
-        self._usage.see(delta, reading.reasoning_tokens)
-        return reading
+    def _read(self, delta: Delta) -> ParsedDelta:
+        parsed = self._parsers.parse(delta)
+        self._usage.see(delta, parsed.reasoning_tokens)
+        return parsed
 
     def _chunk(
         self, index: int, delta: dict[str, Any], *, finish: str | None = None, logprobs: dict[str, Any] | None = None
@@ -97,10 +102,10 @@ def chat_head(request_id: str, model: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
 
 
-def _message(reading: Reading) -> dict[str, Any]:
+def _message(parsed: ParsedDelta) -> dict[str, Any]:
     """The assistant's message. Content is null only beside calls."""
-    text, reasoning = reading.joined(Kind.TEXT), reading.joined(Kind.REASONING)
-    calls = joined_calls(reading.fragments)
+    text, reasoning = parsed.text_of(Kind.TEXT), parsed.text_of(Kind.REASONING)
+    calls = join_calls(parsed.parts)
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
     if reasoning:
         message |= _reasoning(reasoning)
@@ -112,16 +117,16 @@ def _message(reading: Reading) -> dict[str, Any]:
     return message
 
 
-def _delta(fragment: Fragment) -> dict[str, Any]:
-    """A fragment as the ``delta`` of a chunk: a call's id, type and name only once, for clients join what repeats."""
-    if fragment.kind is Kind.TEXT:
-        return {"content": fragment.text}
-    if fragment.kind is Kind.REASONING:
-        return _reasoning(fragment.text)
-    if fragment.name is None:
-        return {"tool_calls": [{"index": fragment.call, "function": {"arguments": fragment.text}}]}
-    function = {"name": fragment.name, "arguments": ""}
-    return {"tool_calls": [{"index": fragment.call, "id": fragment.id, "type": "function", "function": function}]}
+def _delta(part: ContentPart) -> dict[str, Any]:
+    """A part as the ``delta`` of a chunk: a call's id, type and name only once, for clients join what repeats."""
+    if part.kind is Kind.TEXT:
+        return {"content": part.text}
+    if part.kind is Kind.REASONING:
+        return _reasoning(part.text)
+    if part.name is None:
+        return {"tool_calls": [{"index": part.call, "function": {"arguments": part.text}}]}
+    function = {"name": part.name, "arguments": ""}
+    return {"tool_calls": [{"index": part.call, "id": part.id, "type": "function", "function": function}]}
 
 
 def _reasoning(text: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import msgspec
 from ebbtide.errors import Rejected
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
-from ...parsers.content_parts import Fragment, Kind
-from ...parsers.output_parser import Readers, Reading
+from ...parsers.content_parts import ContentPart, Kind
+from ...parsers.output_parser import OutputParsers, ParsedDelta
 from ..chat.prepared_chat import PreparedChat
 from ..logprobs import chat_logprobs
 from ..usage import UsageCount
@@ -61,7 +61,7 @@ class ResponsesResponseBuilder:
     def __init__(self, head: dict[str, Any], body: ResponsesBody, chat: PreparedChat) -> None:
         self._head = head
         self._logprobs = body.shows_logprobs
-        self._readers = Readers(chat.plan)
+        self._parsers = OutputParsers(chat.parser_config)
         self._usage = UsageCount([len(prompt) for prompt in chat.order.prompts], 1)
         self._items: list[_Item] = []
         self._open: _Item | None = None
@@ -86,16 +86,16 @@ class ResponsesResponseBuilder:
 
     def chunks(self, delta: Delta) -> list[Event]:
         """Events for what is new."""
-        reading = self._readers.read(delta)
-        self._usage.see(delta, reading.reasoning_tokens)
-        self._finish = reading.finish or self._finish
+        parsed = self._parsers.parse(delta)
+        self._usage.see(delta, parsed.reasoning_tokens)
+        self._finish = parsed.finish or self._finish
         if self._logprobs:
-            self._see_logprobs(delta, reading)
-        return [event for fragment in reading.fragments for event in self._add(fragment)]
+            self._see_logprobs(delta, parsed)
+        return [event for part in parsed.parts for event in self._add(part)]
 
     def end(self) -> list[Event]:
         """The end of the last item, and of the response."""
-        events = [] if self._items else self._start(Fragment(Kind.TEXT, ""))
+        events = [] if self._items else self._start(ContentPart(Kind.TEXT, ""))
         status = "incomplete" if self._finish == "length" else "completed"
         events += self._close(status)
         return [*events, self._event(f"response.{status}", response=self._response(status))]
@@ -108,23 +108,21 @@ class ResponsesResponseBuilder:
         told = {"code": error.code or "server_error", "message": error.message}
         return [*events, self._event("response.failed", response={**self._response("failed"), "error": told})]
 
-    def _add(self, fragment: Fragment) -> list[Event]:
-        goes_on = self._open is not None and self._open.kind is fragment.kind and fragment.name is None
-        events = [] if goes_on else [*self._close("completed"), *self._start(fragment)]
+    def _add(self, part: ContentPart) -> list[Event]:
+        goes_on = self._open is not None and self._open.kind is part.kind and part.name is None
+        events = [] if goes_on else [*self._close("completed"), *self._start(part)]
         item = self._open
         assert item is not None
-        if not fragment.text:
+        if not part.text:
             return events
-        item.text += fragment.text
+        item.text += part.text
         more: Event = {"content_index": 0} if item.kind is not Kind.CALL else {}
         if item.kind is Kind.TEXT:
             more["logprobs"] = self._take_logprobs(item)
-        return [*events, self._about(item, f"{EVENTS[item.kind]}.delta", delta=fragment.text, **more)]
+        return [*events, self._about(item, f"{EVENTS[item.kind]}.delta", delta=part.text, **more)]
 
-    def _start(self, fragment: Fragment) -> list[Event]:
-        item = _Item(
-            fragment.kind, PREFIXES[fragment.kind] + secrets.token_hex(16), call_id=fragment.id, name=fragment.name
-        )
+    def _start(self, part: ContentPart) -> list[Event]:
+        item = _Item(part.kind, PREFIXES[part.kind] + secrets.token_hex(16), call_id=part.id, name=part.name)
         self._items.append(item)
         self._open = item
         index = len(self._items) - 1
@@ -153,13 +151,13 @@ class ResponsesResponseBuilder:
         index = len(self._items) - 1
         return [*events, self._event("response.output_item.done", output_index=index, item=item.shown())]
 
-    def _see_logprobs(self, delta: Delta, reading: Reading) -> None:
+    def _see_logprobs(self, delta: Delta, parsed: ParsedDelta) -> None:
         """Keep those of the text. Reasoning comes first and is counted, sometimes only when more of it is known."""
         self._num_logprobs += len(delta.logprobs)
-        if any(kind is Kind.TEXT for kind in (reading.kind, *(fragment.kind for fragment in reading.fragments))):
+        if any(kind is Kind.TEXT for kind in (parsed.kind, *(part.kind for part in parsed.parts))):
             self._unsaid += chat_logprobs(delta.logprobs)["content"]
             first = self._num_logprobs - len(self._unsaid)
-            del self._unsaid[: max((reading.reasoning_tokens or 0) - first, 0)]
+            del self._unsaid[: max((parsed.reasoning_tokens or 0) - first, 0)]
 
     def _take_logprobs(self, item: _Item) -> list[dict[str, Any]]:
         """What has come since the item's last text; it is the item's now."""

@@ -34,7 +34,7 @@ class JsonText:
         self._escape = ""
         self._scalar = ""
 
-    def take(self, text: str, at: int, limit: int) -> int:
+    def consume(self, text: str, at: int, limit: int) -> int:
         """Read on from ``text[at]``, not past ``limit``: the index behind the last character that belongs to it."""
         while at < limit and not self.done and not self.bad:
             if self._next == STRING:
@@ -44,12 +44,12 @@ class JsonText:
             elif text[at] in " \t\r\n":
                 at = self._accept(text, at, 1)
             elif self.loose:
-                at = self._any(text, at)
+                at = self._bracket_or_string(text, at)
             else:
                 at = self._structure(text, at)
         return at
 
-    def pop(self) -> str:
+    def take_accepted(self) -> str:
         """The text accepted since the last time."""
         text = "".join(self.accepted)
         self.accepted.clear()
@@ -93,7 +93,7 @@ class JsonText:
         self._next = AFTER
         self.done = not self._open
 
-    def _any(self, text: str, at: int) -> int:
+    def _bracket_or_string(self, text: str, at: int) -> int:
         """Loose: only brackets and strings count."""
         character = text[at]
         if character == '"':
@@ -154,7 +154,7 @@ class JsonText:
         self.bad = True
         return at
 
-    def loosen(self) -> None:
+    def ignore_errors(self) -> None:
         """Go on behind an error: from now on only brackets and strings count."""
         self.loose = True
         self.bad = False

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from .marked_calls import calls_in_brackets
-from .stream_scanner import Scan, Steps
+from .stream_scanner import ParserCoroutine, StreamScanner
 
 MAX_NAME = 100
 MAX_CHARACTERS = 100_000
@@ -17,63 +17,63 @@ CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
 def pythonic_calls(
-    scan: Scan, names: Collection[str], opens: tuple[str, ...], closes: tuple[str, ...], *, bare: bool
-) -> Steps[None]:
+    scanner: StreamScanner, names: Collection[str], opens: tuple[str, ...], closes: tuple[str, ...], *, bare: bool
+) -> ParserCoroutine[None]:
     """Read an answer to its end. A list counts behind one of ``opens``, and with ``bare`` at the very beginning."""
     if bare:
-        scan.mark()
-        yield from _list(scan, names, closes)
-        scan.reject()
-    while opens and (yield from scan.text_until(opens)):
-        yield from _list(scan, names, closes)
-        scan.reject()
-    yield from scan.text_until(())
+        scanner.mark()
+        yield from _list(scanner, names, closes)
+        scanner.reject()
+    while opens and (yield from scanner.emit_text_until(opens)):
+        yield from _list(scanner, names, closes)
+        scanner.reject()
+    yield from scanner.emit_text_until(())
 
 
-def _list(scan: Scan, names: Collection[str], closes: tuple[str, ...]) -> Steps[None]:
+def _list(scanner: StreamScanner, names: Collection[str], closes: tuple[str, ...]) -> ParserCoroutine[None]:
     """The calls of one list, all at once when it is complete; none if it is something else."""
-    yield from scan.spaces()
-    if not (yield from scan.literal("[")):
+    yield from scanner.skip_spaces()
+    if not (yield from scanner.literal("[")):
         return
-    if (yield from scan.spaces()) == "{":  # some were trained on JSON too
-        yield from calls_in_brackets(scan, names)
-        yield from _behind(scan, closes)
+    if (yield from scanner.skip_spaces()) == "{":  # some were trained on JSON too
+        yield from calls_in_brackets(scanner, names)
+        yield from _behind(scanner, closes)
         return
-    head, parenthesis = yield from scan.upto(("(",), MAX_NAME)
+    head, parenthesis = yield from scanner.read_until(("(",), MAX_NAME)
     if not parenthesis or head.strip() not in names:
         return
-    rest = yield from _balanced(scan)
+    rest = yield from _balanced(scanner)
     calls = _parse(f"[{head}({rest}", names) if rest else []
     if not calls:
         return
-    scan.accept()
+    scanner.accept()
     for name, arguments in calls:
-        scan.sink.call(name)
-        scan.sink.arguments(arguments)
-        scan.sink.close_call()
-    yield from _behind(scan, closes)
+        scanner.sink.start_call(name)
+        scanner.sink.add_arguments(arguments)
+        scanner.sink.close_call()
+    yield from _behind(scanner, closes)
 
 
-def _behind(scan: Scan, closes: tuple[str, ...]) -> Steps[None]:
+def _behind(scanner: StreamScanner, closes: tuple[str, ...]) -> ParserCoroutine[None]:
     """The closing mark and white space around it, if calls were read."""
-    if not scan.accepted:
+    if not scanner.accepted:
         return
-    yield from scan.spaces()
+    yield from scanner.skip_spaces()
     for close in closes:
-        yield from scan.literal(close)
-    yield from scan.spaces()
+        yield from scanner.literal(close)
+    yield from scanner.skip_spaces()
 
 
-def _balanced(scan: Scan) -> Steps[str]:
+def _balanced(scanner: StreamScanner) -> ParserCoroutine[str]:
     """The text behind ``[name(`` up to the bracket that closes the list; "" when it does not come."""
     open_brackets = ["[", "("]
     quote = ""
     read: list[str] = []
     while open_brackets and len(read) < MAX_CHARACTERS and len(open_brackets) < MAX_DEPTH:
-        character = yield from scan.peek()
+        character = yield from scanner.peek()
         if not character:
             return ""
-        scan.go(scan.ahead()[1] + 1)
+        scanner.seek(scanner.lookahead()[1] + 1)
         read.append(character)
         if quote:
             quote = "" if character == quote and not _escaped(read) else quote

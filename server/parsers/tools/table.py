@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from .marked_calls import CallForm, marked_calls
+from .marked_calls import MarkedCallFormat, marked_calls
 from .pythonic import pythonic_calls
-from .stream_scanner import Scan, Steps
-from .xml_calls import XmlForm, xml_calls
+from .stream_scanner import ParserCoroutine, StreamScanner
+from .xml_calls import XmlCallFormat, xml_calls
 
 Schemas = Mapping[str, Mapping[str, Any]]  # function name → JSON schema of its arguments
 
@@ -26,37 +26,41 @@ class ToolFormat:
 
     signs: tuple[str, ...]
     markers: tuple[str, ...]
-    read: Callable[[Scan, Schemas], Steps[None]]
-    form: CallForm | None = None
+    read: Callable[[StreamScanner, Schemas], ParserCoroutine[None]]
+    form: MarkedCallFormat | None = None
 
 
-HERMES = CallForm(opens=("<tool_call>",), closes=("</tool_call>",))
-LLAMA3 = CallForm(opens=("<|python_tag|>",), bare=True, key="parameters")
-MISTRAL = CallForm(
+HERMES = MarkedCallFormat(opens=("<tool_call>",), closes=("</tool_call>",))
+LLAMA3 = MarkedCallFormat(opens=("<|python_tag|>",), bare=True, key="parameters")
+MISTRAL = MarkedCallFormat(
     opens=("[TOOL_CALLS]",),
     listed=True,
     head=re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*"),
 )
-DEEPSEEK = CallForm(
+DEEPSEEK = MarkedCallFormat(
     opens=("<｜tool▁call▁begin｜>",),
     skips=("<｜tool▁calls▁begin｜>",),
     closes=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "```"),
     head=re.compile(r"\s*(?:function<｜tool▁sep｜>([A-Za-z0-9_-]+)\s*```json|([A-Za-z0-9_-]+)<｜tool▁sep｜>)\s*"),
 )
-KIMI = CallForm(
+KIMI = MarkedCallFormat(
     opens=("<|tool_call_begin|>",),
     skips=("<|tool_calls_section_begin|>",),
     closes=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
     head=re.compile(r"\s*(?:functions\.)?([A-Za-z0-9_-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"),
 )
-JAMBA = CallForm(opens=("<tool_calls>",), closes=("</tool_calls>",), listed=True)
-GRANITE = CallForm(opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>", "<|/tool_call|>"), listed=True)
-NEMOTRON = CallForm(opens=("<TOOLCALL>",), closes=("</TOOLCALL>",), listed=True)
-COHERE = CallForm(opens=("<|START_ACTION|>",), closes=("<|END_ACTION|>",), listed=True, key="parameters")
-INTERNLM = CallForm(opens=("<|plugin|>",), skips=("<|action_start|>",), closes=("<|action_end|>",), key="parameters")
-LONGCAT = CallForm(opens=("<longcat_tool_call>",), closes=("</longcat_tool_call>",))
-PHI4 = CallForm(opens=("functools",), listed=True)
-QWEN3_CODER = XmlForm(
+JAMBA = MarkedCallFormat(opens=("<tool_calls>",), closes=("</tool_calls>",), listed=True)
+GRANITE = MarkedCallFormat(
+    opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>", "<|/tool_call|>"), listed=True
+)
+NEMOTRON = MarkedCallFormat(opens=("<TOOLCALL>",), closes=("</TOOLCALL>",), listed=True)
+COHERE = MarkedCallFormat(opens=("<|START_ACTION|>",), closes=("<|END_ACTION|>",), listed=True, key="parameters")
+INTERNLM = MarkedCallFormat(
+    opens=("<|plugin|>",), skips=("<|action_start|>",), closes=("<|action_end|>",), key="parameters"
+)
+LONGCAT = MarkedCallFormat(opens=("<longcat_tool_call>",), closes=("</longcat_tool_call>",))
+PHI4 = MarkedCallFormat(opens=("functools",), listed=True)
+QWEN3_CODER = XmlCallFormat(
     opens="<function=",
     name_closes=">",
     key="<parameter=",
@@ -67,7 +71,7 @@ QWEN3_CODER = XmlForm(
     closes=("</tool_call>",),
 )
 SEED_OSS = replace(QWEN3_CODER, skips=("<seed:tool_call>",), closes=("</seed:tool_call>",))
-GLM = XmlForm(
+GLM = XmlCallFormat(
     opens="<tool_call>",
     name_closes="",
     key="<arg_key>",
@@ -76,7 +80,7 @@ GLM = XmlForm(
     value_closes="</arg_value>",
     ends="</tool_call>",
 )
-MINIMAX = XmlForm(
+MINIMAX = XmlCallFormat(
     opens='<invoke name="',
     name_closes='">',
     key='<parameter name="',
@@ -90,14 +94,14 @@ LFM2 = ("<|tool_call_start|>",), ("<|tool_call_end|>",)
 LLAMA4 = ("<|python_start|>",), ("<|python_end|>",)
 
 
-def _marked(signs: tuple[str, ...], form: CallForm) -> ToolFormat:
+def _marked(signs: tuple[str, ...], form: MarkedCallFormat) -> ToolFormat:
     markers = (*form.opens, *form.skips, *form.closes)
     inner = ("<｜tool▁sep｜>", "[ARGS]", "[CALL_ID]", "<|tool_call_argument_begin|>")
     as_objects = form if form.listed or form.head is None else None
     return ToolFormat(signs, (*markers, *inner), partial(marked_calls, form=form), as_objects)
 
 
-def _xml(signs: tuple[str, ...], form: XmlForm) -> ToolFormat:
+def _xml(signs: tuple[str, ...], form: XmlCallFormat) -> ToolFormat:
     markers = (form.opens, form.key, form.key_closes, form.value_opens, form.value_closes, form.ends)
     used = tuple(marker for marker in (*markers, *form.skips, *form.closes) if len(marker) > 1)
     return ToolFormat(signs, used, partial(xml_calls, form=form))

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .stream_scanner import Scan, Steps
+from .stream_scanner import ParserCoroutine, StreamScanner
 
 MAX_HEAD = 300  # characters of a function's or an argument's name with what stands around it
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True, slots=True)
-class XmlForm:
+class XmlCallFormat:
     """The marks of a family. opens … name … name_closes, then key … key_closes … value_opens … value_closes, ends.
 
     skips: stand in front of calls and mean nothing. closes: the same behind them.
@@ -32,89 +32,93 @@ class XmlForm:
     closes: tuple[str, ...] = ()
 
 
-def xml_calls(scan: Scan, schemas: Mapping[str, Mapping[str, Any]], form: XmlForm) -> Steps[None]:
+def xml_calls(
+    scanner: StreamScanner, schemas: Mapping[str, Mapping[str, Any]], form: XmlCallFormat
+) -> ParserCoroutine[None]:
     """Read an answer to its end. schemas: the JSON schema of each function's arguments; it tells text from numbers."""
-    while marker := (yield from scan.text_until((form.opens, *form.skips))):
+    while marker := (yield from scanner.emit_text_until((form.opens, *form.skips))):
         if marker in form.skips:
-            scan.accept()
-            scan.sink.blank(marker)
+            scanner.accept()
+            scanner.sink.add_blank(marker)
             continue
-        name, stop = yield from _name(scan, form)
+        name, stop = yield from _name(scanner, form)
         if not stop or name not in schemas:
-            scan.reject()
+            scanner.reject()
             continue
-        scan.accept()
-        scan.sink.call(name)
-        if (yield from _arguments(scan, schemas[name], form, stop)):
-            scan.sink.close_call()
-            yield from _closing(scan, form)
+        scanner.accept()
+        scanner.sink.start_call(name)
+        if (yield from _arguments(scanner, schemas[name], form, stop)):
+            scanner.sink.close_call()
+            yield from _closing(scanner, form)
 
 
-def _name(scan: Scan, form: XmlForm) -> Steps[tuple[str, str]]:
+def _name(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[tuple[str, str]]:
     """The function's name, and the mark behind it; the mark is "" when this is no call."""
-    text, stop = yield from scan.upto((form.key, form.ends), MAX_HEAD)
+    text, stop = yield from scanner.read_until((form.key, form.ends), MAX_HEAD)
     name = text.strip()
     if not name.endswith(form.name_closes):
         return "", ""
     return name.removesuffix(form.name_closes), stop
 
 
-def _arguments(scan: Scan, schema: Mapping[str, Any], form: XmlForm, stop: str) -> Steps[bool]:
+def _arguments(
+    scanner: StreamScanner, schema: Mapping[str, Any], form: XmlCallFormat, stop: str
+) -> ParserCoroutine[bool]:
     """The arguments as a JSON object. False when the answer ends in them."""
-    scan.sink.arguments("{")
+    scanner.sink.add_arguments("{")
     separator = ""
     while stop == form.key:
-        key, found = yield from scan.upto((form.key_closes,), MAX_HEAD)
+        key, found = yield from scanner.read_until((form.key_closes,), MAX_HEAD)
         if not found:
             return False
         if form.value_opens:
-            yield from scan.spaces()
-            yield from scan.literal(form.value_opens)
-        scan.sink.arguments(f"{separator}{json.dumps(key.strip(), ensure_ascii=False)}: ")
+            yield from scanner.skip_spaces()
+            yield from scanner.literal(form.value_opens)
+        scanner.sink.add_arguments(f"{separator}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         separator = ", "
-        if not (yield from _value(scan, form, _types(schema, key.strip()))):
+        if not (yield from _value(scanner, form, _types(schema, key.strip()))):
             return False
-        stop = yield from _to_next(scan, form)
-    scan.sink.arguments("}")
+        stop = yield from _to_next(scanner, form)
+    scanner.sink.add_arguments("}")
     return stop == form.ends
 
 
-def _value(scan: Scan, form: XmlForm, types: set[str]) -> Steps[bool]:
+def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> ParserCoroutine[bool]:
     """A value as JSON: a text as it comes, anything else when it is complete. False when the answer ends in it."""
     as_text = types == {"string"}
-    yield from scan.literal("\n")
+    yield from scanner.literal("\n")
     if as_text:
-        scan.sink.arguments('"')
+        scanner.sink.add_arguments('"')
     parts: list[str] = []
     line_break = ""  # the last line break belongs to the mark behind it
     stop = ""
     while not stop:
-        text, stop = yield from scan.chunk((form.value_closes,))
+        text, stop = yield from scanner.read_chunk((form.value_closes,))
         if not text and not stop:
             return False
         text = line_break + text
         line_break = "\n" if text.endswith("\n") else ""
         text = text.removesuffix("\n")
         if as_text:
-            scan.sink.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+            scanner.sink.add_arguments(json.dumps(text, ensure_ascii=False)[1:-1])
         else:
             parts.append(text)
-    scan.sink.arguments('"' if as_text else _as_json("".join(parts), types))
+    scanner.sink.add_arguments('"' if as_text else _as_json("".join(parts), types))
     return True
 
 
-def _to_next(scan: Scan, form: XmlForm) -> Steps[str]:
+def _to_next(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[str]:
     """Go behind the next argument's mark or the call's end; "" when neither comes. What stands between is nothing."""
     while True:
-        text, stop = yield from scan.chunk((form.key, form.ends))
+        text, stop = yield from scanner.read_chunk((form.key, form.ends))
         if stop or not text:
             return stop
 
 
-def _closing(scan: Scan, form: XmlForm) -> Steps[None]:
-    while (yield from scan.spaces()):
+def _closing(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[None]:
+    while (yield from scanner.skip_spaces()):
         for close in form.closes:
-            if (yield from scan.literal(close)):
+            if (yield from scanner.literal(close)):
                 break
         else:
             return

@@ -2,56 +2,56 @@
 
 from __future__ import annotations
 
-from ebbtide.server.parsers.content_parts import Fragment, FragmentSink, Kind, new_call_id
+from ebbtide.server.parsers.content_parts import ContentPart, ContentPartSink, Kind, new_call_id
 
 
 def test_fragments_of_one_kind_are_joined_until_they_are_taken() -> None:
-    sink = FragmentSink()
-    sink.text("a")
-    sink.text("b")
-    sink.reasoning("c")
-    assert sink.take() == [Fragment(Kind.TEXT, "ab"), Fragment(Kind.REASONING, "c")]
-    assert sink.take() == []
+    sink = ContentPartSink()
+    sink.add_text("a")
+    sink.add_text("b")
+    sink.add_reasoning("c")
+    assert sink.take_parts() == [ContentPart(Kind.TEXT, "ab"), ContentPart(Kind.REASONING, "c")]
+    assert sink.take_parts() == []
     assert sink.kind is Kind.REASONING
 
 
 def test_white_space_waits_for_text() -> None:
-    sink = FragmentSink()
-    sink.text(" \n")
-    assert sink.take() == []
-    sink.text("a ")
-    assert sink.take() == [Fragment(Kind.TEXT, " \na ")]
+    sink = ContentPartSink()
+    sink.add_text(" \n")
+    assert sink.take_parts() == []
+    sink.add_text("a ")
+    assert sink.take_parts() == [ContentPart(Kind.TEXT, " \na ")]
 
 
 def test_white_space_around_a_call_belongs_to_the_format() -> None:
-    sink = FragmentSink()
-    sink.text("\n")
-    sink.call("f")
-    sink.arguments("{")
-    sink.arguments("}")
+    sink = ContentPartSink()
+    sink.add_text("\n")
+    sink.start_call("f")
+    sink.add_arguments("{")
+    sink.add_arguments("}")
     sink.close_call()
-    sink.text("\n")
-    sink.end()
-    head, arguments = sink.take()
+    sink.add_text("\n")
+    sink.finish()
+    head, arguments = sink.take_parts()
     assert (head.kind, head.text, head.call, head.name) == (Kind.CALL, "", 0, "f")
-    assert arguments == Fragment(Kind.CALL, "{}", 0)
+    assert arguments == ContentPart(Kind.CALL, "{}", 0)
 
 
 def test_white_space_alone_is_text() -> None:
-    sink = FragmentSink()
-    sink.text(" ")
-    sink.blank("<calls>")
-    sink.end()
-    assert sink.take() == [Fragment(Kind.TEXT, " <calls>")]
+    sink = ContentPartSink()
+    sink.add_text(" ")
+    sink.add_blank("<calls>")
+    sink.finish()
+    assert sink.take_parts() == [ContentPart(Kind.TEXT, " <calls>")]
 
 
 def test_calls_beyond_the_limit_are_left_out() -> None:
-    sink = FragmentSink(max_calls=1)
+    sink = ContentPartSink(max_calls=1)
     for name in ("f", "g"):
-        sink.call(name)
-        sink.arguments("{}")
+        sink.start_call(name)
+        sink.add_arguments("{}")
         sink.close_call()
-    assert [fragment.name for fragment in sink.take()] == ["f", None]
+    assert [part.name for part in sink.take_parts()] == ["f", None]
     assert sink.num_calls == 1
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.server.parsers.output_parser import ReadingPlan, Reasoning
-from ebbtide.server.parsers.reasoning import REASONING, detect, opened_by
+from ebbtide.server.parsers.output_parser import ParserConfig, ReasoningMode
+from ebbtide.server.parsers.reasoning import REASONING, detect, prompt_opens_reasoning
 
-from ..reading_tool import Read, read_plan
+from ..reading_tool import Read, read_with
 
 
 def read(text: str, name: str = "think", **more: object) -> tuple[str, str]:
     """(reasoning, text) of an answer, whole and by characters."""
-    plan = ReadingPlan(reasoning=REASONING[name], **more)
-    whole = read_plan(plan, [text])
-    assert read_plan(plan, list(text) or [""]) == whole
+    config = ParserConfig(reasoning=REASONING[name], **more)
+    whole = read_with(config, [text])
+    assert read_with(config, list(text) or [""]) == whole
     return whole.reasoning, whole.text
 
 
@@ -25,7 +25,7 @@ def test_every_family_tells_reasoning_from_the_answer(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "opened", "expected"),
+    ("text", "starts_in_reasoning", "expected"),
     [
         ("so</think>yes", True, ("so", "yes")),
         ("<think>so</think>yes", True, ("so", "yes")),
@@ -41,23 +41,23 @@ def test_every_family_tells_reasoning_from_the_answer(name: str) -> None:
         ("", True, ("", "")),
     ],
 )
-def test_where_reasoning_begins_and_ends(text: str, opened: bool, expected: tuple[str, str]) -> None:
-    assert read(text, opened=opened) == expected
+def test_where_reasoning_begins_and_ends(text: str, starts_in_reasoning: bool, expected: tuple[str, str]) -> None:
+    assert read(text, starts_in_reasoning=starts_in_reasoning) == expected
 
 
 @pytest.mark.parametrize("text", ["<think>\nso\n</think>\n\nyes", "\n<think>", "so</think>yes", "", "\n\n"])
-@pytest.mark.parametrize("opened", [True, False])
-def test_reasoning_that_is_kept_in_the_text_is_verbatim(text: str, opened: bool) -> None:
-    assert read(text, opened=opened, shows=Reasoning.IN_TEXT) == ("", text)
+@pytest.mark.parametrize("starts_in_reasoning", [True, False])
+def test_reasoning_that_is_kept_in_the_text_is_verbatim(text: str, starts_in_reasoning: bool) -> None:
+    assert read(text, starts_in_reasoning=starts_in_reasoning, reasoning_mode=ReasoningMode.INLINE) == ("", text)
 
 
 def test_a_family_that_always_reasons_needs_no_mark() -> None:
-    assert opened_by(REASONING["deepseek_r1"], "anything")
+    assert prompt_opens_reasoning(REASONING["deepseek_r1"], "anything")
 
 
 def test_a_prompt_can_open_the_reasoning() -> None:
-    assert opened_by(REASONING["think"], "<|assistant|><think>\n")
-    assert not opened_by(REASONING["think"], "<|assistant|><think>\n\n</think>\n\n")
+    assert prompt_opens_reasoning(REASONING["think"], "<|assistant|><think>\n")
+    assert not prompt_opens_reasoning(REASONING["think"], "<|assistant|><think>\n\n</think>\n\n")
 
 
 def test_the_family_is_found_in_the_template() -> None:
@@ -66,5 +66,5 @@ def test_the_family_is_found_in_the_template() -> None:
 
 
 def test_a_finish_stays_what_it_is() -> None:
-    plan = ReadingPlan(reasoning=REASONING["think"])
-    assert read_plan(plan, ["<think>a"], "length") == Read("", [], "length", "a")
+    config = ParserConfig(reasoning=REASONING["think"])
+    assert read_with(config, ["<think>a"], "length") == Read("", [], "length", "a")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.grammar import Preface, grammar_of, mark_in_lark
+from ebbtide.grammar import ReasoningPrefix, grammar_of, mark_in_lark
 from ebbtide.server.parsers.tool_fields import ToolUse
 from ebbtide.server.parsers.tools.table import FORMATS
 from ebbtide.server.structured.tool_grammar import calls_instead, tool_constraint
@@ -88,8 +88,8 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("after", [None, Preface("</think>")])
-def test_calls_may_take_the_place_of_a_constrained_answer(name: str, after: Preface | None) -> None:
+@pytest.mark.parametrize("after", [None, ReasoningPrefix("</think>")])
+def test_calls_may_take_the_place_of_a_constrained_answer(name: str, after: ReasoningPrefix | None) -> None:
     form = FORMATS[name].form
     assert form is not None
     use = ToolUse([], {"weather": WITH_DEFS, "clock": EMPTY})

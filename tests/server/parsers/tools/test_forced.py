@@ -6,18 +6,18 @@ from functools import partial
 
 import pytest
 
-from ebbtide.server.parsers.output_parser import ReadingPlan
+from ebbtide.server.parsers.output_parser import ParserConfig
 from ebbtide.server.parsers.tools.forced import one_call, only_calls
 
-from ...reading_tool import SCHEMAS, Read, read_plan
+from ...reading_tool import SCHEMAS, Read, read_with
 
-CALLS = ReadingPlan(read_calls=partial(only_calls, names=SCHEMAS))
-ONE = ReadingPlan(read_calls=partial(one_call, name="clock"))
+CALLS = ParserConfig(parse_calls=partial(only_calls, names=SCHEMAS))
+ONE = ParserConfig(parse_calls=partial(one_call, name="clock"))
 
 
-def both(plan: ReadingPlan, text: str, finish: str = "stop") -> Read:
-    whole = read_plan(plan, [text], finish)
-    assert read_plan(plan, list(text), finish) == whole
+def both(config: ParserConfig, text: str, finish: str = "stop") -> Read:
+    whole = read_with(config, [text], finish)
+    assert read_with(config, list(text), finish) == whole
     return whole
 
 
@@ -31,7 +31,7 @@ def test_arguments_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "text", "calls"),
+    ("config", "text", "calls"),
     [
         (CALLS, '[{"name": "clock", "arguments": {"a', [("clock", '{"a')]),
         (CALLS, '[{"name": "clo', []),
@@ -39,8 +39,8 @@ def test_arguments_alone() -> None:
         (ONE, "{", []),
     ],
 )
-def test_a_cut_answer_says_that_it_was_cut(plan: ReadingPlan, text: str, calls: list[tuple[str, str]]) -> None:
-    assert both(plan, text, "length") == Read("" if calls else text, calls, "length")
+def test_a_cut_answer_says_that_it_was_cut(config: ParserConfig, text: str, calls: list[tuple[str, str]]) -> None:
+    assert both(config, text, "length") == Read("" if calls else text, calls, "length")
 
 
 @pytest.mark.parametrize("text", ["no call", "[]", '[{"name": "nobody", "arguments": {}}]'])

@@ -22,8 +22,8 @@ def take(text: str, parts: int) -> tuple[str, str, bool, bool]:
     machine = JsonText()
     at = 0
     while at < len(text) and not machine.done and not machine.bad:
-        at = machine.take(text, at, min(len(text), at + parts))
-    return machine.pop(), text[at:], machine.done, machine.bad
+        at = machine.consume(text, at, min(len(text), at + parts))
+    return machine.take_accepted(), text[at:], machine.done, machine.bad
 
 
 @given(st.lists(VALUES, max_size=3) | st.dictionaries(st.text(), VALUES, max_size=3), st.booleans(), st.integers(1, 9))
@@ -60,9 +60,9 @@ def test_nesting_has_a_limit() -> None:
 def test_a_loose_value_ends_with_its_brackets() -> None:
     machine = JsonText()
     text = '{"a": 1,, b: "}", [c]} rest'
-    at = machine.take(text, 0, len(text))
+    at = machine.consume(text, 0, len(text))
     assert machine.bad
-    machine.loosen()
-    at = machine.take(text, at, len(text))
+    machine.ignore_errors()
+    at = machine.consume(text, at, len(text))
     assert machine.done
-    assert (machine.pop(), text[at:]) == ('{"a": 1,, b: "}", [c]}', " rest")
+    assert (machine.take_accepted(), text[at:]) == ('{"a": 1,, b: "}", [c]}', " rest")

@@ -1,4 +1,4 @@
-"""Reading a text that grows."""
+"""ParsedDelta a text that grows."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import Any
 
 import pytest
 
-from ebbtide.server.parsers.content_parts import FragmentSink
-from ebbtide.server.parsers.tools.stream_scanner import Scan, Steps, held
+from ebbtide.server.parsers.content_parts import ContentPartSink
+from ebbtide.server.parsers.tools.stream_scanner import ParserCoroutine, StreamScanner, partial_match_len
 
 
-def run(read: Callable[[Scan], Steps[Any]], parts: list[str]) -> tuple[Any, str]:
+def run(read: Callable[[StreamScanner], ParserCoroutine[Any]], parts: list[str]) -> tuple[Any, str]:
     """(what ``read`` returns, the text that it handed out) for a text in these parts."""
-    scan = Scan(FragmentSink())
-    steps = read(scan)
+    scanner = StreamScanner(ContentPartSink())
+    steps = read(scanner)
     for part in [*parts, None]:
         if part is None:
-            scan.end()
+            scanner.end_input()
         else:
-            scan.feed(part)
+            scanner.feed(part)
         try:
             next(steps)
         except StopIteration as stop:
-            return stop.value, "".join(fragment.text for fragment in scan.sink.take())
+            return stop.value, "".join(part.text for part in scanner.sink.take_parts())
     raise AssertionError("it waits for more after the end")
 
 
 @pytest.mark.parametrize("parts", [["ab<x>c"], list("ab<x>c"), ["ab<", "x>c"]])
 def test_text_is_handed_out_up_to_a_marker(parts: list[str]) -> None:
-    assert run(lambda scan: scan.text_until(("<x>", "<yy>")), parts) == ("<x>", "ab")
-    assert run(lambda scan: scan.text_until(("<yy>",)), parts) == ("", "ab<x>c")
+    assert run(lambda scanner: scanner.emit_text_until(("<x>", "<yy>")), parts) == ("<x>", "ab")
+    assert run(lambda scanner: scanner.emit_text_until(("<yy>",)), parts) == ("", "ab<x>c")
 
 
 @pytest.mark.parametrize("parts", [["ab<x>c"], list("ab<x>c")])
 def test_what_is_rejected_is_read_again_as_text(parts: list[str]) -> None:
-    def read(scan: Scan) -> Steps[str]:
-        yield from scan.text_until(("<x>",))
-        yield from scan.literal("c")
-        scan.reject()
-        return (yield from scan.text_until(("<x>",)))
+    def read(scanner: StreamScanner) -> ParserCoroutine[str]:
+        yield from scanner.emit_text_until(("<x>",))
+        yield from scanner.literal("c")
+        scanner.reject()
+        return (yield from scanner.emit_text_until(("<x>",)))
 
     assert run(read, parts) == ("", "ab<x>c")
 
 
 @pytest.mark.parametrize("parts", [["abcd"], list("abcd")])
 def test_a_limit_is_one_of_the_text_not_of_its_parts(parts: list[str]) -> None:
-    assert run(lambda scan: scan.upto(("d",), 3), parts)[0] == ("abc", "d")
-    assert run(lambda scan: scan.upto(("d",), 2), parts)[0] == ("", "")
-    assert run(lambda scan: scan.upto(("e",), 4), parts)[0] == ("abcd", "")
+    assert run(lambda scanner: scanner.read_until(("d",), 3), parts)[0] == ("abc", "d")
+    assert run(lambda scanner: scanner.read_until(("d",), 2), parts)[0] == ("", "")
+    assert run(lambda scanner: scanner.read_until(("e",), 4), parts)[0] == ("abcd", "")
 
 
 @pytest.mark.parametrize(("text", "count"), [("ab<", 1), ("ab<x", 2), ("ab<x>", 0), ("<<", 1), ("", 0), ("<xy", 0)])
 def test_what_may_become_a_marker_is_held(text: str, count: int) -> None:
-    assert held(text, ("<x>",)) == count
+    assert partial_match_len(text, ("<x>",)) == count

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ebbtide.server.parsers.output_parser import ReadingPlan
+from ebbtide.server.parsers.output_parser import ParserConfig
 from ebbtide.server.parsers.tools.table import FORMATS
 
-from ...reading_tool import Read, in_every_split, read, read_plan
+from ...reading_tool import Read, in_every_split, read, read_with
 
 QWEN = (
     "<tool_call>\n<function=weather>\n<parameter=city>\n{city}\n</parameter>\n<parameter=days>\n{days}\n</parameter>\n"
@@ -69,8 +69,8 @@ def test_any_other_argument_is_json_if_it_can_be(written: str, value: object) ->
 def test_a_text_that_may_be_absent_is_a_text_or_null(types: dict[str, Any]) -> None:
     def read_city(written: str) -> object:
         schemas = {"weather": {"type": "object", "properties": {"city": types}}}
-        plan = ReadingPlan(read_calls=lambda scan: FORMATS["qwen3_coder"].read(scan, schemas))
-        [(_, arguments)] = read_plan(plan, list(QWEN.format(city=written, days=1))).calls
+        config = ParserConfig(parse_calls=lambda scanner: FORMATS["qwen3_coder"].read(scanner, schemas))
+        [(_, arguments)] = read_with(config, list(QWEN.format(city=written, days=1))).calls
         return json.loads(arguments)["city"]
 
     assert [read_city(written) for written in ("5", "None", "null", "Rome")] == ["5", None, None, "Rome"]
