@@ -127,7 +127,7 @@ class Pressure:
 
     def candidate(self, req: Request) -> Candidate:
         """What it would bring and cost to send ``req`` back. Pages that stay shared count for neither."""
-        own = self._pool.tree_cache.lock_only(req)
+        own = self._pool.tree_cache.exclusively_locked_pages(req)
         kept = (req.num_shared - own) * req.page_size
         return Candidate(req, req.num_private + own, max(req.computed - kept, 0))
 
@@ -147,7 +147,7 @@ class Pressure:
         """Keep what would be lost; pages that others lock will still be in the tree."""
         if self._tier is None:
             return False
-        return self._tier.offload_kv_cache(req, req.num_shared - self._pool.tree_cache.lock_only(req))
+        return self._tier.offload_kv_cache(req, req.num_shared - self._pool.tree_cache.exclusively_locked_pages(req))
 
     def _victim(self, running: Sequence[Request], shortfall: int) -> Candidate:
         """The policy's next victim; one whose leaving frees nothing is skipped while another can be had.

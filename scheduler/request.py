@@ -10,7 +10,7 @@ from ebbtide.messages import SamplingParams, TextParams
 from ebbtide.paging import pages_for
 
 if TYPE_CHECKING:
-    from .memory.prefix_cache import CacheNode
+    from .memory.cached_request import CacheNode
 
 
 class Phase(Enum):
@@ -93,6 +93,11 @@ class Request:
 
     def __str__(self) -> str:
         return self.tag
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if it is in the queue or held back."""
+        return self.phase is Phase.WAITING
 
     @property
     def num_outputs(self) -> int:

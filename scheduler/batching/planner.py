@@ -65,7 +65,7 @@ class Planner:
 
     def _decode_item(self, req: Request) -> PlanItem:
         if req.at_page_end:
-            self._state.pool.grow(req, 1)
+            self._state.pool.allocate(req, 1)
         tokens = None if req.samples_in_flight else req.known[-1:]
         return self._item(req, tokens, 1, samples=True)
 
@@ -91,7 +91,7 @@ class Planner:
     def _prefill_item(self, req: Request, budget: int) -> PlanItem | None:
         """The next chunk; None when there is no page for even one token."""
         end = min(len(req.known), req.computed + budget)
-        end = min(end, self._state.pool.cover(req, end))
+        end = min(end, self._state.pool.allocate_up_to(req, end))
         if end == req.computed:
             return None
         again = min(end, req.history.high_water) - req.computed
@@ -186,7 +186,7 @@ class Planner:
         if tier is None:
             return
         num_tokens = tier.restorable(req, len(req.pages))
-        if num_tokens > req.computed and self._state.pool.cover(req, num_tokens) >= num_tokens:
+        if num_tokens > req.computed and self._state.pool.allocate_up_to(req, num_tokens) >= num_tokens:
             tier.restore(req)
             req.computed = req.num_confirmed = num_tokens
         tier.discard(req)

@@ -136,7 +136,7 @@ class InvariantChecker:
     def _check_tree_cache(self) -> None:
         """Counters against a recount; every lock belongs to a running request."""
         pool = self._state.pool
-        faults = pool.tree_cache.faults(self._state.running)
+        faults = pool.tree_cache.validate(self._state.running)
         if faults:
             raise InvariantViolation("; ".join(faults))
 

@@ -39,7 +39,7 @@ class Recovery:
         self._state.pool.quarantined |= doubt
         cache = self._state.pool.tree_cache
         # What is left in a list with a hole stands for the wrong tokens: its holder goes, though the pages are sound.
-        alive = cache.cut(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
+        alive = cache.drop_pages(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
         for req in list(self._state.requests.values()):
             is_torn = id(req) in torn and req.phase is Phase.RUNNING
             if is_torn or self._must_leave(req, doubt, alive, everybody=everybody):

@@ -10,13 +10,11 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from .allocator import PageAllocator
+from .cached_request import CachedRequest
 from .ledger import Ledger, PageOwner, tag
-
-if TYPE_CHECKING:
-    from ..request import Request
 
 T = TypeVar("T")
 
@@ -78,16 +76,16 @@ class AuditedPool(Protocol):
     def accounting(self) -> PoolAccounting:
         """The terms as counted by each owner. The cost is independent of the pool size."""
 
-    def recount(self, running: Sequence[Request]) -> int:
+    def recount(self, running: Sequence[CachedRequest]) -> int:
         """``uncached``, recounted from the page lists of its owners."""
 
-    def find_ownership_errors(self, running: Iterable[Request]) -> list[OwnershipError]:
+    def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
         """All ownership errors. The cost is proportional to the pool size."""
 
-    def sweep(self, running: Sequence[Request]) -> list[OwnershipError]:
+    def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
         """Ownership errors in the next share of all pages. 1 / ``Sweep.share`` calls cover the whole pool."""
 
-    def repair(self, running: Sequence[Request]) -> None:
+    def repair(self, running: Sequence[CachedRequest]) -> None:
         """Rebuild free list, ledger and counters from the owners' lists. No request may own a page in error."""
 
 

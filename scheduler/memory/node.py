@@ -1,4 +1,4 @@
-"""A node of the prefix tree, and whoever wants to know what the tree holds. Knows no algorithm of the tree."""
+"""The node of a prefix tree and the observer interface of the tree. No algorithms."""
 
 from __future__ import annotations
 
@@ -9,44 +9,41 @@ from typing import ClassVar, Protocol
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A run of pages. tokens: len(pages) * page_size ids. locks: running requests whose prefix goes through here.
+    """Consecutive pages of cached tokens. A root has no pages and is never evicted."""
 
-    tick: when it was last used, in the tree's own count. A root has no pages and a namespace; it is never evicted.
-    """
-
-    tokens: list[int]
+    tokens: list[int]  # len(pages) * page_size ids
     pages: list[int]
-    parent: Node | None
+    parent: Node | None  # None for a root
     namespace: str
-    children: dict[tuple[int, ...], Node] = field(default_factory=dict)
-    locks: int = 0
-    tick: int = 0
+    children: dict[tuple[int, ...], Node] = field(default_factory=dict)  # by the tokens of their first page
+    locks: int = 0  # running requests whose prefix includes this node
+    last_access: int = 0  # value of the tree's access clock
     is_tree_node: ClassVar[bool] = True
 
     @property
     def is_locked(self) -> bool:
-        """True if a running request uses it."""
+        """True if the prefix of a running request includes it."""
         return self.locks > 0
 
     @property
     def tag(self) -> str:
-        """Its name in messages."""
+        """Name in messages."""
         return f"a tree node of {len(self.pages)} pages"
 
     @property
     def is_root(self) -> bool:
-        """Roots are made and dropped by namespace, never by eviction order."""
+        """True for the root of a namespace."""
         return self.parent is None
 
 
 class CacheObserver(Protocol):
-    """Hears of every page that joins or leaves the tree, in order. A split moves no page and is not told."""
+    """Called for every page that enters or leaves the tree, in order. A split moves no page and is not reported."""
 
     def stored(self, node: Node) -> None:
-        """A new leaf hangs in the tree."""
+        """``node`` was added to the tree as a leaf."""
 
     def removed(self, pages: Sequence[int]) -> None:
-        """These pages are out of the tree."""
+        """``pages`` were removed from the tree."""
 
     def rebuilt(self, nodes: Iterable[Node]) -> None:
-        """Forget everything: ``nodes``, parents before children, are all that the tree holds."""
+        """The tree was rebuilt: it now consists of ``nodes``, parents before children."""

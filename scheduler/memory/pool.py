@@ -1,6 +1,6 @@
-"""One pool of KV pages: the allocator, the prefix cache over it, and what requests hold privately.
+"""One pool of KV pages: allocator, prefix cache, and the private pages of running requests.
 
-Every kind of KV (full attention now) is one pool; demand, allocation and the books are per pool.
+There is one pool per kind of KV (full attention now). Demand, allocation and accounting are per pool.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ebbtide.paging import pages_for
 
-from ..request import Request
 from .accounting import OwnershipError, PoolAccounting, Sweep, compare_with_ledger, mismatches, rebuild
 from .allocator import PageAllocator
+from .cached_request import CachedRequest
 from .ledger import Ledger, PageOwner
 from .prefix_cache import BasePrefixCache
 
 
 class Pool:
-    """Pages of one kind. ``uncached`` is what running requests hold outside the cache, counted as it changes."""
+    """Pages of one kind."""
 
     name = "full"
 
     def __init__(self, allocator: PageAllocator, tree_cache: BasePrefixCache) -> None:
         self.token_to_kv_pool_allocator = allocator
         self.tree_cache = tree_cache
-        self.uncached = 0
+        self.uncached = 0  # private pages of running requests, updated with every change
         self.quarantined: set[int] = set()  # pages out of service
         self.evicted_pages = 0
         self._sweep = Sweep(allocator)
@@ -36,22 +36,22 @@ class Pool:
 
     @property
     def ledger(self) -> Ledger:
-        """Who holds which page."""
+        """The owner of every page."""
         return self.token_to_kv_pool_allocator.ledger
 
     @property
     def capacity(self) -> int:
-        """Pages that one request alone could use: all but those out of service."""
+        """Pages in service: what one request alone could use."""
         return self.token_to_kv_pool_allocator.num_pages - len(self.quarantined)
 
     @property
     def usable_pages(self) -> int:
-        """Free pages and those that eviction can free: what admission may count on."""
+        """Free pages plus pages that eviction can free. Admission is based on this number."""
         cache = self.tree_cache
-        return self.token_to_kv_pool_allocator.available_pages + cache.evictable_pages + cache.soft_pages
+        return self.token_to_kv_pool_allocator.available_pages + cache.evictable_pages + cache.evictable_session_pages
 
     def accounting(self) -> PoolAccounting:
-        """The terms as each holder counts them."""
+        """See ``AuditedPool``."""
         return PoolAccounting(
             available=self.token_to_kv_pool_allocator.available_pages,
             evictable=self.tree_cache.evictable_pages,
@@ -62,21 +62,21 @@ class Pool:
             quarantined=len(self.quarantined),
         )
 
-    def owners(self, running: Iterable[Request]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """Everyone but the free list who lists pages of this pool in a structure of its own, with those pages."""
+    def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
+        """Every owner of pages in this pool except the free list, with the pages in its own list."""
         yield from self.tree_cache.owners()
         for req in running:
             yield req, req.pages[req.num_shared :]
 
-    def recount(self, running: Sequence[Request]) -> int:
+    def recount(self, running: Sequence[CachedRequest]) -> int:
         """See ``AuditedPool``."""
         return sum([len(req.pages) - req.num_shared for req in running])
 
-    def find_ownership_errors(self, running: Iterable[Request]) -> list[OwnershipError]:
+    def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
         """See ``AuditedPool``."""
         return compare_with_ledger(self.token_to_kv_pool_allocator, self.owners(running), self.quarantined)
 
-    def sweep(self, running: Sequence[Request]) -> list[OwnershipError]:
+    def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
         """See ``AuditedPool``."""
         errors = self._sweep.check_free_list()
         for req in self._sweep.next_share(running):
@@ -85,53 +85,53 @@ class Pool:
             errors += mismatches(self.ledger, pages, owner)
         return errors
 
-    def repair(self, running: Sequence[Request]) -> None:
-        """See ``AuditedPool``; the cache counts its locks anew, too."""
+    def repair(self, running: Sequence[CachedRequest]) -> None:
+        """See ``AuditedPool``. Rebuilds the locks of the cache as well."""
         rebuild(self.token_to_kv_pool_allocator, self.owners(running), self.quarantined)
         self.uncached = self.recount(running)
-        self.tree_cache.relock(running)
+        self.tree_cache.rebuild_locks(running)
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
-        """Evict the shortfall only, so that ``num_pages`` are free; whether they are."""
-        short = num_pages - self.token_to_kv_pool_allocator.available_pages
-        if short > 0:
-            self.evicted_pages += self.tree_cache.evict(short)
+        """Evict only the shortfall to ``num_pages`` free pages. Returns True if that many are free."""
+        shortfall = num_pages - self.token_to_kv_pool_allocator.available_pages
+        if shortfall > 0:
+            self.evicted_pages += self.tree_cache.evict(shortfall)
         return self.token_to_kv_pool_allocator.available_pages >= num_pages
 
-    def grow(self, req: Request, num_pages: int) -> None:
-        """Give ``req`` that many more pages of its own. They must be free."""
+    def allocate(self, req: CachedRequest, num_pages: int) -> None:
+        """Give ``req`` that many more private pages. They must be free."""
         req.pages += self.token_to_kv_pool_allocator.take(num_pages, req)
         self.uncached += num_pages
 
-    def cover(self, req: Request, num_tokens: int) -> int:
-        """Extend ``req`` towards ``num_tokens`` tokens of K/V, evicting as needed; returns how many its pages hold.
+    def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
+        """Allocate pages for the first ``num_tokens`` tokens of ``req``, evicting as needed.
 
-        Takes what there is when it is not enough; the caller shortens the chunk.
+        Returns the number of tokens that the request's pages hold, which is smaller if the pool has too few pages.
         """
-        lacking = pages_for(num_tokens, self.page_size) - len(req.pages)
-        if lacking > 0:
-            self.evict_from_tree_cache(lacking)
-            self.grow(req, min(lacking, self.token_to_kv_pool_allocator.available_pages))
+        missing = pages_for(num_tokens, self.page_size) - len(req.pages)
+        if missing > 0:
+            self.evict_from_tree_cache(missing)
+            self.allocate(req, min(missing, self.token_to_kv_pool_allocator.available_pages))
         return len(req.pages) * self.page_size
 
-    def publish(self, req: Request, num_tokens: int) -> None:
-        """Let others use the full pages among the first ``num_tokens`` tokens, which must be computed and collected."""
+    def publish(self, req: CachedRequest, num_tokens: int) -> None:
+        """Publish the full pages of the first ``num_tokens`` tokens, whose step must have been collected."""
         num_pages = num_tokens // self.page_size
         if num_pages > req.num_shared:
             before = req.num_private
             self.tree_cache.publish(req, num_pages)
             self.uncached -= before - req.num_private
 
-    def cache_finished_req(self, req: Request) -> None:
-        """Let the cache keep the full pages that ``req``, which has ended well, has computed."""
+    def cache_finished_req(self, req: CachedRequest) -> None:
+        """Cache the full computed pages of ``req``, which finished normally."""
         before = req.num_private
         self.tree_cache.cache_finished_req(req, min(req.num_confirmed, len(req.known)) // self.page_size)
         self.uncached -= before - req.num_private
 
-    def release_kv_cache(self, req: Request, *, is_insert: bool) -> None:
-        """Take everything back from ``req``: with ``is_insert`` its full computed pages go to the cache first.
+    def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
+        """Free all private pages of ``req`` and unlock its shared pages, which stay in the cache.
 
-        Pages that are in the cache already stay there, unlocked.
+        is_insert: cache its full computed pages first.
         """
         if is_insert:
             self.cache_finished_req(req)

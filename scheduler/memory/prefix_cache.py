@@ -1,105 +1,95 @@
-"""What a prefix cache is to the scheduler, and the one that never remembers anything.
+"""The interface between scheduler and prefix cache, and a prefix cache that stores nothing.
 
-A wrapper (sessions) implements the same protocol and hands on what is not its business.
+A wrapper (sessions) implements the same protocol and delegates the rest to the cache that it wraps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from .cached_request import CachedRequest, CacheNode
 from .ledger import PageOwner
-
-if TYPE_CHECKING:
-    from ..request import Request
-
-
-class CacheNode(Protocol):
-    """Where a request's shared pages end; only the cache that made it looks inside."""
 
 
 @dataclass(slots=True)
 class MatchResult:
-    """The longest usable prefix of a request's known tokens.
+    """The longest cached prefix of a request's known tokens."""
 
-    pages: in order. num_locked: how many of them are locked by running requests already, so that using them costs
-    the pool nothing. node, num_in_node: where the match ends, for ``attach``.
-    """
-
-    pages: list[int] = field(default_factory=list)
-    num_locked: int = 0
-    node: CacheNode | None = None
-    num_in_node: int = 0
+    pages: list[int] = field(default_factory=list)  # in order
+    num_locked: int = 0  # pages that running requests lock already: sharing them takes nothing from the pool
+    node: CacheNode | None = None  # where the match ends, for ``attach``
+    num_in_node: int = 0  # matching pages of ``node``
 
 
-class CacheBooks(Protocol):
-    """A cache as its audits and repairs see it."""
+class AuditedCache(Protocol):
+    """The part of a cache that audits and recovery use."""
 
     def owners(self) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """Everyone in here who holds pages, with those pages. Costs the whole cache."""
+        """Every owner of pages in the cache, with its pages. The cost is proportional to the cache size."""
 
     def next_owners(self, share: float) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """The next ``share`` of all holders, in turn; all have been seen after 1 / share calls."""
+        """The next ``share`` of all owners, round-robin. 1 / share calls cover the whole cache."""
 
-    def faults(self, running: Sequence[Request]) -> list[str]:
-        """What its counts, locks and structure have wrong, in words. Costs the whole cache."""
+    def validate(self, running: Sequence[CachedRequest]) -> list[str]:
+        """Descriptions of all errors in counters, locks and structure. The cost is proportional to the cache size."""
 
-    def cut(self, doubt: Collection[int]) -> set[int]:
-        """Let go of every holder of a page in ``doubt`` and of all that needs it.
+    def drop_pages(self, pages: Collection[int]) -> set[int]:
+        """Remove every owner of one of ``pages``, and everything that depends on it.
 
-        Returns the identities of the nodes that are left. Locks and counters are left to ``relock``, pages to the
-        recovery that calls both.
+        Returns ``id()`` of the nodes that remain. Locks, counters and the pages themselves are left inconsistent: the
+        caller rebuilds them.
         """
 
-    def relock(self, running: Sequence[Request]) -> None:
-        """Count locks, pages and eviction order anew."""
+    def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:
+        """Recount locks and pages, and rebuild the eviction order."""
 
 
-class BasePrefixCache(CacheBooks, Protocol):
-    """Computed pages that may be used again."""
+class BasePrefixCache(AuditedCache, Protocol):
+    """Computed pages that later requests can share."""
 
-    def match_prefix(self, req: Request, limit: int | None = None) -> MatchResult:
-        """What ``attach`` would give, at most ``limit`` pages. Changes nothing: a request turned away by admission asks
-        again.
+    def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
+        """The longest cached prefix of ``req``, at most ``limit`` pages. At least one known token is left to compute.
 
-        At least one known token is left to compute.
+        Changes nothing, so it can be repeated for a request that is not admitted.
         """
 
-    def attach(self, req: Request, match: MatchResult) -> None:
-        """Lend the matched pages to the request (``pages``, ``num_shared``, ``node``) and lock them.
+    def attach(self, req: CachedRequest, match: MatchResult) -> None:
+        """Give the matched pages to the request (``pages``, ``num_shared``, ``node``) and lock them.
 
-        ``match`` must be of this moment: nothing was evicted or published since.
+        Nothing may be evicted or published between ``match_prefix`` and this call.
         """
 
-    def publish(self, req: Request, num_pages: int) -> None:
-        """Move the request's first ``num_pages`` pages into the cache and keep them locked for it.
+    def publish(self, req: CachedRequest, num_pages: int) -> None:
+        """Move the request's first ``num_pages`` pages into the cache and lock them for the request.
 
-        A page whose tokens are in the cache already is given back and the request is switched to the cached one;
-        ``sent_pages`` is lowered so that the runner learns of it before the copy can be written by anybody else.
+        If the tokens of a page are cached already, the request switches to the cached page and its own page is freed.
+        ``sent_pages`` is lowered then, so that the next plan updates the runner's page table before the freed page
+        can be reused.
         """
 
-    def cache_finished_req(self, req: Request, num_pages: int) -> None:
-        """Keep the first ``num_pages`` pages of a request that has ended well; it is released next."""
+    def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
+        """Cache the first ``num_pages`` pages of a request that finished normally. ``release`` is called next."""
 
-    def release(self, req: Request) -> None:
-        """Unlock what the request shares; those pages stay in the cache."""
+    def release(self, req: CachedRequest) -> None:
+        """Unlock the request's shared pages. They stay in the cache."""
 
-    def evict(self, num_pages: int, before: int | None = None) -> int:
-        """Free up to ``num_pages`` pages, least recently used first; returns how many really became free.
+    def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
+        """Free up to ``num_pages`` pages, least recently used first, and return the number of pages freed.
 
-        before: only what was last used before that ``tick``.
+        accessed_before: evict only pages whose last access is earlier than this value of ``access_clock``.
         """
 
     def clear(self) -> None:
-        """Free everything that nobody uses, and tell whoever follows the cache that it is empty. No request runs."""
+        """Free all unlocked pages and notify the observer that the cache is empty. No request may be running."""
 
-    def lock_only(self, req: Request) -> int:
-        """Shared pages that only this request locks: they become evictable when it leaves."""
+    def exclusively_locked_pages(self, req: CachedRequest) -> int:
+        """Number of shared pages that only this request locks: they become evictable when it is released."""
 
     @property
     def evictable_pages(self) -> int:
-        """Pages that ``evict`` can free, by the cache's own count."""
+        """Unlocked pages of the cache, without sessions, by its own count."""
 
     @property
     def protected_pages(self) -> int:
@@ -107,68 +97,68 @@ class BasePrefixCache(CacheBooks, Protocol):
 
     @property
     def session_held_pages(self) -> int:
-        """Pages kept for sessions, by the cache's own count."""
+        """Pages of sessions, by the cache's own count."""
 
     @property
-    def soft_pages(self) -> int:
-        """Those of them that ``evict`` can free."""
+    def evictable_session_pages(self) -> int:
+        """Pages of sessions that ``evict`` can free."""
 
     @property
-    def tick(self) -> int:
-        """Rises with every release: when something was last used."""
+    def access_clock(self) -> int:
+        """Logical time of last use. Increases with every release."""
 
 
 class NoCache:
-    """``--disable-radix-cache``: every prompt is computed."""
+    """The cache of ``--disable-radix-cache``: stores nothing, so every prompt is computed."""
 
     evictable_pages = 0
     protected_pages = 0
     session_held_pages = 0
-    soft_pages = 0
-    tick = 0
+    evictable_session_pages = 0
+    access_clock = 0
 
-    def match_prefix(self, req: Request, limit: int | None = None) -> MatchResult:
-        """Nothing, always."""
+    def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
+        """Returns an empty match."""
         return MatchResult()
 
-    def attach(self, req: Request, match: MatchResult) -> None:
-        """Nothing to lend."""
+    def attach(self, req: CachedRequest, match: MatchResult) -> None:
+        """Does nothing: the match is empty."""
 
-    def publish(self, req: Request, num_pages: int) -> None:
-        """Nothing is kept; the pages stay the request's own."""
+    def publish(self, req: CachedRequest, num_pages: int) -> None:
+        """Does nothing: the pages stay private."""
 
-    def cache_finished_req(self, req: Request, num_pages: int) -> None:
-        """Nothing is kept."""
+    def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
+        """Does nothing."""
 
-    def release(self, req: Request) -> None:
-        """Nothing was lent."""
+    def release(self, req: CachedRequest) -> None:
+        """Does nothing: no page is shared."""
 
-    def evict(self, num_pages: int, before: int | None = None) -> int:
-        """There is nothing to evict."""
+    def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
+        """Returns 0."""
         return 0
 
     def clear(self) -> None:
-        """There is nothing."""
+        """Does nothing."""
 
-    def lock_only(self, req: Request) -> int:
-        """Nothing is shared."""
+    def exclusively_locked_pages(self, req: CachedRequest) -> int:
+        """Returns 0."""
         return 0
 
     def owners(self) -> list[tuple[PageOwner, Sequence[int]]]:
-        """Nobody."""
+        """Returns an empty list."""
         return []
 
     def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
-        """Nobody."""
+        """Returns an empty list."""
         return []
 
-    def faults(self, running: Sequence[Request]) -> list[str]:
-        """There is nothing that could be wrong."""
+    def validate(self, running: Sequence[CachedRequest]) -> list[str]:
+        """Returns an empty list."""
         return []
 
-    def cut(self, doubt: Collection[int]) -> set[int]:
-        """Requests share nothing, which stays so."""
+    def drop_pages(self, pages: Collection[int]) -> set[int]:
+        """Returns the node of every request, which is None."""
         return {id(None)}
 
-    def relock(self, running: Sequence[Request]) -> None:
-        """There is nothing to lock."""
+    def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:
+        """Does nothing."""

@@ -1,8 +1,9 @@
-"""The radix tree over pages of tokens: which computed prefixes can be used again.
+"""A prefix cache: one radix tree per namespace, keyed by tokens, with the pages of computed prefixes.
 
-Knows tokens and page numbers; knows nothing of rows, queues or devices. Pages hang in the tree in whole pages only, so
-that a node boundary is always a page boundary. No operation recurses: a conversation that grows by one word a request
-makes a chain of thousands of nodes. The tree idea is RadixAttention's (Zheng et al. 2023, "SGLang").
+Follows RadixAttention (Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", 2023) over a
+radix tree (Morrison, "PATRICIA", 1968) with LRU eviction of leaves. Knows tokens and page numbers, no rows, queues or
+devices. Nodes hold whole pages, so a node boundary is always a page boundary. No operation recurses, because a
+conversation that grows by one page per request produces a chain of thousands of nodes.
 """
 
 from __future__ import annotations
@@ -11,37 +12,34 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from .allocator import PageAllocator
+from .cached_request import CachedRequest
 from .ledger import PageOwner
 from .node import CacheObserver, Node
 from .prefix_cache import MatchResult
-from .tree_audit import tree_faults
-
-if TYPE_CHECKING:
-    from ..request import Request
+from .tree_audit import validate_tree
 
 
 class RadixCache:
-    """One tree per namespace; evicts unlocked leaves, least recently used first, of a leaf its last pages first."""
+    """One tree per namespace. Evicts unlocked leaves, least recently used first, and the last pages of a leaf first."""
 
     def __init__(self, allocator: PageAllocator, observer: CacheObserver | None = None) -> None:
         self._allocator = allocator
         self._observer = observer
         self._page_size = allocator.page_size
         self._roots: dict[str, Node] = {}
-        self.tick = 0
+        self.access_clock = 0
         self._serial = 0
-        # Lazy heap of (tick, serial, leaf): an entry counts only while its leaf is still unlocked and unused since.
+        # Heap of (last_access, serial, leaf) with lazy deletion: an entry is stale if its leaf was used since.
         self._leaves: list[tuple[int, int, Node]] = []
-        self._nodes: deque[Node] = deque()  # all with pages, in the order in which a sweep looks at them
+        self._nodes: deque[Node] = deque()  # all nodes with pages, in audit order; evicted ones leave lazily
         self.evictable_pages = 0
         self.protected_pages = 0
-        self.session_held_pages = self.soft_pages = 0  # sessions are a wrapper's business
+        self.session_held_pages = self.evictable_session_pages = 0  # sessions are kept by a wrapper
 
-    def match_prefix(self, req: Request, limit: int | None = None) -> MatchResult:
-        """See ``BasePrefixCache``. Token-exact: no hash stands for tokens."""
+    def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
+        """See ``BasePrefixCache``. Compares the tokens themselves, not hashes of them."""
         most = req.num_reusable // self._page_size
         limit = most if limit is None else min(limit, most)
         match = MatchResult()
@@ -51,14 +49,14 @@ class RadixCache:
             child = node.children.get(self._key(req.known, len(match.pages)))
             if child is None:
                 break
-            same = min(self._same_pages(child, req.known, len(match.pages)), limit - len(match.pages))
+            same = min(self._num_equal_pages(child, req.known, len(match.pages)), limit - len(match.pages))
             match.pages += child.pages[:same]
             match.num_locked += same if child.locks else 0
             match.node, match.num_in_node = child, same
             node = child if same == len(child.pages) else None
         return match
 
-    def attach(self, req: Request, match: MatchResult) -> None:
+    def attach(self, req: CachedRequest, match: MatchResult) -> None:
         """See ``BasePrefixCache``."""
         node = match.node
         if node is None:
@@ -71,8 +69,8 @@ class RadixCache:
         req.pages = list(match.pages)
         req.num_shared = len(match.pages)
 
-    def publish(self, req: Request, num_pages: int) -> None:
-        """See ``BasePrefixCache``. Starts where the request's shared part ends: its cost is that of the new pages."""
+    def publish(self, req: CachedRequest, num_pages: int) -> None:
+        """See ``BasePrefixCache``. Starts at the end of the shared pages, so the cost depends on the new pages only."""
         node = req.node
         assert isinstance(node, Node)
         while req.num_shared < num_pages:
@@ -81,40 +79,42 @@ class RadixCache:
             if child is None:
                 node = self._add_leaf(node, req, num_pages)
                 break
-            same = min(self._same_pages(child, req.known, start), num_pages - start)
+            same = min(self._num_equal_pages(child, req.known, start), num_pages - start)
             node = child if same == len(child.pages) else self._split(child, same)
             self._lock(node)
-            self._switch_to(node, req)
+            self._use_cached_pages(node, req)
         req.node = node
 
-    def cache_finished_req(self, req: Request, num_pages: int) -> None:
+    def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
         """See ``BasePrefixCache``."""
         if num_pages > req.num_shared:
             self.publish(req, num_pages)
 
-    def release(self, req: Request) -> None:
+    def release(self, req: CachedRequest) -> None:
         """See ``BasePrefixCache``."""
         node = req.node
         assert isinstance(node, Node)
         req.node = None
-        self.tick += 1
+        self.access_clock += 1
         walk: Node | None = node
         while walk is not None:
             walk.locks -= 1
-            walk.tick = self.tick
+            walk.last_access = self.access_clock
             if walk.locks == 0:
                 self.protected_pages -= len(walk.pages)
                 self.evictable_pages += len(walk.pages)
             walk = walk.parent
-        self._offer(node)
+        self._offer_for_eviction(node)
 
-    def evict(self, num_pages: int, before: int | None = None) -> int:
+    def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
         """See ``BasePrefixCache``."""
         freed = 0
-        while freed < num_pages and self._leaves and (before is None or self._leaves[0][0] < before):
-            tick, _, leaf = heapq.heappop(self._leaves)
-            if tick != leaf.tick or leaf.locks or leaf.children or not leaf.pages:
-                continue  # used, locked or grown since it was offered: a newer entry stands for it
+        while freed < num_pages and self._leaves:
+            if accessed_before is not None and self._leaves[0][0] >= accessed_before:
+                break
+            last_access, _, leaf = heapq.heappop(self._leaves)
+            if last_access != leaf.last_access or leaf.locks or leaf.children or not leaf.pages:
+                continue  # stale: the leaf was used, locked or extended later and is offered again when released
             freed += self._trim(leaf, num_pages - freed)
         return freed
 
@@ -124,7 +124,7 @@ class RadixCache:
         if self._observer is not None:
             self._observer.rebuilt([])
 
-    def lock_only(self, req: Request) -> int:
+    def exclusively_locked_pages(self, req: CachedRequest) -> int:
         """See ``BasePrefixCache``."""
         count = 0
         node = req.node
@@ -135,7 +135,7 @@ class RadixCache:
         return count
 
     def walk(self) -> Iterator[Node]:
-        """Every node with pages, roots left out, parents before children. For audits: costs the whole tree."""
+        """All nodes except roots, parents before children. For audits: the cost is proportional to the tree size."""
         stack = [child for root in self._roots.values() for child in root.children.values()]
         while stack:
             node = stack.pop()
@@ -143,38 +143,38 @@ class RadixCache:
             stack.extend(node.children.values())
 
     def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """See ``CacheBooks``: the nodes."""
+        """See ``AuditedCache``. The owners are the nodes."""
         return ((node, node.pages) for node in self.walk())
 
     def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
-        """See ``CacheBooks``."""
+        """See ``AuditedCache``."""
         count = math.ceil(len(self._nodes) * share)
         seen: list[tuple[PageOwner, Sequence[int]]] = []
         for _ in range(count):
             node = self._nodes.popleft()
-            if node.pages:  # else it was evicted since the last time round
+            if node.pages:  # otherwise it was evicted since the last round
                 self._nodes.append(node)
                 seen.append((node, node.pages))
         return seen
 
-    def faults(self, running: Sequence[Request]) -> list[str]:
-        """See ``CacheBooks``."""
+    def validate(self, running: Sequence[CachedRequest]) -> list[str]:
+        """See ``AuditedCache``."""
         ends = [req.node for req in running]
-        return tree_faults(list(self.walk()), self.evictable_pages, self.protected_pages, ends)
+        return validate_tree(list(self.walk()), self.evictable_pages, self.protected_pages, ends)
 
-    def cut(self, doubt: Collection[int]) -> set[int]:
-        """See ``CacheBooks``: nodes with a page in ``doubt`` leave, each with its subtree; roots stay."""
+    def drop_pages(self, pages: Collection[int]) -> set[int]:
+        """See ``AuditedCache``. Removes each node that owns one of ``pages`` with its subtree; roots remain."""
         for node in list(self.walk()):
-            if node.parent is not None and any(page in doubt for page in node.pages):
+            if node.parent is not None and any(page in pages for page in node.pages):
                 siblings = node.parent.children
                 node.parent.children = {key: child for key, child in siblings.items() if child is not node}
-        left = list(self.walk())
+        remaining = list(self.walk())
         if self._observer is not None:
-            self._observer.rebuilt(left)
-        return {id(node) for node in [*left, *self._roots.values()]}
+            self._observer.rebuilt(remaining)
+        return {id(node) for node in [*remaining, *self._roots.values()]}
 
-    def relock(self, running: Sequence[Request]) -> None:
-        """See ``CacheBooks``."""
+    def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:
+        """See ``AuditedCache``."""
         nodes = list(self.walk())
         for node in [*nodes, *self._roots.values()]:
             node.locks = 0
@@ -185,19 +185,22 @@ class RadixCache:
             assert isinstance(req.node, Node)
             self._lock_path(req.node)
         for node in nodes:
-            self._offer(node)
+            self._offer_for_eviction(node)
 
     def _key(self, tokens: list[int], page_index: int) -> tuple[int, ...]:
         start = page_index * self._page_size
         return tuple(tokens[start : start + self._page_size])
 
-    def _same_pages(self, node: Node, tokens: list[int], page_index: int) -> int:
-        """How many of the node's first pages equal the tokens from ``page_index`` on; the first page does."""
+    def _num_equal_pages(self, node: Node, tokens: list[int], page_index: int) -> int:
+        """Number of leading pages of ``node`` that equal the tokens from ``page_index`` on.
+
+        The first page is equal, because children are found by its tokens. The rest is a binary search.
+        """
         size, start = self._page_size, page_index * self._page_size
         if tokens[start : start + len(node.tokens)] == node.tokens:
             return len(node.pages)
         low, high = 1, len(node.pages) - 1
-        while low < high:  # the answer lies in [low, high]; pages before low are known to be equal
+        while low < high:  # the result lies in [low, high]; pages before low are equal
             middle = (low + high + 1) // 2
             if node.tokens[low * size : middle * size] == tokens[start + low * size : start + middle * size]:
                 low = middle
@@ -212,15 +215,20 @@ class RadixCache:
         return root
 
     def _split(self, node: Node, num_pages: int) -> Node:
-        """Cut a node in two and return the new upper half, of ``num_pages`` pages.
+        """Split a node and return the new upper node with the first ``num_pages`` pages.
 
-        The lower half keeps the object, because requests that end there point at it.
+        The lower node keeps the object, because requests refer to the node where their prefix ends.
         """
         cut = num_pages * self._page_size
         parent = node.parent
         assert parent is not None
         upper = Node(
-            node.tokens[:cut], node.pages[:num_pages], parent, node.namespace, locks=node.locks, tick=node.tick
+            node.tokens[:cut],
+            node.pages[:num_pages],
+            parent,
+            node.namespace,
+            locks=node.locks,
+            last_access=node.last_access,
         )
         self._allocator.ledger.move(tuple(upper.pages), node, upper)
         del node.tokens[:cut], node.pages[:num_pages]
@@ -230,7 +238,7 @@ class RadixCache:
         self._nodes.append(upper)
         return upper
 
-    def _add_leaf(self, parent: Node, req: Request, num_pages: int) -> Node:
+    def _add_leaf(self, parent: Node, req: CachedRequest, num_pages: int) -> Node:
         start = req.num_shared
         tokens = req.known[start * self._page_size : num_pages * self._page_size]
         leaf = Node(tokens, req.pages[start:num_pages], parent, parent.namespace)
@@ -244,14 +252,14 @@ class RadixCache:
             self._observer.stored(leaf)
         return leaf
 
-    def _switch_to(self, node: Node, req: Request) -> None:
-        """The same tokens are cached already: use the cached pages, then give the copies back."""
+    def _use_cached_pages(self, node: Node, req: CachedRequest) -> None:
+        """Replace the request's own pages by those of ``node``, which hold the same tokens, and free its own."""
         start, end = req.num_shared, req.num_shared + len(node.pages)
-        copies = req.pages[start:end]
+        duplicates = req.pages[start:end]
         req.pages[start:end] = node.pages
         req.num_shared = end
         req.sent_pages = min(req.sent_pages, start)
-        self._allocator.give(copies, req)
+        self._allocator.give(duplicates, req)
 
     def _lock(self, node: Node) -> None:
         if node.locks == 0:
@@ -265,35 +273,35 @@ class RadixCache:
             self._lock(walk)
             walk = walk.parent
 
-    def _offer(self, node: Node) -> None:
-        """Put an unlocked leaf up for eviction; a root without children is dropped at once."""
+    def _offer_for_eviction(self, node: Node) -> None:
+        """Add an unlocked leaf to the eviction order. Removes a root without children."""
         if node.locks or node.children:
             return
         if node.is_root:
             self._roots.pop(node.namespace, None)
             return
         self._serial += 1
-        heapq.heappush(self._leaves, (node.tick, self._serial, node))
+        heapq.heappush(self._leaves, (node.last_access, self._serial, node))
         if len(self._leaves) > 64 + 4 * len(self._nodes):
-            self._leaves = [entry for entry in self._leaves if entry[0] == entry[2].tick and entry[2].pages]
+            self._leaves = [entry for entry in self._leaves if entry[0] == entry[2].last_access and entry[2].pages]
             heapq.heapify(self._leaves)
 
     def _trim(self, leaf: Node, num_pages: int) -> int:
-        """Free the last pages of a leaf, or all of it; returns how many."""
+        """Free up to ``num_pages`` pages from the end of a leaf and return the number of pages freed."""
         count = min(num_pages, len(leaf.pages))
         keep = len(leaf.pages) - count
-        gone = leaf.pages[keep:]
-        self._allocator.give(gone, leaf)
+        freed = leaf.pages[keep:]
+        self._allocator.give(freed, leaf)
         self.evictable_pages -= count
         if self._observer is not None:
-            self._observer.removed(gone)
+            self._observer.removed(freed)
         parent = leaf.parent
         assert parent is not None
         if keep:
             del leaf.pages[keep:], leaf.tokens[keep * self._page_size :]
-            self._offer(leaf)
+            self._offer_for_eviction(leaf)
         else:
             del parent.children[self._key(leaf.tokens, 0)]
             leaf.pages = []
-            self._offer(parent)
+            self._offer_for_eviction(parent)
         return count

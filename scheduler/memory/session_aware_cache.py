@@ -1,8 +1,8 @@
-"""Streaming sessions over any prefix cache: a decorator, so that the scheduling loop knows nothing of sessions.
+"""Streaming sessions as a decorator over any prefix cache, so that the scheduling loop has no session code.
 
-Between turns a session keeps the K/V of its committed tokens in a slot. A slot is pinned only while its turn runs;
-otherwise it is soft: it stands in one least-recently-used order with the inner cache's pages and gives its last pages
-first. Whatever is lost is computed again from the tokens, which live elsewhere.
+Between turns a session keeps the K/V of its committed tokens in a slot. A slot is pinned only while its turn runs.
+Otherwise it is evictable, last pages first, in one least-recently-used order with the pages of the inner cache. Evicted
+pages are recomputed from the session's tokens, which ``SessionController`` keeps.
 """
 
 from __future__ import annotations
@@ -11,61 +11,58 @@ import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from .allocator import PageAllocator
+from .cached_request import CachedRequest
 from .ledger import Ledger, PageOwner
 from .prefix_cache import BasePrefixCache, MatchResult
-
-if TYPE_CHECKING:
-    from ..request import Request
 
 
 @dataclass(slots=True, eq=False)
 class SessionSlot:
-    """K/V of a session's committed tokens: whole pages, from page index ``first`` on.
+    """K/V of a session's committed tokens, in whole pages.
 
-    The pages before ``first`` are in the inner cache, where others share them; they are used last when the slot is, so
-    they are never evicted before it. session: its name among all that ever were. lent_to: the turn that runs on it, ""
-    while it is soft. closed: the session is gone, and the slot goes with the turn that still runs on it.
+    The pages before index ``first`` are shared pages of the inner cache. Every access to the slot accesses them too, so
+    they are never evicted before it.
     """
 
-    session: str
-    first: int = 0
+    session: str  # the session's key, which is never reused
+    first: int = 0  # page index of the first of ``pages``
     pages: list[int] = field(default_factory=list)
-    lent_to: str = ""
-    tick: int = 0
-    closed: bool = False
+    pinned_by: str = ""  # rid of the running turn; "" while the slot is evictable
+    last_access: int = 0  # value of the cache's access clock
+    closed: bool = False  # the session is closed: the slot is freed when its running turn ends
     is_tree_node: ClassVar[bool] = False
 
     @property
     def tag(self) -> str:
-        """Its name in messages."""
+        """Name in messages."""
         return f"the slot of session {self.session}"
 
     @property
     def is_locked(self) -> bool:
         """True while a turn runs on it."""
-        return bool(self.lent_to)
+        return bool(self.pinned_by)
 
     @property
     def end(self) -> int:
-        """Page index after its last page."""
+        """Page index after the last page."""
         return self.first + len(self.pages)
 
-    def restore_to_req(self, req: Request) -> None:
-        """Lend the pages to ``req``, which has been given those before ``first``. The slot is not emptied.
+    def restore_to_req(self, req: CachedRequest) -> None:
+        """Share the pages with ``req``, which has the pages before ``first`` already. The slot keeps them.
 
-        A turn that is turned away or retracted gives nothing back that it did not bring: it is lent the same again.
+        A turn that is not admitted or is retracted can therefore attach again with the same result.
         """
-        self.lent_to = req.rid
+        self.pinned_by = req.rid
         req.pages += self.pages
         req.num_shared = len(req.pages)
 
-    def save_from_req(self, req: Request, num_pages: int, ledger: Ledger) -> int:
-        """Keep the pages up to index ``num_pages`` that are the request's own; returns how many they are."""
-        if self.lent_to != req.rid:  # it was computed without the slot, so all before is in the inner cache
-            self.first, self.lent_to = req.num_shared, req.rid
+    def save_from_req(self, req: CachedRequest, num_pages: int, ledger: Ledger) -> int:
+        """Take over the request's own pages up to index ``num_pages`` and return their number."""
+        if self.pinned_by != req.rid:  # computed without the slot, so all earlier pages belong to the inner cache
+            self.first, self.pinned_by = req.num_shared, req.rid
         new = req.pages[req.num_shared : num_pages]
         ledger.move(tuple(new), req, self)
         self.pages += new
@@ -75,41 +72,41 @@ class SessionSlot:
 
 @dataclass(slots=True)
 class SessionMatch(MatchResult):
-    """A match that ends in a slot: ``inner`` is the part before it."""
+    """A match that ends in a slot."""
 
     slot: SessionSlot | None = None
-    inner: MatchResult = field(default_factory=MatchResult)
+    inner: MatchResult = field(default_factory=MatchResult)  # the part before the slot
 
 
 class SessionAwareCache:
-    """Hands on what is no session's business. See ``BasePrefixCache`` for the contract of its methods."""
+    """Delegates requests without a session to the inner cache. ``BasePrefixCache`` documents the methods."""
 
     def __init__(self, inner: BasePrefixCache, allocator: PageAllocator) -> None:
         self.inner = inner
         self.session_held_pages = 0
-        self.soft_pages = 0
+        self.evictable_session_pages = 0
         self._allocator = allocator
         self._slots: OrderedDict[str, SessionSlot] = OrderedDict()
-        self._turns: dict[str, SessionSlot] = {}  # by the turn's rid, from its acceptance to its end
-        self._soft: OrderedDict[int, SessionSlot] = OrderedDict()  # slots with pages and no turn on them, oldest first
+        self._turns: dict[str, SessionSlot] = {}  # by rid, from ``begin_turn`` to ``end_turn``
+        self._unpinned: OrderedDict[int, SessionSlot] = OrderedDict()  # slots with pages, least recently used first
 
     @property
     def evictable_pages(self) -> int:
-        """Of the inner cache."""
+        """Delegates to the inner cache."""
         return self.inner.evictable_pages
 
     @property
     def protected_pages(self) -> int:
-        """Of the inner cache."""
+        """Delegates to the inner cache."""
         return self.inner.protected_pages
 
     @property
-    def tick(self) -> int:
-        """Of the inner cache: one order of use for both."""
-        return self.inner.tick
+    def access_clock(self) -> int:
+        """Delegates to the inner cache, so that slots and tree nodes share one order."""
+        return self.inner.access_clock
 
-    def match_prefix(self, req: Request, limit: int | None = None) -> MatchResult:
-        """The slot if the turn's session is warm; what the inner cache has if that is more, or all there is."""
+    def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
+        """The session's slot, or the match of the inner cache if that is longer or the slot is empty."""
         slot = self._turns.get(req.rid)
         whole = self.inner.match_prefix(req, limit)
         if (
@@ -123,11 +120,11 @@ class SessionAwareCache:
         pages = before.pages + slot.pages
         return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot, before)
 
-    def attach(self, req: Request, match: MatchResult) -> None:
-        """Restore the slot, which nobody can evict while the turn runs; one that is no part of the match is dropped."""
+    def attach(self, req: CachedRequest, match: MatchResult) -> None:
+        """Pin the slot while the turn runs. Frees a slot that is not part of the match."""
         if isinstance(match, SessionMatch) and match.slot is not None:
             self.inner.attach(req, match.inner)
-            self._harden(match.slot)
+            self._pin(match.slot)
             match.slot.restore_to_req(req)
             return
         slot = self._turns.get(req.rid)
@@ -135,101 +132,101 @@ class SessionAwareCache:
             self._empty(slot)
         self.inner.attach(req, match)
 
-    def publish(self, req: Request, num_pages: int) -> None:
-        """A turn on a slot publishes nothing: what it computes is its session's alone, and only once it has ended."""
+    def publish(self, req: CachedRequest, num_pages: int) -> None:
+        """A turn that uses its slot publishes nothing: its pages move to the slot when the turn ends."""
         slot = self._turns.get(req.rid)
-        if slot is None or slot.lent_to != req.rid:
+        if slot is None or slot.pinned_by != req.rid:
             self.inner.publish(req, num_pages)
 
-    def cache_finished_req(self, req: Request, num_pages: int) -> None:
-        """Save the turn to its slot."""
+    def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
+        """Save the turn's pages to the slot of its session."""
         slot = self._turns.get(req.rid)
-        if slot is None or (slot.closed and slot.lent_to != req.rid):
+        if slot is None or (slot.closed and slot.pinned_by != req.rid):
             self.inner.cache_finished_req(req, num_pages)
         elif not slot.closed:
             self.session_held_pages += slot.save_from_req(req, num_pages, self._allocator.ledger)
 
-    def release(self, req: Request) -> None:
-        """The slot is soft again, and the most recently used of all."""
+    def release(self, req: CachedRequest) -> None:
+        """Unpin the slot, which becomes the most recently used one."""
         self.inner.release(req)
         slot = self._turns.get(req.rid)
-        if slot is not None and slot.lent_to == req.rid:
-            slot.lent_to = ""
-            self._soften(slot)
+        if slot is not None and slot.pinned_by == req.rid:
+            slot.pinned_by = ""
+            self._unpin(slot)
             if slot.closed:
                 self._empty(slot)
 
-    def evict(self, num_pages: int, before: int | None = None) -> int:
-        """The inner cache's pages and the slots' in one order of use, a slot's last pages first."""
+    def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
+        """Evict pages of the inner cache and of slots in one LRU order, the last pages of a slot first."""
         freed = 0
-        while freed < num_pages and self._soft:
-            slot = next(iter(self._soft.values()))
-            if before is not None and slot.tick >= before:
+        while freed < num_pages and self._unpinned:
+            slot = next(iter(self._unpinned.values()))
+            if accessed_before is not None and slot.last_access >= accessed_before:
                 break
-            freed += self.inner.evict(num_pages - freed, slot.tick)
+            freed += self.inner.evict(num_pages - freed, slot.last_access)
             if freed < num_pages:
                 freed += self._trim(slot, max(len(slot.pages) - (num_pages - freed), 0))
-        return freed + self.inner.evict(num_pages - freed, before)
+        return freed + self.inner.evict(num_pages - freed, accessed_before)
 
     def clear(self) -> None:
-        """The K/V of all sessions too; their tokens live elsewhere."""
-        for slot in list(self._soft.values()):
+        """Free the K/V of all sessions as well. The sessions keep their tokens."""
+        for slot in list(self._unpinned.values()):
             self._empty(slot)
         self.inner.clear()
 
-    def lock_only(self, req: Request) -> int:
-        """With the slot's pages: they are soft when the turn leaves."""
+    def exclusively_locked_pages(self, req: CachedRequest) -> int:
+        """Includes the pages of the turn's slot, which become evictable when the turn is released."""
         slot = self._turns.get(req.rid)
-        lent = len(slot.pages) if slot is not None and slot.lent_to == req.rid else 0
-        return self.inner.lock_only(req) + lent
+        pinned = len(slot.pages) if slot is not None and slot.pinned_by == req.rid else 0
+        return self.inner.exclusively_locked_pages(req) + pinned
 
     def begin_turn(self, session: str, rid: str) -> None:
-        """Request ``rid`` is the session's turn from now on."""
+        """Register request ``rid`` as a turn of the session."""
         slot = self._slots.get(session)
         if slot is None:
             slot = self._slots[session] = SessionSlot(session)
         self._turns[rid] = slot
 
     def end_turn(self, rid: str) -> None:
-        """The turn has ended; it has been released if it ran."""
+        """Forget a turn that ended. If it ran, it was released before."""
         self._turns.pop(rid, None)
 
     def close(self, session: str) -> None:
-        """Give the session's K/V back: now, or when the turn that stands on it has ended."""
+        """Free the session's K/V, or, if a turn runs on it, free it when that turn is released."""
         slot = self._slots.pop(session, None)
         if slot is not None:
             slot.closed = True
-            if not slot.lent_to:
+            if not slot.pinned_by:
                 self._empty(slot)
 
-    def shorten(self, session: str, num_tokens: int) -> None:
-        """The session has fewer tokens than was thought: keep no page that reaches beyond them."""
+    def truncate(self, session: str, num_tokens: int) -> None:
+        """Free all pages that hold tokens after the first ``num_tokens``."""
         slot = self._slots.get(session)
         if slot is not None:
             self._trim(slot, max(num_tokens // self._allocator.page_size - slot.first, 0))
 
     def held_pages(self, session: str) -> int:
-        """Pages in the session's slot."""
+        """Number of pages in the session's slot."""
         slot = self._slots.get(session)
         return 0 if slot is None else len(slot.pages)
 
     @property
     def num_turns(self) -> int:
-        """Turns that have not ended."""
+        """Number of turns that have not ended."""
         return len(self._turns)
 
     def slots(self) -> list[SessionSlot]:
-        """Every slot, those too whose session is closed while its last turn runs."""
+        """All slots, including those of closed sessions whose last turn still runs."""
         return list({id(slot): slot for slot in [*self._slots.values(), *self._turns.values()]}.values())
 
     def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """See ``CacheBooks``: the inner cache's, and the slots."""
+        """See ``AuditedCache``. The owners of the inner cache and the slots."""
         yield from self.inner.owners()
         for slot in self.slots():
             yield slot, slot.pages
 
     def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
-        """See ``CacheBooks``."""
+        """See ``AuditedCache``."""
         seen = list(self.inner.next_owners(share))
         for _ in range(math.ceil(len(self._slots) * share)):
             name, slot = self._slots.popitem(last=False)
@@ -237,69 +234,68 @@ class SessionAwareCache:
             seen.append((slot, slot.pages))
         return seen
 
-    def faults(self, running: Sequence[Request]) -> list[str]:
-        """See ``CacheBooks``."""
-        words = self.inner.faults(running)
+    def validate(self, running: Sequence[CachedRequest]) -> list[str]:
+        """See ``AuditedCache``."""
+        errors = self.inner.validate(running)
         slots = self.slots()
         held = sum(len(slot.pages) for slot in slots)
-        soft = sum(len(slot.pages) for slot in slots if not slot.lent_to)
-        if (held, soft) != (self.session_held_pages, self.soft_pages):
-            counted = f"the slots count {self.session_held_pages} pages, {self.soft_pages} of them soft"
-            words.append(f"{counted}; a recount finds {held} and {soft}")
+        evictable = sum(len(slot.pages) for slot in slots if not slot.pinned_by)
+        if (held, evictable) != (self.session_held_pages, self.evictable_session_pages):
+            counted = f"slots count {self.session_held_pages} pages, of which {self.evictable_session_pages} evictable"
+            errors.append(f"{counted}; a recount finds {held} and {evictable}")
         runs = {req.rid for req in running}
-        words += [
-            f"{slot.tag} is lent to {slot.lent_to}, which does not run"
+        errors += [
+            f"{slot.tag} is pinned by {slot.pinned_by}, which does not run"
             for slot in slots
-            if slot.lent_to not in {*runs, ""}
+            if slot.pinned_by not in {*runs, ""}
         ]
-        in_order = {id(slot) for slot in slots if slot.pages and not slot.lent_to}
-        if in_order != set(self._soft):
-            words.append("the order of eviction does not list the soft slots")
-        return words
+        if {id(slot) for slot in slots if slot.pages and not slot.pinned_by} != set(self._unpinned):
+            errors.append("the eviction order does not list exactly the evictable slots")
+        return errors
 
-    def cut(self, doubt: Collection[int]) -> set[int]:
-        """See ``CacheBooks``: a slot with a page in ``doubt`` is forgotten; its session's tokens are not."""
+    def drop_pages(self, pages: Collection[int]) -> set[int]:
+        """See ``AuditedCache``. Empties every slot that owns one of ``pages``; the sessions keep their tokens."""
         for slot in self.slots():
-            if any(page in doubt for page in slot.pages):
+            if any(page in pages for page in slot.pages):
                 slot.pages = []
-        return self.inner.cut(doubt)
+        return self.inner.drop_pages(pages)
 
-    def relock(self, running: Sequence[Request]) -> None:
-        """See ``CacheBooks``."""
-        self.inner.relock(running)
+    def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:
+        """See ``AuditedCache``."""
+        self.inner.rebuild_locks(running)
         runs = {req.rid for req in running}
-        self.session_held_pages = self.soft_pages = 0
-        self._soft.clear()
+        self.session_held_pages = self.evictable_session_pages = 0
+        self._unpinned.clear()
         for slot in self.slots():
-            slot.lent_to = slot.lent_to if slot.lent_to in runs else ""
-            if slot.closed and not slot.lent_to:
+            slot.pinned_by = slot.pinned_by if slot.pinned_by in runs else ""
+            if slot.closed and not slot.pinned_by:
                 slot.pages = []
             self.session_held_pages += len(slot.pages)
-            if not slot.lent_to:
-                self._soften(slot)
+            if not slot.pinned_by:
+                self._unpin(slot)
 
-    def _soften(self, slot: SessionSlot) -> None:
-        slot.tick = self.inner.tick
+    def _unpin(self, slot: SessionSlot) -> None:
+        slot.last_access = self.inner.access_clock
         if slot.pages:
-            self._soft[id(slot)] = slot
-            self.soft_pages += len(slot.pages)
+            self._unpinned[id(slot)] = slot
+            self.evictable_session_pages += len(slot.pages)
 
-    def _harden(self, slot: SessionSlot) -> None:
-        if self._soft.pop(id(slot), None) is not None:
-            self.soft_pages -= len(slot.pages)
+    def _pin(self, slot: SessionSlot) -> None:
+        if self._unpinned.pop(id(slot), None) is not None:
+            self.evictable_session_pages -= len(slot.pages)
 
     def _empty(self, slot: SessionSlot) -> None:
         self._trim(slot, 0)
 
     def _trim(self, slot: SessionSlot, keep: int) -> int:
-        """Free the pages of a soft slot after the first ``keep``; returns how many."""
-        gone = slot.pages[keep:]
-        if not gone:
+        """Free all but the first ``keep`` pages of an unpinned slot and return the number of pages freed."""
+        freed = slot.pages[keep:]
+        if not freed:
             return 0
-        self._allocator.give(gone, slot)
+        self._allocator.give(freed, slot)
         del slot.pages[keep:]
-        self.session_held_pages -= len(gone)
-        self.soft_pages -= len(gone)
+        self.session_held_pages -= len(freed)
+        self.evictable_session_pages -= len(freed)
         if not slot.pages:
-            self._soft.pop(id(slot), None)
-        return len(gone)
+            self._unpinned.pop(id(slot), None)
+        return len(freed)

@@ -205,7 +205,7 @@ class SessionController:
                 end = session.last_input_len + num_outputs
                 if session.streaming and self._slots is not None:
                     del session.tokens[end:]
-                    self._slots.shorten(session.key, end)
+                    self._slots.truncate(session.key, end)
                 elif session.turns:
                     turn = next(reversed(session.turns.values()))
                     del turn.tokens[end - turn.keep :]

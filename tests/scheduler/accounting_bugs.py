@@ -141,22 +141,22 @@ def taken_page_left_free(patch: Patch) -> None:
 
 def page_taken_and_dropped(patch: Patch) -> None:
     """One page more than asked for is taken when there is one, and is in nobody's list."""
-    original = Pool.grow
+    original = Pool.allocate
 
-    def grow(self: Pool, req: Request, num_pages: int) -> None:
+    def allocate(self: Pool, req: Request, num_pages: int) -> None:
         original(self, req, num_pages)
         if self.token_to_kv_pool_allocator.available_pages > 3:
             self.token_to_kv_pool_allocator.take(1, req)
             self.uncached += 1
 
-    patch.setattr(Pool, "grow", grow)
+    patch.setattr(Pool, "allocate", allocate)
 
 
 def page_taken_uncounted(patch: Patch) -> None:
-    def grow(self: Pool, req: Request, num_pages: int) -> None:
+    def allocate(self: Pool, req: Request, num_pages: int) -> None:
         req.pages += self.token_to_kv_pool_allocator.take(num_pages, req)
 
-    patch.setattr(Pool, "grow", grow)
+    patch.setattr(Pool, "allocate", allocate)
 
 
 def quarantined_page_left_free(patch: Patch) -> None:
@@ -180,7 +180,7 @@ def early_publish(patch: Patch) -> None:
     def start(self: Planner, req: Request, *args: object) -> PlanItem | None:
         item = original(self, req, *args)  # type: ignore[arg-type]
         pool = self._state.pool
-        pool.publish(req, min(pool.cover(req, req.prompt_len), req.prompt_len))
+        pool.publish(req, min(pool.allocate_up_to(req, req.prompt_len), req.prompt_len))
         return item
 
     patch.setattr(Planner, "_start", start)
@@ -234,19 +234,19 @@ def copies_not_given_back(patch: Patch) -> None:
         req.sent_pages = min(req.sent_pages, req.num_shared)
         req.num_shared = end
 
-    patch.setattr(RadixCache, "_switch_to", switch)
+    patch.setattr(RadixCache, "_use_cached_pages", switch)
 
 
 def copies_freed_and_still_used(patch: Patch) -> None:
     """The request's own copies are given back, and it goes on with them instead of the cached pages."""
-    original = RadixCache._switch_to
+    original = RadixCache._use_cached_pages
 
     def switch(self: RadixCache, node: Node, req: Request) -> None:
         own = list(req.pages)
         original(self, node, req)
         req.pages = own
 
-    patch.setattr(RadixCache, "_switch_to", switch)
+    patch.setattr(RadixCache, "_use_cached_pages", switch)
 
 
 def shared_pages_taken_for_its_own(patch: Patch) -> None:

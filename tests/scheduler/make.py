@@ -33,7 +33,7 @@ def run(pool: Pool, req: Request, computed: int | None = None) -> Request:
     """Let a request run with pages for its first ``computed`` tokens: all but the last unless told otherwise."""
     pool.tree_cache.attach(req, pool.tree_cache.match_prefix(req))
     req.computed = req.num_confirmed = len(req.known) - 1 if computed is None else computed
-    pool.cover(req, req.computed)
+    pool.allocate_up_to(req, req.computed)
     req.move_to(Phase.RUNNING)
     req.row = req.arrival
     return req

@@ -77,14 +77,14 @@ def play_all() -> None:
 
 def stale_page_table(patch: Patch) -> None:
     """After a switch to cached pages the runner is not told."""
-    original = RadixCache._switch_to
+    original = RadixCache._use_cached_pages
 
     def switch(self: RadixCache, node: Node, req: Request) -> None:
         sent = req.sent_pages
         original(self, node, req)
         req.sent_pages = sent
 
-    patch.setattr(RadixCache, "_switch_to", switch)
+    patch.setattr(RadixCache, "_use_cached_pages", switch)
 
 
 def publish_on_abort(patch: Patch) -> None:
@@ -164,7 +164,7 @@ def match_by_first_tokens(patch: Patch) -> None:
     """Pages count as equal when their node's first page is."""
     patch.setattr(
         RadixCache,
-        "_same_pages",
+        "_num_equal_pages",
         lambda self, node, tokens, index: max(1, min(len(node.pages), len(tokens) // self._page_size - index)),
     )
 

@@ -34,11 +34,11 @@ def restored_slot_is_emptied(patch: Patch) -> None:
 
 
 def lent_slot_is_evicted(patch: Patch) -> None:
-    patch.setattr(SessionAwareCache, "_harden", lambda self, slot: None)
+    patch.setattr(SessionAwareCache, "_pin", lambda self, slot: None)
 
 
 def slot_stays_pinned(patch: Patch) -> None:
-    patch.setattr(SessionAwareCache, "_soften", lambda self, slot: None)
+    patch.setattr(SessionAwareCache, "_unpin", lambda self, slot: None)
 
 
 def gap_before_the_slot_is_ignored(patch: Patch) -> None:
@@ -67,9 +67,9 @@ def slot_gives_its_first_pages_first(patch: Patch) -> None:
         self._allocator.give(gone, slot)
         del slot.pages[:count]
         self.session_held_pages -= count
-        self.soft_pages -= count
+        self.evictable_session_pages -= count
         if not slot.pages:
-            self._soft.pop(id(slot), None)
+            self._unpinned.pop(id(slot), None)
         return count
 
     patch.setattr(SessionAwareCache, "_trim", trim)
@@ -83,7 +83,7 @@ def slot_begins_one_page_late(patch: Patch) -> None:
     original = SessionSlot.save_from_req
 
     def save(self: SessionSlot, req: Request, num_pages: int, ledger: object) -> int:
-        fresh = self.lent_to != req.rid
+        fresh = self.pinned_by != req.rid
         count = original(self, req, num_pages, ledger)  # type: ignore[arg-type]
         if fresh and count:
             self.first += 1
@@ -127,7 +127,7 @@ def late_stop_is_ignored(patch: Patch) -> None:
 
 
 def late_stop_keeps_the_kv(patch: Patch) -> None:
-    patch.setattr(SessionAwareCache, "shorten", lambda self, session, num_tokens: None)
+    patch.setattr(SessionAwareCache, "truncate", lambda self, session, num_tokens: None)
 
 
 def close_leaks_the_slot(patch: Patch) -> None:
@@ -139,7 +139,7 @@ def detached_turn_is_saved(patch: Patch) -> None:
 
     def close(self: SessionAwareCache, session: str) -> None:
         slot = self._slots.get(session)
-        if slot is not None and slot.lent_to:
+        if slot is not None and slot.pinned_by:
             self._slots.pop(session)
             return
         original(self, session)

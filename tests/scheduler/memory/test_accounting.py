@@ -19,6 +19,7 @@ from ebbtide.scheduler.memory.accounting import (
     rebuild,
 )
 from ebbtide.scheduler.memory.allocator import PageAllocator
+from ebbtide.scheduler.memory.cached_request import CachedRequest
 from ebbtide.scheduler.memory.ledger import Ledger
 from ebbtide.scheduler.request import Request
 
@@ -97,16 +98,16 @@ class StatePool:
     def accounting(self) -> PoolAccounting:
         return PoolAccounting(self.allocator.available_pages, 0, 0, 0, self.uncached, 16)
 
-    def recount(self, running: Sequence[Request]) -> int:
+    def recount(self, running: Sequence[CachedRequest]) -> int:
         return sum(len(self.held.get(req.rid, ())) for req in running)
 
-    def find_ownership_errors(self, running: Iterable[Request]) -> list[OwnershipError]:
+    def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
         return compare_with_ledger(self.allocator, [(req, self.held.get(req.rid, [])) for req in running])
 
-    def sweep(self, running: Sequence[Request]) -> list[OwnershipError]:
+    def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
         return self.find_ownership_errors(running)
 
-    def repair(self, running: Sequence[Request]) -> None:
+    def repair(self, running: Sequence[CachedRequest]) -> None:
         self.quarantined.update(error.page for error in self.find_ownership_errors(running))
         rebuild(self.allocator, [(req, self.held.get(req.rid, [])) for req in running], self.quarantined)
         self.uncached = self.recount(running)

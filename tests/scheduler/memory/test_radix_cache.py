@@ -41,7 +41,7 @@ class Bench:
         self._serial += 1
         self.cache.attach(req, self.cache.match_prefix(req))
         req.computed = len(req.pages) * req.page_size
-        self.pool.cover(req, len(tokens))
+        self.pool.allocate_up_to(req, len(tokens))
         req.num_confirmed = req.computed = len(tokens)
         req.move_to(Phase.RUNNING)
         self.state.running.append(req)
@@ -165,9 +165,9 @@ def test_use_protects_from_eviction() -> None:
 def test_looking_up_changes_nothing() -> None:
     bench = Bench(8, 4)
     bench.put(list(range(16)))
-    before = [(node.tag, node.tick, node.locks) for node in bench.cache.walk()]
+    before = [(node.tag, node.last_access, node.locks) for node in bench.cache.walk()]
     assert bench.matched([*range(10), 99, 98, 97]) == 8
-    assert [(node.tag, node.tick, node.locks) for node in bench.cache.walk()] == before
+    assert [(node.tag, node.last_access, node.locks) for node in bench.cache.walk()] == before
 
 
 def test_pages_of_a_request_that_leaves_without_insertion_are_free() -> None:

@@ -1,0 +1,41 @@
+"""What pools and caches read and write of a request. They know nothing else of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .ledger import PageOwner
+
+
+class CacheNode(Protocol):
+    """The place in a cache where a request's shared pages end. Only the cache that created it reads it."""
+
+
+class CachedRequest(PageOwner, Protocol):
+    """A request whose first ``num_shared`` pages belong to the prefix cache; the others are its own."""
+
+    rid: str
+    namespace: str  # requests of different namespaces share no pages
+    known: list[int]  # prompt and output tokens
+    computed: int  # known tokens with K/V, including steps in flight
+    num_confirmed: int  # known tokens with K/V, without steps in flight
+    pages: list[int]
+    num_shared: int
+    node: CacheNode | None
+    sent_pages: int  # page-table entries that the runner knows
+
+    @property
+    def num_private(self) -> int:
+        """Number of its own pages."""
+
+    @property
+    def num_reusable(self) -> int:
+        """Number of known tokens whose K/V may come from a cache."""
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        """True while prompt tokens must be computed for their log-probabilities."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if it is in the queue or held back, and has no row."""
