@@ -54,32 +54,32 @@ class Detokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pieces = Pieces(vocabulary)
         self._streams: dict[str, TextStream] = {}
-        self._ended: set[str] = set()  # ended here; the scheduler has not closed them yet
+        self._closed_early: set[str] = set()  # ended here; the scheduler has not closed them yet
         self._failed: list[AbortReq] = []
 
     @property
     def num_open(self) -> int:
         """Requests that it remembers, ended or not."""
-        return len(self._streams) + len(self._ended)
+        return len(self._streams) + len(self._closed_early)
 
     def convert(self, batch: TokenBatch) -> TextBatch:
         """The batch as text, in the same order; items of requests that have ended here are left out."""
-        items = [self._one(item) for item in batch.items]
+        items = [self._convert_item(item) for item in batch.items]
         return TextBatch([item for item in items if item is not None])
 
-    def take_failures(self) -> list[AbortReq]:
+    def pop_failures(self) -> list[AbortReq]:
         """Requests given up since the last call because they could not be turned into text."""
         failed, self._failed = self._failed, []
         return failed
 
-    def _one(self, item: TokenItem) -> TextItem | None:
+    def _convert_item(self, item: TokenItem) -> TextItem | None:
         """One request's text. It is this request's outermost frame: an error ends the request, not the others."""
         if item.start is not None:
             self._streams[item.rid] = TextStream(self._pieces, item.start)
-            self._ended.discard(item.rid)
+            self._closed_early.discard(item.rid)
         stream = self._streams.get(item.rid)
         if stream is None:
-            self._skip(item)
+            self._drop(item)
             return None
         try:
             text = self._text(stream, item)
@@ -87,15 +87,19 @@ class Detokenizer:
             log.exception("request %s cannot be turned into text and is given up", item.rid, extra={"rid": item.rid})
             message = "The answer could not be turned into text."
             self._failed.append(AbortReq(item.rid, "detokenizer", 500, "internal_error", message))
-            self._forget(item)
+            self._close(item)
             return None
         if text.finish is not None:
-            self._forget(item)
+            self._close(item)
         return text
 
     def _text(self, stream: TextStream, item: TokenItem) -> TextItem:
         tokens = item.tokens
-        silent = item.stop_token is not None and tokens[-1:] == [item.stop_token] and not stream.shows(item.stop_token)
+        silent = (
+            item.stop_token is not None
+            and tokens[-1:] == [item.stop_token]
+            and not stream.shows_stop_token(item.stop_token)
+        )
         released = stream.push(tokens[:-1] if silent else tokens)
         stopped = released.stop is not None
         text = released.text
@@ -119,20 +123,20 @@ class Detokenizer:
             prompt=None if item.prompt is None else self._pieces.logprobs(item.prompt.tokens, item.prompt.logprobs),
         )
 
-    def _forget(self, item: TokenItem) -> None:
+    def _close(self, item: TokenItem) -> None:
         del self._streams[item.rid]
         if item.finish is None:
-            self._ended.add(item.rid)
+            self._closed_early.add(item.rid)
 
-    def _skip(self, item: TokenItem) -> None:
-        if item.rid not in self._ended:
+    def _drop(self, item: TokenItem) -> None:
+        if item.rid not in self._closed_early:
             dropped = len(item.tokens)
             log.debug("request %s has no entry; %d tokens were dropped", item.rid, dropped, extra={"rid": item.rid})
         elif item.finish is not None:
-            self._ended.remove(item.rid)
+            self._closed_early.remove(item.rid)
 
 
-class Pulse:
+class HeartbeatTimer:
     """Tells the front every ``HEARTBEAT_S`` seconds that this loop is alive. ``clock`` counts seconds."""
 
     def __init__(self, detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, clock: Callable[[], float]) -> None:
@@ -147,7 +151,7 @@ class Pulse:
         """Seconds until the next beat, never quite zero."""
         return max(self._due - self._clock(), 0.001)
 
-    def beat(self) -> None:
+    def send_if_due(self) -> None:
         """Send a heartbeat if one is due."""
         now = self._clock()
         if now >= self._due:
@@ -159,16 +163,16 @@ class Pulse:
             self._due = now + HEARTBEAT_S
 
 
-def serve_once(detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, pulse: Pulse) -> None:
+def serve_once(detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, heartbeat: HeartbeatTimer) -> None:
     """Turn what is there into text, or wait for it until the next heartbeat is due."""
-    pulse.beat()
-    for batch in inbox.drain(pulse.wait_s):
+    heartbeat.send_if_due()
+    for batch in inbox.drain(heartbeat.wait_s):
         text = detokenizer.convert(batch)
         if text.items:
             _send(outbox, text)
-        for abort in detokenizer.take_failures():
+        for abort in detokenizer.pop_failures():
             _send(outbox, abort)
-        pulse.beat()  # a backlog may take longer than a heartbeat
+        heartbeat.send_if_due()  # a backlog may take longer than a heartbeat
 
 
 def _send(outbox: Outbox, message: ToFront) -> None:
@@ -184,9 +188,9 @@ def main(section: DetokenizerSection, handshake: Handshake) -> None:
     outbox: Sender[ToFront] = Sender(context, section.addresses.front)
     detokenizer = Detokenizer(section.vocabulary)
     handshake.ready()
-    pulse = Pulse(detokenizer, inbox, outbox, time.monotonic)
+    heartbeat = HeartbeatTimer(detokenizer, inbox, outbox, time.monotonic)
     while True:
-        serve_once(detokenizer, inbox, outbox, pulse)
+        serve_once(detokenizer, inbox, outbox, heartbeat)
 
 
 if __name__ == "__main__":

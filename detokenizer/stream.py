@@ -18,7 +18,7 @@ from .stop_strings import StopMatcher
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class DecodedText:
     """Text that may be shown now. num_tokens: how many of the given tokens belong to the answer.
 
     stop: the stop string that completed with the last of these tokens; nothing comes after it. num_shown: then, of all
@@ -50,12 +50,12 @@ class TextStream:
         self._prompt_rest: bytes | None = prompt[_decode(prompt)[1] :]  # None once the first bytes have come
         self._strip_space = pieces.strips_first_space and not start.prompt_tail
 
-    def push(self, tokens: Sequence[int]) -> Released:
+    def push(self, tokens: Sequence[int]) -> DecodedText:
         """The next output tokens. Not to be called after a stop."""
         if not self._stops:
             self.num_tokens += len(tokens)
             data = b"".join(map(self._bytes, tokens))
-            return Released(self._characters(data), len(tokens))
+            return DecodedText(self._characters(data), len(tokens))
         parts: list[str] = []
         for index, token in enumerate(tokens):
             self.num_tokens += 1
@@ -64,15 +64,15 @@ class TextStream:
             stop = self._scan(text, parts)
             if stop is not None:
                 self._num_released += sum(map(len, parts))
-                return Released("".join(parts), index + 1, stop, self._num_shown())
+                return DecodedText("".join(parts), index + 1, stop, self._num_shown())
         self._num_released += sum(map(len, parts))
-        return Released("".join(parts), len(tokens))
+        return DecodedText("".join(parts), len(tokens))
 
     def _num_shown(self) -> int:
         """The fewest tokens that have all the released text."""
         return bisect_left(self._ends, self._num_released) + 1 if self._num_released else 0
 
-    def shows(self, stop_token: int) -> bool:
+    def shows_stop_token(self, stop_token: int) -> bool:
         """Whether a token that ends the answer is part of its text, unless it is a control token that is skipped."""
         return stop_token in self._params.shown_stop_ids
 
@@ -94,7 +94,7 @@ class TextStream:
         """
         if not text:
             return None
-        matches = [(end, -len(m.stop), m.stop) for m in self._stops if (end := self._search(m, text)) >= 0]
+        matches = [(end, -len(m.stop), m.stop) for m in self._stops if (end := self._find_stop(m, text)) >= 0]
         window = self._held + text
         if matches:
             end, minus_length, stop = min(matches)
@@ -107,7 +107,7 @@ class TextStream:
         self._held = window[keep:]
         return None
 
-    def _search(self, matcher: StopMatcher, text: str) -> int:
+    def _find_stop(self, matcher: StopMatcher, text: str) -> int:
         end = matcher.find(text)
         if self.num_tokens >= self._params.min_tokens:
             return end
@@ -121,14 +121,14 @@ class TextStream:
         if not data:
             return ""
         if self._prompt_rest is not None:
-            data = self._at_the_boundary(data, self._prompt_rest)
+            data = self._join_to_prompt(data, self._prompt_rest)
             self._prompt_rest = None
         data = self._pending + data
         text, used = _decode(data)
         self._pending = data[used:]
         return text
 
-    def _at_the_boundary(self, data: bytes, prompt_rest: bytes) -> bytes:
+    def _join_to_prompt(self, data: bytes, prompt_rest: bytes) -> bytes:
         if self._strip_space:
             return data.removeprefix(b" ")
         # Half a character that the prompt ended with is the answer's only if the answer goes on with it.

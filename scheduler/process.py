@@ -40,7 +40,7 @@ HEARTBEAT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Wires:
+class Channels:
     """The process's ends of the channels."""
 
     inbox: Receiver[ToScheduler]
@@ -53,7 +53,7 @@ class Reporter:
     """Says what goes on: statistics at most every 100 ms and once on becoming idle, heartbeats twice a second."""
 
     scheduler: Scheduler
-    wires: Wires
+    channels: Channels
     pulse: LoopPulse
     last_stats_s: float = 0.0
     last_heartbeat_s: float = 0.0
@@ -70,7 +70,7 @@ class Reporter:
             self._stats(now, idle=idle)
         if now - self.last_heartbeat_s >= HEARTBEAT_EVERY_S:
             self.last_heartbeat_s = now
-            self.wires.send_to_tokenizer.send(self.pulse.heartbeat(self.scheduler, self.wires.inbox.handled, now))
+            self.channels.send_to_tokenizer.send(self.pulse.heartbeat(self.scheduler, self.channels.inbox.handled, now))
 
     def became_idle(self, now: float) -> None:
         """The last request has ended: gauges must not keep their old values, nor totals lack what it added."""
@@ -84,21 +84,26 @@ class Reporter:
         self.said_changes = self.scheduler.idle_changes
         stats = self.scheduler.snapshot()
         stats.gauges["gen_throughput"] = self.throughput
-        self.wires.send_to_tokenizer.send(stats)
+        self.channels.send_to_tokenizer.send(stats)
 
 
 class Loop:
     """receive → next step → run → settle → tell; and when idle: check everything, report, sleep."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, wires: Wires, pulse: LoopPulse, kv_events: KvEvents | None = None
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        channels: Channels,
+        pulse: LoopPulse,
+        kv_events: KvEvents | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
-        self._wires = wires
+        self._wires = channels
         self._pulse = pulse
         self._kv_events = kv_events
-        self._reporter = Reporter(scheduler, wires, pulse)
+        self._reporter = Reporter(scheduler, channels, pulse)
         self._checked = True
         self._wait_s = 0.0
 
@@ -199,9 +204,9 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     runner = build_runner(section.files, section.runner, progress)
     addresses = section.addresses
     inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
-    wires = Wires(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
+    channels = Channels(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
     scheduler = build_scheduler(section.scheduler, runner.info, None if kv_events is None else kv_events.recorder)
-    loop = Loop(scheduler, runner, wires, watchdog.loop, kv_events)
+    loop = Loop(scheduler, runner, channels, watchdog.loop, kv_events)
     watchdog.loop.serving()
     handshake.ready(runner.info)
     while True:

@@ -17,7 +17,7 @@ from .admin.health import HealthRoutes
 from .admin.load_report import LOADS_QUERY, LoadsRoute
 from .admin.models import ModelRoutes
 from .admin.pressure import PressureRoute
-from .admin.server_info import AboutRoutes
+from .admin.server_info import ServerInfoRoutes
 from .admin.sessions import CloseSession, NewSession, OpenSession, SessionRoutes
 from .admin.tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
 from .api.anthropic.messages import MessagesRoutes
@@ -32,8 +32,8 @@ from .api.openai.responses_request import ResponsesBody
 from .api.sglang.generate import GenerateRoute
 from .api.sglang.generate_request import GenerateBody
 from .http.auth import KeyCheck, require_control
-from .http.cors import OwnPages, UnderPath, for_browsers
-from .http.error_replies import FaultsEnd, UseErrorForms, install_error_replies
+from .http.cors import OriginGuard, RootPath, add_cors
+from .http.error_replies import SuppressLoggedErrors, UseErrorForms, install_error_replies
 from .http.middleware import BodyLimit, RequestIds
 from .http.openapi import describe, operation
 from .metrics.http_counts import CountRequests
@@ -45,7 +45,7 @@ def routes(state: AppState) -> list[Route]:
     """Everything that can be asked. A new endpoint is one file and one line here."""
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)
-    about, loads = AboutRoutes(state), LoadsRoute(state)
+    about, loads = ServerInfoRoutes(state), LoadsRoute(state)
     responses, messages = ResponsesRoutes(state), MessagesRoutes(state)
     return [
         Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
@@ -112,20 +112,22 @@ def create_app(state: AppState) -> ASGIApp:
         if route.method == "GET" and not route.is_admin:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     install_error_replies(app)
-    describe(app, table, needs_key=state.access.keys.needed)
-    steering = [route.path for route in table if route.is_admin and route.method == "GET"]
-    return _layered(app, app.routes, state, steering)
+    describe(app, table, key_required=state.access.keys.required)
+    admin_get_paths = [route.path for route in table if route.is_admin and route.method == "GET"]
+    return _add_middleware(app, app.routes, state, admin_get_paths)
 
 
-def _layered(app: ASGIApp, routes: Sequence[BaseRoute], state: AppState, steering: Sequence[str]) -> ASGIApp:
-    """``app`` within what every request passes, the outermost last. Not ``add_middleware``: that leaves its answers to
-    our own faults outside.
+def _add_middleware(
+    app: ASGIApp, routes: Sequence[BaseRoute], state: AppState, admin_get_paths: Sequence[str]
+) -> ASGIApp:
+    """Wrap ``app`` in the middleware, innermost first. FastAPI's ``add_middleware`` would leave its own replies to
+    unhandled exceptions outside.
     """
-    app = BodyLimit(FaultsEnd(app), state.config.max_body_bytes)
+    app = BodyLimit(SuppressLoggedErrors(app), state.config.max_body_bytes)
     access = state.access
     app = KeyCheck(app, access.keys, access.config.root_path)
-    app = OwnPages(app, access.config.allowed_origins, steering)
+    app = OriginGuard(app, access.config.allowed_origins, admin_get_paths)
     # Outside the checks: a preflight request has no key, and a page must be able to read that its key is wrong.
-    app = for_browsers(app, access.config.allowed_origins)
+    app = add_cors(app, access.config.allowed_origins)
     app = CountRequests(app, routes, state.metrics.http)
-    return RequestIds(UseErrorForms(UnderPath(app, access.config.root_path), ERROR_FORMS))
+    return RequestIds(UseErrorForms(RootPath(app, access.config.root_path), ERROR_FORMS))

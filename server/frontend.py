@@ -1,6 +1,6 @@
-"""The front process in one piece: tokenizer manager, metrics, liveness and the HTTP application, wired to the sockets.
+"""Assembles the front process: tokenizer manager, metrics, liveness and the HTTP application, connected to the engine.
 
-Knows nothing of how processes are started: ``launch`` builds one Front when the children are ready and serves ``app``.
+Does not start processes: ``launch`` builds one Frontend when the children are ready, and serves ``Frontend.app``.
 """
 
 from __future__ import annotations
@@ -20,28 +20,35 @@ from ebbtide.tokenizer_mgr.engine_link import EngineLink
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
-from .admin.pressure import PressureLog
 from .admin.server_info import public_settings
 from .app import create_app
 from .http.access import access_from
-from .metrics.compat import namings_of
+from .metrics.compat import parse_metric_aliases
 from .metrics.liveness import Liveness
 from .metrics.metrics import FrontMetrics
+from .metrics.pressure_log import PressureLog
 from .parsers.chat_template_profile import probe_chat_template
 from .state import AppState
 from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
 
-UNHEARD_S = 2.0  # without two of a child's heartbeats its clock of requests counts no more
-LOOK_S = 0.25  # how often the front looks whether a child has fallen silent
+TIMEOUT_TAKEOVER_S = 2.0  # without two of a child's heartbeats its clock of requests counts no more
+CHECK_INTERVAL_S = 0.25  # how often the front looks whether a child has fallen silent
 
 
-class Front:
-    """Everything behind the listening socket. Build it in the front process once the runner's numbers are known.
+class Frontend:
+    """Everything behind the listening socket. Built once the model runner has reported its RunnerInfo.
 
-    Order of use: construct (binds ``addresses.front``), ``await start()`` on the loop that will serve, serve ``app``,
-    ``start_draining()`` when asked to end, ``await stop()`` last. ``child_died`` may come at any time, on that loop.
+    Order of use: construct (binds ``addresses.front``), ``await start()`` on the serving event loop, serve ``app``,
+    ``start_draining()`` when asked to stop, ``await stop()`` last. ``on_child_death`` may be called at any time from
+    that loop.
+
+    Attributes:
+        app: the ASGI application.
+        manager: the open requests.
+        liveness: whether the children are alive and ready.
+        failed: set when receiving messages from the engine ended with a bug; the process must then exit.
     """
 
     def __init__(
@@ -49,11 +56,11 @@ class Front:
     ) -> None:
         model_name = config.server.served_model_name or files.name
         self._link = EngineLink(addresses)
-        namings = namings_of(config.server.metrics_compat)
+        namings = parse_metric_aliases(config.server.metrics_compat)
         self._metrics = FrontMetrics(model_name, namings, info.context_length)
         self._pressure = PressureLog()
-        self._look_s = min(LOOK_S, config.watchdog.watchdog_timeout / 40)
-        self._awake = AwakeClock(time.monotonic, max(2 * self._look_s, 0.5))
+        self._check_interval_s = min(CHECK_INTERVAL_S, config.watchdog.watchdog_timeout / 40)
+        self._awake = AwakeClock(time.monotonic, max(2 * self._check_interval_s, 0.5))
         self.liveness = Liveness(self._awake, config.watchdog)
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
         self._control = ControlClient(self._link, self.liveness.refusal)
@@ -87,8 +94,8 @@ class Front:
         vocabulary = self._vocabulary
         self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
         self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
-        self._receiving.add_done_callback(self._inbox_ended)
-        self.liveness.started()
+        self._receiving.add_done_callback(self._on_receiving_ended)
+        self.liveness.mark_started()
 
     async def reconnect(self, addresses: Addresses, info: RunnerInfo) -> None:
         """Work with new children, at new addresses and with a pool of their own size, from now on."""
@@ -97,14 +104,14 @@ class Front:
         self._link.reconnect(addresses)
         await self.start()
 
-    async def silent_child(self) -> str:
+    async def wait_for_timed_out_child(self) -> str:
         """Wait until a child has been silent for so long that it counts as dead; its name."""
         while True:
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._check_interval_s)
             self._awake.tick()
-            if self.liveness.unheard(UNHEARD_S):
+            if self.liveness.has_silent_child(TIMEOUT_TAKEOVER_S):
                 self.manager.end_late()
-            lost = self.liveness.lost()
+            lost = self.liveness.timed_out_child()
             if lost is not None:
                 return lost
 
@@ -123,7 +130,7 @@ class Front:
 
     def start_draining(self) -> None:
         """Answer new work with 503 from now on; what runs goes on."""
-        self.liveness.drain()
+        self.liveness.start_draining()
 
     def abort_all(self, message: str) -> None:
         """End every open request with 503 (an error event on a stream that has begun)."""
@@ -131,10 +138,10 @@ class Front:
         self.manager.fail_all(error)
         self._control.fail_all(error)
 
-    def child_died(self, name: str) -> None:
+    def on_child_death(self, name: str) -> None:
         """Process ``name`` is gone: every open request is answered with 500 at once, ``/health`` turns 503."""
-        self.liveness.died(name)
-        self._metrics.scheduler_gone(self.manager.num_open)
+        self.liveness.mark_dead(name)
+        self._metrics.on_scheduler_death(self.manager.num_open)
         error = Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
         self.manager.fail_all(error)
         self._control.fail_all(error)
@@ -153,7 +160,7 @@ class Front:
             self._receiving.cancel()
             await asyncio.gather(self._receiving, return_exceptions=True)
 
-    def _inbox_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_receiving_ended(self, task: asyncio.Task[None]) -> None:
         """Without its inbox the front would look alive and answer nobody."""
         if not task.cancelled():
             log.critical("the front does not take messages any more", exc_info=task.exception())
@@ -164,11 +171,11 @@ class Front:
             message = await self._link.receive()
             match message:
                 case Stats():
-                    self._metrics.take(message)
+                    self._metrics.apply_stats(message)
                 case PressureEvent():
                     self._pressure.add(message)
                 case Heartbeat():
-                    self.liveness.beat(message)
+                    self.liveness.record_heartbeat(message)
                 case Reply():
                     self._control.resolve(message)
                 case _:

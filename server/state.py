@@ -19,17 +19,17 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ebbtide.tokenizer_mgr.response_stream import ResponseStream
 
-from .admin.pressure import PressureLog
 from .http.access import Access
 from .http.auth import caller_of
 from .http.middleware import REQUEST_ID
 from .metrics.liveness import Liveness
 from .metrics.metrics import FrontMetrics
+from .metrics.pressure_log import PressureLog
 from .parsers.chat_template_profile import ChatTemplateProfile
 from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
-MAX_NOTED = 1000  # names come from clients: they are cut, and only so many are remembered
+MAX_REPORTED_FIELDS = 1000  # names come from clients: they are cut, and only so many are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class AppState:
     liveness: Liveness
     created: int
     pressure: PressureLog = field(default_factory=PressureLog)
-    noted_fields: set[str] = field(default_factory=set)
+    ignored_fields: set[str] = field(default_factory=set)
     access: Access = field(default_factory=Access)
     profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)
     settings: Mapping[str, Any] = field(default_factory=dict)  # what clients may see of the configuration
@@ -58,32 +58,32 @@ class AppState:
 
     def note_ignored(self, names: Iterable[str], known: Iterable[str]) -> None:
         """Say once for each field that it has no effect here."""
-        for name in {name[:100] for name in set(names).difference(known)} - self.noted_fields:
-            if len(self.noted_fields) < MAX_NOTED:
-                self.noted_fields.add(name)
+        for name in {name[:100] for name in set(names).difference(known)} - self.ignored_fields:
+            if len(self.ignored_fields) < MAX_REPORTED_FIELDS:
+                self.ignored_fields.add(name)
                 log.info("the field %r has no effect here and is ignored", name)
 
     def expect(self, request: Request, ids: Iterable[str]) -> AbstractContextManager[None]:
         """See ``TokenizerManager.expect``. Raises Rejected at once when the sender has as many requests as it may."""
         caller = caller_of(request)
-        self.access.check_share(caller, self.manager.num_open_of(caller.owner))
+        self.access.check_concurrency(caller, self.manager.num_open_of(caller.owner))
         return self.manager.expect(ids, caller.owner)
 
-    def submit(self, order: PreparedRequest, request: Request, received_s: float) -> ResponseStream:
+    def submit(self, prepared: PreparedRequest, request: Request, received_s: float) -> ResponseStream:
         """Give the engine what ``request`` asked for, as far as its sender may have it.
 
         See ``TokenizerManager.submit``. The debug log says under which ids the engine knows the request.
         """
-        order = self.access.granted(order, caller_of(request), self.config.max_client_priority)
-        answer = self.manager.submit(order, received_s=received_s)
-        self.metrics.requested(order.n, [sampling.max_tokens for sampling in order.sampling])
+        prepared = self.access.apply_limits(prepared, caller_of(request), self.config.max_client_priority)
+        stream = self.manager.submit(prepared, received_s=received_s)
+        self.metrics.observe_request(prepared.n, [sampling.max_tokens for sampling in prepared.sampling])
         if log.isEnabledFor(logging.DEBUG):
-            sizes = sum(len(prompt) for prompt in order.prompts)
+            sizes = sum(len(prompt) for prompt in prepared.prompts)
             text = "request %s is %s: %d prompts of %d tokens in all, %d choices of each"
-            ids = ", ".join(answer.rids[:4]) + (" …" if len(answer.rids) > 4 else "")
+            ids = ", ".join(stream.rids[:4]) + (" …" if len(stream.rids) > 4 else "")
             request_id = request.scope[REQUEST_ID]
-            log.debug(text, request_id, ids, len(order.prompts), sizes, order.n, extra={"rid": request_id})
-        return answer
+            log.debug(text, request_id, ids, len(prepared.prompts), sizes, prepared.n, extra={"rid": request_id})
+        return stream
 
     def check_model(self, name: str | None) -> None:
         """Raises Rejected unless ``name`` is the model served here, or left out."""

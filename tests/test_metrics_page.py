@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebbtide.server.metrics.compat_names import NAMINGS, Naming
+from ebbtide.server.metrics.compat_names import ENGINE_ALIASES, MetricAliases
 from ebbtide.server.metrics.help_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABELS, PREFIX, TOTAL_TEXTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,27 +26,27 @@ def metrics_table() -> str:
 def compat_table() -> str:
     """Other engines' names and ours."""
     lines = ["| theirs | type | ours |", "|---|---|---|"]
-    lines += [row for naming in NAMINGS.values() for row in dict.fromkeys(_rows(naming))]
+    lines += [row for aliases in ENGINE_ALIASES.values() for row in dict.fromkeys(_rows(aliases))]
     return "\n".join(lines)
 
 
-def _rows(naming: Naming) -> Iterator[str]:
-    for kind, aliases in (("gauge", naming.gauges), ("counter", naming.totals)):
-        for alias in aliases:
-            ours = " + ".join(f"`{key}`" for key in alias.ours) + "".join(f" − `{key}`" for key in alias.less)
-            yield f"| `{_shown(naming, alias.name, alias.labels)}` | {kind} | {ours} |"
-    for histogram in naming.histograms:
-        yield f"| `{_shown(naming, histogram.name, histogram.labels)}` | histogram | `{histogram.ours}` |"
-    if naming.shows_http:
+def _rows(aliases: MetricAliases) -> Iterator[str]:
+    for kind, entries in (("gauge", aliases.gauges), ("counter", aliases.totals)):
+        for alias in entries:
+            ours = " + ".join(f"`{key}`" for key in alias.ours) + "".join(f" − `{key}`" for key in alias.minus)
+            yield f"| `{_shown(aliases, alias.name, alias.labels)}` | {kind} | {ours} |"
+    for histogram in aliases.histograms:
+        yield f"| `{_shown(aliases, histogram.name, histogram.labels)}` | histogram | `{histogram.ours}` |"
+    if aliases.includes_http:
         counts = [(name, kind) for kind, texts in KINDS for name in texts if name.startswith("http_re")]
-        yield from (f"| `{naming.prefix}{name}` | {kind} | `{name}` |" for name, kind in counts)
-    if naming.cache_info is not None:
-        yield f"| `{naming.prefix}{naming.cache_info}` | gauge | `page_size`, `max_total_num_tokens` as labels |"
+        yield from (f"| `{aliases.prefix}{name}` | {kind} | `{name}` |" for name, kind in counts)
+    if aliases.cache_info is not None:
+        yield f"| `{aliases.prefix}{aliases.cache_info}` | gauge | `page_size`, `max_total_num_tokens` as labels |"
 
 
-def _shown(naming: Naming, name: str, labels: tuple[tuple[str, str], ...]) -> str:
+def _shown(aliases: MetricAliases, name: str, labels: tuple[tuple[str, str], ...]) -> str:
     chosen = ",".join(f"{key}={value}" for key, value in labels)
-    return f"{naming.prefix}{name}" + (f"{{{chosen}}}" if chosen else "")
+    return f"{aliases.prefix}{name}" + (f"{{{chosen}}}" if chosen else "")
 
 
 def part(page: str, name: str) -> tuple[int, int]:

@@ -39,9 +39,9 @@ def socket_directory() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def addresses_in(directory: Path, life: int = 0) -> Addresses:
-    """Where the three processes bind; ``life`` counts the engines that the daemon has had before."""
-    suffix = f"-{life}" if life else ""
+def addresses_in(directory: Path, incarnation: int = 0) -> Addresses:
+    """Where the three processes bind; ``incarnation`` counts the engines that the daemon has had before."""
+    suffix = f"-{incarnation}" if incarnation else ""
     return Addresses(*(f"ipc://{directory}/{name}{suffix}" for name in ("front", "scheduler", "detokenizer")))
 
 

@@ -20,7 +20,7 @@ class HealthRoutes:
 
     async def health(self, _: Request) -> Response:
         """GET /health: 200 unless a child is dead or silent beyond the watchdog's patience."""
-        ill = self.liveness.ill()
+        ill = self.liveness.unhealthy_reason()
         if ill is not None:
             raise Rejected(ill, status=503, kind="server_error", code="engine_dead")
         return JSONResponse({})

@@ -14,7 +14,7 @@ from ebbtide.errors import Rejected
 
 from ..metrics.metrics import CONTENT_TYPE
 from ..state import AppState
-from .pressure import page_bar
+from .pressure import load_summary
 
 SECTIONS = ("core", "memory", "queues")
 EMPTY_SECTIONS = ("spec", "lora", "disagg")  # routers may ask for them; there is nothing to say
@@ -41,7 +41,7 @@ class LoadsRoute:
         if form != "json":
             raise Rejected(f"'format' must be json or prometheus, not {form[:50]!r}.", param="format")
         shown: dict[str, Any] = {"dp_rank": 0, **(load if "core" in sections else {})}
-        bar = page_bar(self.state.metrics.gauges)
+        bar = load_summary(self.state.metrics.gauges)
         if "memory" in sections:
             shown["memory"] = {"pool_bytes": self.state.info.pool_bytes, "pools": bar["pools"]}
         if "queues" in sections:
@@ -53,7 +53,7 @@ class LoadsRoute:
 
 def load_of(state: AppState) -> dict[str, float]:
     """The core numbers; all of them 0 when there is no scheduler."""
-    bar, gauges = page_bar(state.metrics.gauges), state.metrics.gauges
+    bar, gauges = load_summary(state.metrics.gauges), state.metrics.gauges
     num_rows = state.info.num_rows
     return {
         "num_running_reqs": bar["num_running_reqs"],

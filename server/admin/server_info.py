@@ -24,7 +24,7 @@ def public_settings(config: ServeConfig) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class AboutRoutes:
+class ServerInfoRoutes:
     """The routes, bound to what they show."""
 
     state: AppState

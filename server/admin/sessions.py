@@ -56,20 +56,20 @@ class SessionRoutes:
         """Open a session; a streaming one unless the request says otherwise."""
         body = convert(await read_object(request) if await request.body() else {}, NewSession)
         reply = await self._open(request, body, streaming=body.streaming is not False)
-        return JSONResponse(described(reply.sessions[0]))
+        return JSONResponse(session_json(reply.sessions[0]))
 
     async def every(self, request: Request) -> Response:
         """The open sessions of the caller's key."""
         owner = owner_of(request)
         reply = await self.state.control.ask(lambda call: ListSessionsReq(call, owner))
-        return JSONResponse({"object": "list", "data": [described(session) for session in reply.sessions]})
+        return JSONResponse({"object": "list", "data": [session_json(session) for session in reply.sessions]})
 
     async def one(self, request: Request) -> Response:
         """One open session."""
         owner, session_id = owner_of(request), request.path_params["session_id"]
         _check_id(session_id)
         reply = await self.state.control.ask(lambda call: ListSessionsReq(call, owner, session_id))
-        return JSONResponse(described(reply.sessions[0]))
+        return JSONResponse(session_json(reply.sessions[0]))
 
     async def close(self, request: Request) -> Response:
         """Close a session; also when there is none of this name."""
@@ -104,7 +104,7 @@ class SessionRoutes:
         await self.state.control.ask(lambda call: CloseSessionReq(call, session_id, owner))
 
 
-def described(session: SessionInfo) -> dict[str, Any]:
+def session_json(session: SessionInfo) -> dict[str, Any]:
     """A session as clients see it."""
     return {
         "id": session.session_id,

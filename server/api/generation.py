@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
-from ..http.middleware import take_ids
+from ..http.middleware import assign_client_ids
 from ..http.streaming import CHAT_FRAMING, ChunkWriter, EventStream, Framing, WholeReply
 from ..http.strict_json import convert, read_object
 from ..state import AppState
@@ -77,8 +77,8 @@ async def generate(request: Request, state: AppState, api: RouteSpec[B]) -> Resp
     body = convert(raw, api.body)
     state.note_ignored(raw, (*api.body.__struct_fields__, *api.unsupported, *fields.CHECKED_APART))
     state.check_model(body.model)
-    ids = take_ids(request.scope, body.names)
-    with state.expect(request, ids), state.metrics.counted_refusals():
+    ids = assign_client_ids(request.scope, body.names)
+    with state.expect(request, ids), state.metrics.count_refusals():
         work = await api.prepare(state, body, ids[0])
     answer = state.submit(replace(work.order, ids=ids, timeout_s=body.timeout), request, received_s)
     if body.stream:

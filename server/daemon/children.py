@@ -40,7 +40,7 @@ class Children:
         lines = child.read_status()
         if lines is not None:
             for status in lines:
-                self._take(child, status)
+                self._handle_status(child, status)
             return
         asyncio.get_running_loop().remove_reader(child.status_fd)
         if not self.ready.done():
@@ -48,7 +48,7 @@ class Children:
         elif not self.ended.done():
             self.ended.set_result(child)
 
-    def _take(self, child: Child, status: Status) -> None:
+    def _handle_status(self, child: Child, status: Status) -> None:
         match status.kind:
             case "progress":
                 self._progress(status.text)

@@ -27,7 +27,7 @@ class Engine:
         self._config = config
         self.files = files
         self._directory = directory
-        self._life = -1
+        self._incarnation = -1
         self.children: list[Child] = []
 
     def __enter__(self) -> Engine:
@@ -44,11 +44,11 @@ class Engine:
     @property
     def addresses(self) -> Addresses:
         """Where this life's processes meet; no two lives share an address, so nothing old can reach the new."""
-        return addresses_in(self._directory, self._life)
+        return addresses_in(self._directory, self._incarnation)
 
     def start(self) -> None:
-        """Begin a new life; the last one must have ended. The detokenizer waits for ``tell_vocabulary``."""
-        self._life += 1
+        """Begin a new life; the last one must have ended. The detokenizer waits for ``send_vocabulary``."""
+        self._incarnation += 1
         self.children = []
         self.children.append(Child(SCHEDULER, "scheduler"))
         self.children.append(Child(DETOKENIZER, "detokenizer"))
@@ -65,7 +65,7 @@ class Engine:
             )
         )
 
-    def tell_vocabulary(self, vocabulary: Vocabulary) -> None:
+    def send_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Let the detokenizer load; waits until it has taken its section."""
         self.children[1].send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
 
@@ -77,7 +77,7 @@ class Engine:
         """The file in which process ``name`` leaves its last dump."""
         return self._directory / f"{name}.dump"
 
-    def ask_for_dumps(self) -> None:
+    def request_dumps(self) -> None:
         """Let both processes write what they do."""
         for child in self.children:
             child.ask_for_dump()
@@ -85,6 +85,6 @@ class Engine:
     def end(self) -> None:
         """End the processes and remove their sockets. Safe to repeat."""
         end_children(self.children, GRACE_S)
-        if self._life >= 0:
+        if self._incarnation >= 0:
             for name in ("front", "scheduler", "detokenizer"):
                 Path(getattr(self.addresses, name).removeprefix("ipc://")).unlink(missing_ok=True)

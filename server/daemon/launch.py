@@ -26,30 +26,30 @@ from ebbtide.tokenization.model_files import resolve_model
 from ebbtide.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
 from ..admin.models import check_model_name
-from ..http.api_keys import check_use_of_keys, warning_of_openness
-from ..http.cors import check_addresses
+from ..http.api_keys import check_use_of_keys, no_auth_warning
+from ..http.cors import check_origins_and_root_path
 from ..http.http_server import http_server, wire_limits
 from ..http.listening import listen, url_of
 from ..http.tls import Tls, tls_from
-from ..metrics.compat import namings_of
-from ..metrics.liveness import SECOND_WITNESS
+from ..metrics.compat import parse_metric_aliases
+from ..metrics.liveness import FRONT_TIMEOUT_FACTOR
 from ..parsers.chat_template_profile import check_parsers
 from .children import Children
 from .engine import Engine
 from .front_dump import front_dump, silent_child_dump
-from .loading import Gate, ProgressLine
+from .loading import AppSwitch, ProgressLine
 from .restarts import Restarts
 from .stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from ..frontend import Front
+    from ..frontend import Frontend
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LAST_WORDS_S = 0.5  # for the stacks of a child that is going to be killed,
-LAST_WORDS_SHARE = 0.02  # and the most of the watchdog's time that they may take
-DRAIN_LOOK_S = 0.05  # how often draining looks whether the last request has ended
+DUMP_GRACE_S = 0.5  # for the stacks of a child that is going to be killed,
+DUMP_GRACE_SHARE = 0.02  # and the most of the watchdog's time that they may take
+DRAIN_POLL_S = 0.05  # how often draining looks whether the last request has ended
 
 
 def launch(config: ServeConfig) -> int:
@@ -61,10 +61,10 @@ def launch(config: ServeConfig) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signals = StopSignals()
     signals.install()
-    check_addresses(config.access)
+    check_origins_and_root_path(config.access)
     check_model_name(config.server.served_model_name)
     check_use_of_keys(config.access, config.limits)
-    namings_of(config.server.metrics_compat)
+    parse_metric_aliases(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)
     tls = tls_from(config.access)
     files = resolve_model(config.model)
@@ -93,18 +93,18 @@ class _Daemon:
         self._signals = signals
         self._restarts = Restarts(config.watchdog.restart_on_failure)
         self._progress = ProgressLine(logs=config.log.log_format == "json")
-        self._gate = Gate()
+        self._app_switch = AppSwitch()
         self._tls = tls
-        self.http = http_server(self._gate, tls, wire_limits(config.limits))
+        self.http = http_server(self._app_switch, tls, wire_limits(config.limits))
 
     async def run(self) -> int:
         """The exit code. Raises StartupError when a child cannot start."""
         self._signals.attach(asyncio.get_running_loop())
         self._children = Children(self._engine.children, self._progress.show)
         http = asyncio.create_task(self.http.serve(sockets=[self._listener]), name="http")
-        front: Front | None = None
+        front: Frontend | None = None
         try:
-            front = await self._unless_stopped(self._start())
+            front = await self._run_until_stopped(self._start())
             return 0 if front is None else await self._serve(front, http)
         finally:
             self._progress.clear()
@@ -114,7 +114,7 @@ class _Daemon:
             if front is not None:
                 await front.stop()
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+    async def _run_until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What ``work`` comes to; None when a signal came first."""
         working = asyncio.create_task(work, name="loading")
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
@@ -125,38 +125,38 @@ class _Daemon:
         working.cancel()
         return None
 
-    async def _start(self) -> Front:
+    async def _start(self) -> Frontend:
         self._progress.show(f"Loading {self._files.name}")
         # Imported while the children load: it takes as long as they do for a small model.
-        from ..frontend import Front
+        from ..frontend import Frontend
 
-        tokenizer, runner = await asyncio.gather(self._load_tokenizer(), self._ready())
-        front = Front(self._config, self._files, tokenizer, runner, self._engine.addresses)
+        tokenizer, runner = await asyncio.gather(self._load_tokenizer(), self._await_ready())
+        front = Frontend(self._config, self._files, tokenizer, runner, self._engine.addresses)
         await front.start()
         self._dump_on_signal(front)
-        self._gate.open(front.app)
+        self._app_switch.switch_to(front.app)
         self._progress.clear()
-        self._announce(runner)
+        self._print_address(runner)
         return front
 
     async def _load_tokenizer(self) -> TextTokenizer:
         """The tokenizer; its vocabulary goes to the detokenizer. Off the loop: both take a while."""
         self._tokenizer = await asyncio.to_thread(load_tokenizer, self._files)
-        await asyncio.to_thread(self._engine.tell_vocabulary, self._tokenizer.vocabulary)
+        await asyncio.to_thread(self._engine.send_vocabulary, self._tokenizer.vocabulary)
         return self._tokenizer
 
-    async def _ready(self) -> RunnerInfo:
+    async def _await_ready(self) -> RunnerInfo:
         """The runner's numbers. A child that hangs while it loads ends itself; one that was stopped cannot."""
-        limit_s = self._config.watchdog.load_timeout * SECOND_WITNESS
+        limit_s = self._config.watchdog.load_timeout * FRONT_TIMEOUT_FACTOR
         try:
             async with asyncio.timeout(limit_s):
                 return await self._children.ready
         except TimeoutError:
             raise StartupError(f"The engine was not ready within {limit_s:.0f} s (--load-timeout).") from None
 
-    async def _serve(self, front: Front, http: asyncio.Task[None]) -> int:
+    async def _serve(self, front: Frontend, http: asyncio.Task[None]) -> int:
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
-        silence = asyncio.create_task(self._end_silent_children(front), name="silence")
+        silence = asyncio.create_task(self._kill_silent_children(front), name="silence")
         failed = asyncio.create_task(front.failed.wait(), name="failed")
         try:
             while True:
@@ -170,8 +170,8 @@ class _Daemon:
                     await self._drain(front)
                 if not self._children.ended.done():
                     return 0
-                code = self._mourn(front)
-                if stop.done() or not self._restarts.left:
+                code = self._on_child_death(front)
+                if stop.done() or not self._restarts.remaining:
                     return code
                 if not await self._restart(front):
                     return 0 if self._signals.first.is_set() else code
@@ -179,87 +179,87 @@ class _Daemon:
             for task in (stop, silence, failed):
                 task.cancel()
 
-    async def _end_silent_children(self, front: Front) -> None:
+    async def _kill_silent_children(self, front: Frontend) -> None:
         """A child that says nothing for too long is made a dead one; the rest is what a death brings."""
         while True:
-            name = await front.silent_child()
+            name = await front.wait_for_timed_out_child()
             child, silence_s = self._engine.child(name), front.liveness.silence_s(name)
             child.ask_for_dump()
-            await asyncio.sleep(min(LAST_WORDS_S, LAST_WORDS_SHARE * self._config.watchdog.watchdog_timeout))
+            await asyncio.sleep(min(DUMP_GRACE_S, DUMP_GRACE_SHARE * self._config.watchdog.watchdog_timeout))
             if child.exit_code is None:
                 text = silent_child_dump(name, child.pid, silence_s, front.describe())
                 write_dump(text, path=str(self._engine.dump_path("front")))
                 child.kill(f"had been silent for {silence_s:.1f} s")
 
-    def _mourn(self, front: Front) -> int:
+    def _on_child_death(self, front: Frontend) -> int:
         """A child is dead: everybody hears of it. The exit code that this calls for."""
         child = self._children.ended.result()
         log.error("%s", child.how_it_ended())
-        front.child_died(child.title)
+        front.on_child_death(child.title)
         return WATCHDOG_EXIT_CODE if child.was_stuck else 1
 
-    async def _restart(self, front: Front) -> bool:
+    async def _restart(self, front: Frontend) -> bool:
         """Whether a new engine serves. Not when none may be started any more, nor when the daemon is to stop."""
-        while self._restarts.left:
-            pause_s = self._restarts.begin()
-            log.warning("the engine is started again in %.1f s (%d times left)", pause_s, self._restarts.left)
+        while self._restarts.remaining:
+            delay_s = self._restarts.next_delay_s()
+            log.warning("the engine is started again in %.1f s (%d times left)", delay_s, self._restarts.remaining)
             self._children.close()
             await asyncio.to_thread(self._engine.end)
-            await self._unless_stopped(asyncio.sleep(pause_s))
+            await self._run_until_stopped(asyncio.sleep(delay_s))
             if self._signals.first.is_set():
                 break
             self._engine.start()
             self._children = Children(self._engine.children, self._progress.show)
-            front.liveness.restarting()
+            front.liveness.mark_restarting()
             try:
-                return await self._unless_stopped(self._load_again(front)) is not None
+                return await self._run_until_stopped(self._reload(front)) is not None
             except StartupError as error:
                 log.error("%s", error)
-                front.liveness.died("engine")
+                front.liveness.mark_dead("engine")
         return False
 
-    async def _load_again(self, front: Front) -> bool:
+    async def _reload(self, front: Frontend) -> bool:
         vocabulary = self._tokenizer.vocabulary
-        told = asyncio.to_thread(self._engine.tell_vocabulary, vocabulary)
-        _, runner = await asyncio.gather(told, self._ready())
+        told = asyncio.to_thread(self._engine.send_vocabulary, vocabulary)
+        _, runner = await asyncio.gather(told, self._await_ready())
         await front.reconnect(self._engine.addresses, runner)
         self._progress.clear()
         log.info("the engine serves again")
         _log_sizes(runner)
         return True
 
-    def _dump_on_signal(self, front: Front) -> None:
+    def _dump_on_signal(self, front: Frontend) -> None:
         """SIGUSR1: the front's own state, and the children's in their own words."""
         faulthandler.unregister(signal.SIGUSR1)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._dump, front)
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)  # stacks also when the loop hangs
 
-    def _dump(self, front: Front) -> None:
-        self._engine.ask_for_dumps()
+    def _dump(self, front: Frontend) -> None:
+        self._engine.request_dumps()
         text = front_dump("dump on demand", front.describe())
         write_dump(text, path=str(self._engine.dump_path("front")))
 
-    async def _drain(self, front: Front) -> None:
+    async def _drain(self, front: Frontend) -> None:
         """Let running answers end; what is left after the timeout, or after a second signal, is aborted."""
         front.start_draining()
         timeout_s = self._config.server.shutdown_timeout
         log.info("stopping: %d open requests have %.0f s to end", front.num_open, timeout_s)
         deadline = time.monotonic() + timeout_s
-        hurry = asyncio.create_task(self._signals.second.wait(), name="hurry")
-        either: set[asyncio.Future[Any]] = {hurry, self._children.ended}
+        second_signal = asyncio.create_task(self._signals.second.wait(), name="second_signal")
+        either: set[asyncio.Future[Any]] = {second_signal, self._children.ended}
         while front.num_open and not any(future.done() for future in either) and time.monotonic() < deadline:
-            await asyncio.wait(either, timeout=DRAIN_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+            await asyncio.wait(either, timeout=DRAIN_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+        second_signal.cancel()
         if front.num_open and not self._children.ended.done():
             log.warning("%d requests did not end in time and are aborted", front.num_open)
             front.abort_all("The server is shutting down.")
 
-    def _announce(self, runner: RunnerInfo) -> None:
+    def _print_address(self, runner: RunnerInfo) -> None:
         _log_sizes(runner)
         url = url_of(self._listener, secure=self._tls is not None)
         name = self._config.server.served_model_name or self._files.name
         body = {"model": name, "messages": [{"role": "user", "content": "What is a tide?"}], "stream": True}
-        warning = warning_of_openness(self._config.access, self._listener.getsockname()[0])
+        warning = no_auth_warning(self._config.access, self._listener.getsockname()[0])
         if warning is not None:
             log.warning("%s", warning)
         key = "-H 'x-api-key: YOUR KEY' " if self._config.access.api_key else ""

@@ -18,13 +18,13 @@ from ..http.middleware import RequestIds
 log = logging.getLogger(__name__)
 
 
-class Gate:
+class AppSwitch:
     """The application behind the socket from the first moment: alive at once, ready when ``open`` is called."""
 
     def __init__(self) -> None:
         self._app: ASGIApp | None = None
 
-    def open(self, app: ASGIApp) -> None:
+    def switch_to(self, app: ASGIApp) -> None:
         """Let everything through to ``app`` from now on."""
         self._app = app
 

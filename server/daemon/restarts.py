@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 10.0
+INITIAL_BACKOFF_S = 0.5
+MAX_BACKOFF_S = 10.0
 
 
 class Restarts:
@@ -11,15 +11,15 @@ class Restarts:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.done = 0
+        self.num_started = 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many there may still be."""
-        return self._limit - self.done
+        return self._limit - self.num_started
 
-    def begin(self) -> float:
+    def next_delay_s(self) -> float:
         """Count one; the seconds to wait before it: what fails at once should not fail in a tight loop."""
-        pause_s = min(FIRST_PAUSE_S * (1 << self.done), LONGEST_PAUSE_S)
-        self.done += 1
-        return pause_s
+        delay_s = min(INITIAL_BACKOFF_S * (1 << self.num_started), MAX_BACKOFF_S)
+        self.num_started += 1
+        return delay_s

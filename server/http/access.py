@@ -21,17 +21,17 @@ class Access:
     keys: Keys = field(default_factory=Keys)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
 
-    def granted(self, order: PreparedRequest, caller: Caller, max_priority: int) -> PreparedRequest:
-        """``order`` as the sender may have it: its priority at most ``max_priority`` unless the sender is the admin.
+    def apply_limits(self, prepared: PreparedRequest, caller: Caller, max_priority: int) -> PreparedRequest:
+        """``prepared`` as the sender may have it: its priority at most ``max_priority`` unless the sender is the admin.
 
         A session is looked for among the sender's own; the server's time limit holds if the request's is longer.
         """
-        priority = order.priority if caller.is_admin else min(order.priority, max_priority)
-        session = None if order.session is None else structs.replace(order.session, owner=caller.owner)
-        namespace = self.namespace(order.namespace, caller)
-        limits_s = [limit for limit in (order.timeout_s, self.limits.request_timeout) if limit is not None]
+        priority = prepared.priority if caller.is_admin else min(prepared.priority, max_priority)
+        session = None if prepared.session is None else structs.replace(prepared.session, owner=caller.owner)
+        namespace = self.namespace(prepared.namespace, caller)
+        limits_s = [limit for limit in (prepared.timeout_s, self.limits.request_timeout) if limit is not None]
         return replace(
-            order,
+            prepared,
             priority=priority,
             namespace=namespace,
             session=session,
@@ -40,7 +40,7 @@ class Access:
             timeout_s=min(limits_s, default=None),
         )
 
-    def check_share(self, caller: Caller, num_open: int) -> None:
+    def check_concurrency(self, caller: Caller, num_open: int) -> None:
         """Raises Rejected when the sender's key has as many requests open as one may have. The admin has no limit."""
         limit = self.limits.max_requests_per_key
         if limit is not None and caller.owner and not caller.is_admin and num_open >= limit:

@@ -15,7 +15,7 @@ from ebbtide.errors import StartupError
 KEYS_VARIABLE = "EBBTIDE_API_KEY"
 ADMIN_KEY_VARIABLE = "EBBTIDE_ADMIN_API_KEY"
 SECRET_FLAGS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password")
-GOOD_KEY = re.compile(r"[!-~]+", re.ASCII)
+VALID_KEY = re.compile(r"[!-~]+", re.ASCII)
 HIDDEN = "***"
 
 
@@ -30,7 +30,7 @@ def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> Ac
     if config.admin_api_key is not None:
         admin_key = config.admin_api_key
     for key in (*keys, *([] if admin_key is None else [admin_key])):
-        if not GOOD_KEY.fullmatch(key):
+        if not VALID_KEY.fullmatch(key):
             raise StartupError("An API key must be visible ASCII characters without spaces, and not empty.")
     if admin_key in keys:
         raise StartupError("The admin key must not be one of the other API keys.")
@@ -47,7 +47,7 @@ def check_use_of_keys(config: AccessConfig, limits: LimitsConfig) -> None:
         raise StartupError("--max-requests-per-key needs API keys: give --api-key, --api-key-file or EBBTIDE_API_KEY.")
 
 
-def warning_of_openness(config: AccessConfig, address: str) -> str | None:
+def no_auth_warning(config: AccessConfig, address: str) -> str | None:
     """What an operator should know who listens on ``address``, a number: anybody may use the server. None if not so."""
     if config.api_key or config.ssl_ca_certs or ipaddress.ip_address(address).is_loopback:
         return None

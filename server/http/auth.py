@@ -16,7 +16,7 @@ from .error_replies import error_reply
 
 CALLER = "ebbtide.caller"  # the key in the ASGI scope
 # Probes have no key; everything else needs one.
-OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
+PUBLIC_PATHS = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
@@ -38,14 +38,14 @@ class Keys:
         self._admin = None if admin_key is None else _digest(admin_key.encode())
 
     @property
-    def needed(self) -> bool:
+    def required(self) -> bool:
         """Whether a request without a key is refused."""
         return bool(self._users)
 
     def caller(self, headers: RawHeaders) -> Caller | None:
         """Who sends ``headers``; None when a key is needed and none of theirs is right."""
         found: Caller | None = None if self._users else Caller(may_control=self._admin is None)
-        for digest in [_digest(key) for key in _shown(headers)]:
+        for digest in [_digest(key) for key in _presented_keys(headers)]:
             # Every key is compared, whatever has matched: the time tells nobody which one, or how much of it.
             known = sum(hmac.compare_digest(digest, user) for user in self._users) > 0
             is_admin = self._admin is not None and hmac.compare_digest(digest, self._admin)
@@ -61,7 +61,7 @@ class KeyCheck:
     def __init__(self, app: ASGIApp, keys: Keys, root_path: str = "") -> None:
         self._app = app
         self._keys = keys
-        self._open = OPEN_PATHS | {root_path + path for path in OPEN_PATHS}
+        self._open = PUBLIC_PATHS | {root_path + path for path in PUBLIC_PATHS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,7 +97,7 @@ async def require_control(request: Request) -> None:
     raise Rejected("This route needs the server's admin key.", status=403, kind="permission_error")
 
 
-def _shown(headers: RawHeaders) -> Iterator[bytes]:
+def _presented_keys(headers: RawHeaders) -> Iterator[bytes]:
     for name, value in headers:
         if name == b"x-api-key":
             yield value.strip()

@@ -16,13 +16,13 @@ from .error_replies import error_reply
 
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#]+")
 ROOT_PATH = re.compile(r"(/[^/\s?#]+)*")
-SHOWN_HEADERS = ("x-request-id", "request-id", "retry-after", "x-should-retry", "openai-processing-ms")
+EXPOSED_HEADERS = ("x-request-id", "request-id", "retry-after", "x-should-retry", "openai-processing-ms")
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-PREFLIGHT_S = 600
+PREFLIGHT_MAX_AGE_S = 600
 
 
-class UnderPath:
+class RootPath:
     """Answers below ``root_path`` too, for a proxy that leaves its own path in front, and links to what is there."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
@@ -35,31 +35,31 @@ class UnderPath:
         await self._app(scope, receive, send)
 
 
-class OwnPages:
+class OriginGuard:
     """Refuses what changes the server and comes from a page that is neither this server's nor one of ``origins``.
 
     Other rules keep a page from reading answers only: browsers send it plain forms and pictures without asking first.
-    ``steering``: paths that change something by GET.
+    ``admin_get_paths``: paths that change something by GET.
     """
 
-    def __init__(self, app: ASGIApp, origins: Collection[str], steering: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, origins: Collection[str], admin_get_paths: Collection[str]) -> None:
         self._app = app
         self._origins = frozenset(origins)
-        self._steering = frozenset(steering)
+        self._admin_get_paths = frozenset(admin_get_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._changes(scope) and not self._may_ask(Headers(scope=scope)):
+        if scope["type"] == "http" and self._changes_state(scope) and not self._is_allowed(Headers(scope=scope)):
             text = "A page of another origin may not do this: name its origin with --allowed-origins."
             refusal = Rejected(text, status=403, kind="permission_error", code="origin_not_allowed")
             await error_reply(refusal, scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _changes(self, scope: Scope) -> bool:
+    def _changes_state(self, scope: Scope) -> bool:
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
-        return scope["method"] not in SAFE_METHODS or path in self._steering
+        return scope["method"] not in SAFE_METHODS or path in self._admin_get_paths
 
-    def _may_ask(self, headers: Headers) -> bool:
+    def _is_allowed(self, headers: Headers) -> bool:
         """What is no browser sends neither header. A page cannot set them, nor the name it takes the server by."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if "*" in self._origins or origin in self._origins or site == "same-origin":
@@ -69,7 +69,7 @@ class OwnPages:
         return origin.partition("://")[2].lower() == headers.get("host", "").lower() != ""
 
 
-def for_browsers(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
+def add_cors(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
     """``app``, whose answers, errors included, pages of ``origins`` may read. No origin: ``app`` as it is."""
     if not origins:
         return app
@@ -78,12 +78,12 @@ def for_browsers(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
         allow_origins=origins,
         allow_methods=METHODS,
         allow_headers=("*",),
-        expose_headers=SHOWN_HEADERS,
-        max_age=PREFLIGHT_S,
+        expose_headers=EXPOSED_HEADERS,
+        max_age=PREFLIGHT_MAX_AGE_S,
     )
 
 
-def check_addresses(config: AccessConfig) -> None:
+def check_origins_and_root_path(config: AccessConfig) -> None:
     """Raises StartupError for an origin that no browser sends, and for a path that no proxy has."""
     for origin in config.allowed_origins:
         if not ORIGIN.fullmatch(origin):

@@ -52,10 +52,10 @@ def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 413 or error.code == "draining":
         headers["Connection"] = "close"  # the rest of the body is not read; nobody should stay with a server that ends
-    return JSONResponse(_form(scope)(error), status_code=error.status, headers=headers)
+    return JSONResponse(_body_for(scope)(error), status_code=error.status, headers=headers)
 
 
-def _form(scope: Scope) -> Callable[[Rejected], dict[str, Any]]:
+def _body_for(scope: Scope) -> Callable[[Rejected], dict[str, Any]]:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     forms: ErrorForms = scope.get(ERROR_FORMS, {})
     return next((form for start, form in forms.items() if path == start or path.startswith(f"{start}/")), envelope)
@@ -88,11 +88,11 @@ async def _bug(request: Request, error: Exception) -> Response:
     return reply
 
 
-async def _left(_: Request, __: Exception) -> Response:
+async def _disconnected(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # nobody reads it: the client left in the middle of its body
 
 
-class FaultsEnd:
+class SuppressLoggedErrors:
     """The end of a fault in ``app``, which has logged and answered it. From here the web server would log it again;
     an answer that had begun it still cuts.
     """
@@ -109,5 +109,5 @@ def install_error_replies(app: FastAPI) -> None:
     """From now on every error of ``app`` is an envelope."""
     app.add_exception_handler(Rejected, _rejected)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ClientDisconnect, _left)
+    app.add_exception_handler(ClientDisconnect, _disconnected)
     app.add_exception_handler(Exception, _bug)

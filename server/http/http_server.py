@@ -16,10 +16,10 @@ from .tls import Tls
 from .wire_protocol import WireLimits, WireProtocol
 
 KEEP_ALIVE_S = 75  # longer than the pools of the usual clients keep a connection
-REPLY_S = 5  # for answers that are decided to leave
-MANY_FILES = 65_536
-OWN_FILES = 256  # that the process has open besides connections, with room to spare
-TICKS_PER_LOOK = 100  # uvicorn ticks ten times a second; a renewed certificate is seen within ten seconds
+SHUTDOWN_GRACE_S = 5  # for answers that are decided to leave
+MAX_OPEN_FILES = 65_536
+RESERVED_FILES = 256  # that the process has open besides connections, with room to spare
+TICKS_PER_CERT_CHECK = 100  # uvicorn ticks ten times a second; a renewed certificate is seen within ten seconds
 
 
 class HttpServer(uvicorn.Server):
@@ -35,8 +35,8 @@ class HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """uvicorn's own pulse. True ends the server."""
-        if self._tls is not None and counter % TICKS_PER_LOOK == 0:
-            self._tls.refresh()
+        if self._tls is not None and counter % TICKS_PER_CERT_CHECK == 0:
+            self._tls.reload_if_changed()
         return await super().on_tick(counter)
 
 
@@ -46,10 +46,10 @@ def wire_limits(config: LimitsConfig) -> WireLimits:
     Raises that number, within what the system allows.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    room = max(wanted - OWN_FILES, 1)
+    room = max(wanted - RESERVED_FILES, 1)
     return WireLimits(min(config.max_connections or room, room), config.receive_timeout)
 
 
@@ -65,7 +65,7 @@ def http_server(app: ASGIApp, tls: Tls | None, limits: WireLimits | None = None)
         ws="none",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=REPLY_S,
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
     )
     config.load()
     config.ssl = None if tls is None else tls.context

@@ -26,7 +26,7 @@ def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_T
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _bound_what_waits_for_readers(listener, slow_reader_timeout_s)
+        _limit_unsent_data(listener, slow_reader_timeout_s)
         listener.bind(address)
         listener.listen(BACKLOG)  # at once: a second daemon could still bind, but not listen, on the same port
     except OSError as error:
@@ -38,7 +38,7 @@ def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_T
     return listener
 
 
-def _bound_what_waits_for_readers(listener: socket.socket, timeout_s: float) -> None:
+def _limit_unsent_data(listener: socket.socket, timeout_s: float) -> None:
     """Limits that every accepted connection inherits. The kernel alone sees whether a peer takes anything at all."""
     if sys.platform == "linux":
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)

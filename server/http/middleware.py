@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 ID_HEADERS = ("x-request-id", "request-id")  # where OpenAI's clients look for a request's id, and Anthropic's
 REQUEST_ID = "ebbtide.request_id"  # the key in the ASGI scope
-NAMED = "ebbtide.named_by_header"  # another: whether the id is the client's own
-GOOD_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
+ID_FROM_CLIENT = "ebbtide.named_by_header"  # another: whether the id is the client's own
+VALID_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 TRACE = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 
 
@@ -33,8 +33,8 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         wanted = Headers(scope=scope).get("x-request-id", "")
-        scope[NAMED] = is_id(wanted)
-        scope[REQUEST_ID] = wanted if scope[NAMED] else secrets.token_hex(16)
+        scope[ID_FROM_CLIENT] = is_valid_id(wanted)
+        scope[REQUEST_ID] = wanted if scope[ID_FROM_CLIENT] else secrets.token_hex(16)
         started = time.monotonic()
         status = 0
 
@@ -54,17 +54,17 @@ class RequestIds:
         log.debug("request %s%s: %s %s was answered with %d within %.3f s", *what, extra={"rid": request_id})
 
 
-def is_id(name: str) -> bool:
+def is_valid_id(name: str) -> bool:
     """Whether a client's name for a request can stand in a header and in the log."""
-    return GOOD_ID.fullmatch(name) is not None
+    return VALID_ID.fullmatch(name) is not None
 
 
-def take_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, ...]:
+def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, ...]:
     """Every id by which the client may name this request later: the well-formed ones of ``wanted``, from its body, and
     the one on its answer, which is the body's when the header brought none.
     """
-    named = [name for name in wanted if name is not None and is_id(name)]
-    if named and not scope[NAMED]:
+    named = [name for name in wanted if name is not None and is_valid_id(name)]
+    if named and not scope[ID_FROM_CLIENT]:
         scope[REQUEST_ID] = named[0]
     return (scope[REQUEST_ID], *named)
 

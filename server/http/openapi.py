@@ -11,7 +11,7 @@ import msgspec
 from fastapi import FastAPI
 
 from ..route import JSON, Route
-from .auth import OPEN_PATHS
+from .auth import PUBLIC_PATHS
 from .error_replies import ErrorForms
 
 SCHEMAS = "#/components/schemas/"
@@ -51,7 +51,7 @@ def operation(route: Route, forms: ErrorForms) -> dict[str, Any]:
     }
 
 
-def describe(app: FastAPI, table: Sequence[Route], *, needs_key: bool) -> None:
+def describe(app: FastAPI, table: Sequence[Route], *, key_required: bool) -> None:
     """Let /openapi.json define the types that the routes refer to, and the keys if there are some."""
     plain_schema = app.openapi
     bodies = {route.body for route in table if route.body is not None}
@@ -61,10 +61,10 @@ def describe(app: FastAPI, table: Sequence[Route], *, needs_key: bool) -> None:
         schema = plain_schema()
         parts = schema.setdefault("components", {})
         parts.setdefault("schemas", {}).update(components)
-        if needs_key:
+        if key_required:
             parts["securitySchemes"] = KEY_SCHEMES
             schema["security"] = [{name: []} for name in KEY_SCHEMES]
-            for path in OPEN_PATHS & schema["paths"].keys():
+            for path in PUBLIC_PATHS & schema["paths"].keys():
                 schema["paths"][path]["get"]["security"] = []
         return schema
 

@@ -36,7 +36,7 @@ class ChunkWriter(Protocol):
         """Chunks after the last delta's."""
 
 
-def _enveloped(error: Rejected) -> list[dict[str, Any]]:
+def _error_chunk(error: Rejected) -> list[dict[str, Any]]:
     return [envelope(error)]
 
 
@@ -51,7 +51,7 @@ class Framing:
     named: bool = False
     keep_alive: bytes = b": keep-alive\n\n"
     end_mark: bytes = b"data: [DONE]\n\n"
-    failure: Callable[[Rejected], list[dict[str, Any]]] = _enveloped
+    failure: Callable[[Rejected], list[dict[str, Any]]] = _error_chunk
 
     def events(self, chunks: list[dict[str, Any]]) -> bytes:
         """The chunks as server-sent events."""
@@ -79,7 +79,7 @@ class WholeReply(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._answer:
-            deltas = await _unless_client_leaves(self._answer.whole(), receive)
+            deltas = await _cancel_on_disconnect(self._answer.whole(), receive)
         if deltas is not None:
             body = Response(as_json(self._build(deltas)), media_type="application/json")
             await body(scope, receive, send)
@@ -98,17 +98,17 @@ class EventStream(Response):
         self._writer = writer
         self._framing = framing
         self._silence_s = keep_alive_s or None
-        self._begun = False
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._answer:
-            await _unless_client_leaves(self._stream(send), receive)
+            await _cancel_on_disconnect(self._stream(send), receive)
 
     async def _stream(self, send: Send) -> None:
         try:
             await self._events(send)
         except Rejected as error:
-            if not self._begun:
+            if not self._started:
                 raise
             await self._send(send, self._framing.events(self._framing.failure(error)), more=False)
 
@@ -125,16 +125,16 @@ class EventStream(Response):
         await self._send(send, framing.events(self._writer.end()) + framing.end_mark, more=False)
 
     async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             await send({"type": "http.response.start", "status": 200, "headers": list(EVENT_HEADERS)})
         await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _unless_client_leaves(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
+async def _cancel_on_disconnect(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
     """The result of ``work``, or None when the client left first; ``work`` is then cancelled."""
     worker = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_client_left(receive))
+    watcher = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
         return worker.result() if worker.done() else None
@@ -144,6 +144,6 @@ async def _unless_client_leaves(work: Coroutine[Any, Any, Any], receive: Receive
         await asyncio.gather(worker, watcher, return_exceptions=True)
 
 
-async def _client_left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

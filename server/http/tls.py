@@ -20,7 +20,7 @@ class Tls:
             raise StartupError("HTTPS needs a certificate: give --ssl-certfile too.")
         self._cert, self._key = config.ssl_certfile, config.ssl_keyfile
         self._password = config.ssl_keyfile_password or ""
-        self._seen = self._changes()
+        self._loaded_times = self._modification_times()
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             self._load(self.context)
@@ -30,12 +30,12 @@ class Tls:
         except OSError as error:  # ssl.SSLError is one
             raise StartupError(f"The certificate cannot be used: {_reason(error)}.") from error
 
-    def refresh(self) -> bool:
-        """Use the files' new content when they have changed; whether it is in use now. A broken one changes nothing."""
-        changes = self._changes()
-        if changes == self._seen:
+    def reload_if_changed(self) -> bool:
+        """Use the files' new content when they have changed; whether it is in use now. A broken one times nothing."""
+        times = self._modification_times()
+        if times == self._loaded_times:
             return False
-        self._seen = changes
+        self._loaded_times = times
         try:
             self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a pair that does not match would spoil the one in use
             self._load(self.context)
@@ -49,8 +49,8 @@ class Tls:
         # With a function as the password OpenSSL never asks on the terminal, which would hang a daemon.
         context.load_cert_chain(self._cert, self._key, lambda: self._password)
 
-    def _changes(self) -> list[int]:
-        """What changes when a file is written or replaced."""
+    def _modification_times(self) -> list[int]:
+        """What times when a file is written or replaced."""
         paths = [Path(name) for name in (self._cert, self._key) if name is not None]
         return [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
 

@@ -16,14 +16,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ebbtide.errors import Rejected
 
-from .auth import OPEN_PATHS
+from .auth import PUBLIC_PATHS
 from .error_replies import envelope
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
-LEAST_BYTES_PER_S = 16 * 1024  # a request that comes at this rate may take longer than the limit
+MIN_BYTES_PER_S = 16 * 1024  # a request that comes at this rate may take longer than the limit
 LINGER_S = 1.0  # in which a refused client can read why, before its unread bytes reset the connection
-SURPLUS = 128  # connections over the limit that still get an answer
+OVERFLOW_CONNECTIONS = 128  # connections over the limit that still get an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +40,26 @@ class WireProtocol(HttpToolsProtocol):
     def __init__(self, *, limits: WireLimits = WireLimits(), **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._limits = limits
-        self._surplus = False  # it came when there were enough
+        self._over_limit = False  # it came when there were enough
         self._refused = False
-        self._idle = True  # nothing of a first request has come
-        self._arriving = False  # a request has begun to come and has not come whole,
+        self._no_request_yet = True  # nothing of a first request has come
+        self._receiving = False  # a request has begun to come and has not come whole,
         self._has_head = False  # but for its head
-        self._begun_s = 0.0
+        self._started_s = 0.0
         self._num_bytes = 0
-        self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """uvicorn's; the time in which the first request must come begins."""
         super().connection_made(transport)
-        self._surplus = len(self.connections) > self._limits.max_connections
-        if len(self.connections) > self._limits.max_connections + SURPLUS:
+        self._over_limit = len(self.connections) > self._limits.max_connections
+        if len(self.connections) > self._limits.max_connections + OVERFLOW_CONNECTIONS:
             transport.abort()
-        self._begins()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """uvicorn's."""
-        self._arrived()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -68,13 +68,13 @@ class WireProtocol(HttpToolsProtocol):
             return
         self._num_bytes += len(data)
         super().data_received(data)
-        if self._arriving and not self._has_head and self._num_bytes > MAX_HEAD_BYTES:
+        if self._receiving and not self._has_head and self._num_bytes > MAX_HEAD_BYTES:
             self._refuse(_large_head())
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
-        self._idle = False
-        self._begins()
+        self._no_request_yet = False
+        self._start_timer()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -87,7 +87,7 @@ class WireProtocol(HttpToolsProtocol):
             self._refuse(_large_head())
         elif len(self.headers) > MAX_HEADERS:
             self._refuse(Rejected(f"The request has more than {MAX_HEADERS} headers.", status=431))
-        elif self._surplus and self.url.partition(b"?")[0].decode("latin-1") not in OPEN_PATHS:
+        elif self._over_limit and self.url.partition(b"?")[0].decode("latin-1") not in PUBLIC_PATHS:
             text = f"The server has {self._limits.max_connections} connections (--max-connections)."
             full = {"status": 503, "kind": "overloaded_error", "code": "too_many_connections", "retry_after_s": 1}
             self._refuse(Rejected(text, **full))  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ class WireProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request has come whole."""
-        self._arrived()
+        self._stop_timer()
         if not self._refused:
             super().on_message_complete()
 
@@ -113,28 +113,28 @@ class WireProtocol(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """uvicorn advises to install a library. There are no WebSockets here: the request is answered without one."""
 
-    def _begins(self) -> None:
+    def _start_timer(self) -> None:
         """A request begins to come, or is waited for."""
-        self._arrived()
-        self._arriving, self._has_head = True, False
-        self._begun_s, self._num_bytes = self.loop.time(), 0
-        self._watch = self.loop.call_later(self._limits.receive_timeout_s, self._look)
+        self._stop_timer()
+        self._receiving, self._has_head = True, False
+        self._started_s, self._num_bytes = self.loop.time(), 0
+        self._timer = self.loop.call_later(self._limits.receive_timeout_s, self._check_deadline)
 
-    def _arrived(self) -> None:
-        self._arriving = False
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+    def _stop_timer(self) -> None:
+        self._receiving = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         """The time is over, unless so many bytes have come that it may take longer, or we ourselves do not read."""
-        allowed_s = self._limits.receive_timeout_s + self._num_bytes / LEAST_BYTES_PER_S
-        left_s = self._begun_s + allowed_s - self.loop.time()
+        allowed_s = self._limits.receive_timeout_s + self._num_bytes / MIN_BYTES_PER_S
+        left_s = self._started_s + allowed_s - self.loop.time()
         if self.flow.read_paused:
             left_s = max(left_s, self._limits.receive_timeout_s)
         if left_s > 0:
-            self._watch = self.loop.call_later(left_s, self._look)
-        elif self._idle or (self._has_head and self.cycle.response_started):
+            self._timer = self.loop.call_later(left_s, self._check_deadline)
+        elif self._no_request_yet or (self._has_head and self.cycle.response_started):
             self.transport.close()  # nothing was asked, or it was answered without its body
         else:
             limit_s = self._limits.receive_timeout_s
@@ -145,7 +145,7 @@ class WireProtocol(HttpToolsProtocol):
         """Answer and close; what the client still sends is dropped."""
         before = self.cycle is not None and not self.cycle.response_complete and not self._has_head
         self._refused = True
-        self._arrived()
+        self._stop_timer()
         if before:
             self.transport.close()  # an earlier request of this connection has not been answered: no word would fit
             return

@@ -12,11 +12,11 @@ Bounds = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A gauge or a counter: the sum of ``ours`` less that of ``less``. A name without its label stands for all."""
+    """A gauge or a counter: the sum of ``ours`` minus that of ``minus``. A name without its label stands for all."""
 
     name: str
     ours: tuple[str, ...]
-    less: tuple[str, ...] = ()
+    minus: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
 
 
@@ -31,8 +31,8 @@ class HistogramAlias:
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
-    """One engine's names. labels: on every series besides model_name. shows_http: the counts of HTTP requests too.
+class MetricAliases:
+    """One engine's names. labels: on every series besides model_name. includes_http: the counts of HTTP requests too.
 
     cache_info: the name of a gauge of 1 whose labels are the size of a page and the number of pages.
     """
@@ -42,7 +42,7 @@ class Naming:
     gauges: tuple[Alias, ...]
     totals: tuple[Alias, ...]
     histograms: tuple[HistogramAlias, ...]
-    shows_http: bool = False
+    includes_http: bool = False
     cache_info: str | None = None
 
 
@@ -54,7 +54,7 @@ ENGINE_FAULTS = (
     "num_aborted_requests_total{reason=kv_cache_exhausted}",
     "num_aborted_requests_total{reason=engine_dead}",
 )
-TURNED_AWAY = (
+ADMISSION_REJECTIONS = (
     "num_aborted_requests_total{reason=queue_full}",
     "num_aborted_requests_total{reason=context_length_exceeded}",
 )
@@ -71,7 +71,7 @@ VLLM_LATENCY = _fixed(
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 
-VLLM = Naming(
+VLLM = MetricAliases(
     prefix="vllm:",
     labels=(("engine", "0"),),
     gauges=(
@@ -98,13 +98,13 @@ VLLM = Naming(
         Alias(
             "request_success_total",
             ("num_aborted_requests_total",),
-            less=(*ENGINE_FAULTS, *TURNED_AWAY),
+            minus=(*ENGINE_FAULTS, *ADMISSION_REJECTIONS),
             labels=(("finished_reason", "abort"),),
         ),
         Alias("request_success_total", ENGINE_FAULTS, labels=(("finished_reason", "error"),)),
         *(
             Alias("admission_rejections_total", (key,), labels=(("reason", key.split("=")[1].rstrip("}")),))
-            for key in TURNED_AWAY
+            for key in ADMISSION_REJECTIONS
         ),
     ),
     histograms=(
@@ -153,16 +153,16 @@ SAME_TOTALS = (
     *("num_retracted_requests_total", "num_retracted_input_tokens_total", "num_retracted_output_tokens_total"),
     *("num_requests_total", "num_aborted_requests_total"),
 )
-FREE = ("kv_available_tokens{pool=full}", "kv_evictable_tokens{pool=full}")
+FREE_TOKENS = ("kv_available_tokens{pool=full}", "kv_evictable_tokens{pool=full}")
 
-SGLANG = Naming(
+SGLANG = MetricAliases(
     prefix="sglang:",
     labels=(("engine_type", "unified"), ("tp_rank", "0"), ("pp_rank", "0")),
     gauges=(
         *(Alias(name, (name,)) for name in SAME_GAUGES),
-        Alias("num_used_tokens", ("max_total_num_tokens",), less=FREE),
-        Alias("kv_available_tokens", FREE[:1]),
-        Alias("kv_evictable_tokens", FREE[1:]),
+        Alias("num_used_tokens", ("max_total_num_tokens",), minus=FREE_TOKENS),
+        Alias("kv_available_tokens", FREE_TOKENS[:1]),
+        Alias("kv_evictable_tokens", FREE_TOKENS[1:]),
     ),
     totals=tuple(Alias(name, (name,)) for name in SAME_TOTALS),
     histograms=(
@@ -185,7 +185,7 @@ SGLANG = Naming(
             "num_retractions", "retractions_per_request", _fixed(*range(11), 15, 20, 25, 30, 40, 50, 75, 100)
         ),
     ),
-    shows_http=True,
+    includes_http=True,
 )
 
-NAMINGS = {"vllm": VLLM, "sglang": SGLANG}
+ENGINE_ALIASES = {"vllm": VLLM, "sglang": SGLANG}

@@ -113,13 +113,13 @@ BUCKETS: dict[str, tuple[float, ...]] = {
 SIZES = ("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens")
 
 
-def text_of(name: str) -> str:
+def help_text(name: str) -> str:
     """The sentence of a series; of one that this version does not know, its name in words."""
     known = GAUGE_TEXTS.get(name) or TOTAL_TEXTS.get(name) or HISTOGRAM_TEXTS.get(name)
     return known or f"{name.replace('_', ' ').capitalize()}."
 
 
-def buckets_of(name: str, context_length: int) -> tuple[float, ...]:
+def bucket_bounds(name: str, context_length: int) -> tuple[float, ...]:
     """The upper bounds of a histogram of ours, without infinity."""
     return size_buckets(context_length) if name in SIZES else BUCKETS.get(name, LATENCY_BUCKETS)
 

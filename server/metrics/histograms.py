@@ -38,16 +38,18 @@ class Histograms:
 
     def __init__(self) -> None:
         self._quantities: dict[str, dict[tuple[float, ...], Buckets]] = {}
-        self._shown: list[tuple[str, str, dict[str, str], Buckets]] = []
+        self._registered: list[tuple[str, str, dict[str, str], Buckets]] = []
 
     def __contains__(self, quantity: str) -> bool:
         return quantity in self._quantities
 
-    def show(self, quantity: str, name: str, text: str, labels: Mapping[str, str], bounds: tuple[float, ...]) -> None:
+    def register(
+        self, quantity: str, name: str, text: str, labels: Mapping[str, str], bounds: tuple[float, ...]
+    ) -> None:
         """From now on the samples of ``quantity`` are there as ``name`` too. Equal buckets are filled once."""
         kinds = self._quantities.setdefault(quantity, {})
         buckets = kinds.setdefault(bounds, Buckets(bounds))
-        self._shown.append((name, text, dict(labels), buckets))
+        self._registered.append((name, text, dict(labels), buckets))
 
     def observe(self, quantity: str, value: float, count: int = 1) -> None:
         """``count`` samples of a quantity that is shown."""
@@ -57,7 +59,7 @@ class Histograms:
     def collect(self) -> Iterator[Metric]:
         """One family per name."""
         families: dict[str, HistogramMetricFamily] = {}
-        for name, text, labels, buckets in self._shown:
+        for name, text, labels, buckets in self._registered:
             if name not in families:
                 families[name] = HistogramMetricFamily(name, text, labels=list(labels))
             buckets.add_to(families[name], list(labels.values()))

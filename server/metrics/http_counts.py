@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .help_texts import text_of
+from .help_texts import help_text
 
 OTHER = "other"  # every path that is no route, and every method that HTTP does not know
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -23,21 +23,21 @@ class HttpCounts:
         self._active: Counter[tuple[str, ...]] = Counter()
         self._responses: Counter[tuple[str, ...]] = Counter()
 
-    def expect(self, endpoint: str, method: str) -> None:
+    def add_endpoint(self, endpoint: str, method: str) -> None:
         """Show an endpoint before its first request, so that this shows as a rise."""
         self._requests[endpoint, method] += 0
         self._active[endpoint, method] += 0
 
-    def came(self, endpoint: str, method: str) -> None:
+    def on_request(self, endpoint: str, method: str) -> None:
         """A request has come."""
         self._requests[endpoint, method] += 1
         self._active[endpoint, method] += 1
 
-    def answered(self, endpoint: str, status: int, method: str) -> None:
+    def on_response(self, endpoint: str, status: int, method: str) -> None:
         """Its answer has begun."""
         self._responses[endpoint, str(status), method] += 1
 
-    def left(self, endpoint: str, method: str) -> None:
+    def on_request_end(self, endpoint: str, method: str) -> None:
         """It is over, whether answered or not."""
         self._active[endpoint, method] -= 1
 
@@ -61,7 +61,7 @@ class CountRequests:
         self._counts = counts
         for route in known:
             for method in METHODS.intersection(route.methods or ()):
-                counts.expect(route.path, method)
+                counts.add_endpoint(route.path, method)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,16 +70,16 @@ class CountRequests:
         method = scope["method"] if scope["method"] in METHODS else OTHER
         endpoint = self._endpoint(scope)
 
-        async def counted(message: Message) -> None:
+        async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._counts.answered(endpoint, message["status"], method)
+                self._counts.on_response(endpoint, message["status"], method)
             await send(message)
 
-        self._counts.came(endpoint, method)
+        self._counts.on_request(endpoint, method)
         try:
-            await self._app(scope, receive, counted)
+            await self._app(scope, receive, send_and_count)
         finally:
-            self._counts.left(endpoint, method)
+            self._counts.on_request_end(endpoint, method)
 
     def _endpoint(self, scope: Scope) -> str:
         """A route that has the path but not the method is the endpoint all the same: it answers 405."""
@@ -101,7 +101,7 @@ def _family(
     varied: Sequence[str],
     counts: Mapping[tuple[str, ...], int],
 ) -> Metric:
-    family = kind(prefix + name, text_of(name), labels=[*fixed, *varied])
+    family = kind(prefix + name, help_text(name), labels=[*fixed, *varied])
     for values, count in list(counts.items()):
         family.add_metric([*fixed.values(), *values], count)
     return family

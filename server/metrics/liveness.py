@@ -9,10 +9,10 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import Heartbeat
 
 CHILDREN = ("scheduler", "detokenizer")
-SECOND_WITNESS = 1.06  # a stuck process's own watchdog goes first: it can say more than that there is silence
-AT_REST = ("idle", "paused")
+FRONT_TIMEOUT_FACTOR = 1.06  # a stuck process's own watchdog goes first: it can say more than that there is silence
+NO_WORK_STATES = ("idle", "paused")
 DEFAULTS = WatchdogConfig()
-NOTHING_YET = Heartbeat("scheduler", 0)
+NO_HEARTBEAT = Heartbeat("scheduler", 0)
 
 
 class Liveness:
@@ -22,26 +22,26 @@ class Liveness:
         self._clock = clock
         self._config = config
         self._last_beat: dict[str, float] = {}
-        self._said: dict[str, Heartbeat] = {}
+        self._heartbeats: dict[str, Heartbeat] = {}
         self._dead: list[str] = []
         self._draining = False
         self._restarting = False
         self._paused = False
 
-    def started(self) -> None:
+    def mark_started(self) -> None:
         """The children said that they are ready: their silence is counted from now."""
         now = self._clock()
         self._last_beat = dict.fromkeys(CHILDREN, now)
-        self._said = {}
+        self._heartbeats = {}
         self._restarting = self._paused = False
 
-    def beat(self, heartbeat: Heartbeat) -> None:
+    def record_heartbeat(self, heartbeat: Heartbeat) -> None:
         """A child's loop is alive."""
         if heartbeat.source in self._last_beat:
             self._last_beat[heartbeat.source] = self._clock()
-            self._said[heartbeat.source] = heartbeat
+            self._heartbeats[heartbeat.source] = heartbeat
 
-    def drain(self) -> None:
+    def start_draining(self) -> None:
         """No new work from now on."""
         self._draining = True
 
@@ -53,11 +53,11 @@ class Liveness:
         """New work again."""
         self._paused = False
 
-    def died(self, name: str) -> None:
+    def mark_dead(self, name: str) -> None:
         """A child is gone."""
         self._dead.append(name)
 
-    def restarting(self) -> None:
+    def mark_restarting(self) -> None:
         """New children take the place of the dead one: alive, and not ready before ``started``."""
         self._dead.clear()
         self._last_beat.clear()
@@ -66,20 +66,20 @@ class Liveness:
     @property
     def _scheduler(self) -> Heartbeat:
         """What the scheduler said last."""
-        return self._said.get("scheduler", NOTHING_YET)
+        return self._heartbeats.get("scheduler", NO_HEARTBEAT)
 
     @property
     def stalled_s(self) -> float:
         """Seconds since the scheduler's last progress as far as the front knows; 0 when it has nothing to do."""
-        if self._dead or "scheduler" not in self._last_beat or self._scheduler.state in AT_REST:
+        if self._dead or "scheduler" not in self._last_beat or self._scheduler.state in NO_WORK_STATES:
             return 0.0
         return self._scheduler.stalled_s + self._clock() - self._last_beat["scheduler"]
 
-    def lost(self) -> str | None:
+    def timed_out_child(self) -> str | None:
         """The child that has been silent for so long that it counts as dead."""
         if self._dead:
             return None
-        limit_s = self._config.watchdog_timeout * SECOND_WITNESS
+        limit_s = self._config.watchdog_timeout * FRONT_TIMEOUT_FACTOR
         return next((name for name in self._last_beat if self.silence_s(name) > limit_s), None)
 
     def silence_s(self, name: str) -> float:
@@ -87,7 +87,7 @@ class Liveness:
         now = self._clock()
         return now - self._last_beat.get(name, now)
 
-    def ill(self) -> str | None:
+    def unhealthy_reason(self) -> str | None:
         """Why ``/health`` is 503, or None."""
         if self._dead:
             return f"The {self._dead[0]} process is dead."
@@ -105,9 +105,9 @@ class Liveness:
             return _refused("The model is still loading.", "loading")
         if self._paused:
             return _refused("The server is paused (/continue_generation).", "paused")
-        return self._unwell()
+        return self._engine_refusal()
 
-    def _unwell(self) -> Rejected | None:
+    def _engine_refusal(self) -> Rejected | None:
         """The refusal of an engine that runs and does not work."""
         silent = self._silent_for(self._config.heartbeat_timeout)
         if silent:
@@ -127,13 +127,13 @@ class Liveness:
         lines = []
         for name in self._last_beat:
             lines.append(f"{name}: last heartbeat {self.silence_s(name):.1f} s ago")
-            said = self._said.get(name)
+            said = self._heartbeats.get(name)
             lines.append(f"{name} says: {'nothing yet' if said is None else _in_words(said)}")
         lines.append(f"no progress for {self.stalled_s:.1f} s")
         refusal = self.refusal()
         return [*lines, "ready" if refusal is None else f"not ready: {refusal.message}"]
 
-    def unheard(self, seconds: float) -> bool:
+    def has_silent_child(self, seconds: float) -> bool:
         """Whether a child has been silent for longer."""
         return self._silent_for(seconds) is not None
 

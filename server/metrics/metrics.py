@@ -15,8 +15,8 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import Stats
 
 from .compat import CompatSeries
-from .compat_names import Naming
-from .help_texts import HISTOGRAM_TEXTS, PREFIX, buckets_of, text_of
+from .compat_names import MetricAliases
+from .help_texts import HISTOGRAM_TEXTS, PREFIX, bucket_bounds, help_text
 from .histograms import Histograms
 from .http_counts import HttpCounts
 from .snapshots import Snapshots
@@ -29,7 +29,9 @@ TOO_LONG = "context_length_exceeded"
 class FrontMetrics:
     """Everything behind /metrics of one served model."""
 
-    def __init__(self, model_name: str, namings: Iterable[Naming] = (), context_length: int = CONTEXT_LENGTH) -> None:
+    def __init__(
+        self, model_name: str, engines: Iterable[MetricAliases] = (), context_length: int = CONTEXT_LENGTH
+    ) -> None:
         self._model_name = model_name
         self._context_length = context_length
         self._registry = CollectorRegistry(auto_describe=False)
@@ -38,12 +40,12 @@ class FrontMetrics:
         self._histograms = Histograms()
         for own in (self._snapshots, self._histograms):
             self._registry.register(own)
-        self._registry.register(_OurHttpCounts(self.http, model_name))
+        self._registry.register(_HttpCollector(self.http, model_name))
         self.gauge("cache_hit_rate", self._snapshots.hit_rate)
         for name in HISTOGRAM_TEXTS:
-            self._show(name)
-        for naming in namings:
-            self._also_as(naming)
+            self._register(name)
+        for aliases in engines:
+            self._register_aliases(aliases)
 
     @property
     def gauges(self) -> Mapping[str, float]:
@@ -59,9 +61,9 @@ class FrontMetrics:
         """A gauge of the front's own, read when scraped."""
         self._snapshots.front_gauges[name] = read
 
-    def take(self, stats: Stats) -> None:
+    def apply_stats(self, stats: Stats) -> None:
         """A snapshot from the scheduler."""
-        self._snapshots.take(stats)
+        self._snapshots.apply(stats)
         for name, samples in stats.observations.items():
             for sample in samples:
                 self.observe(name, sample)
@@ -69,20 +71,20 @@ class FrontMetrics:
     def observe(self, name: str, value: float, count: int = 1) -> None:
         """``count`` samples of a histogram, under all its names."""
         if name not in self._histograms:
-            self._show(name)
+            self._register(name)
         self._histograms.observe(name, value, count)
 
-    def scheduler_gone(self, num_open: int = 0) -> None:
+    def on_scheduler_death(self, num_open: int = 0) -> None:
         """Its gauges read 0 until the next snapshot: a load or a pool that nobody carries is none. Totals stay.
 
         num_open: requests that end with it.
         """
-        self._snapshots.gone()
+        self._snapshots.on_scheduler_death()
         if num_open:
             self._snapshots.add("num_aborted_requests_total{reason=engine_dead}", num_open)
 
     @contextmanager
-    def counted_refusals(self) -> Iterator[None]:
+    def count_refusals(self) -> Iterator[None]:
         """Within, a request may turn out too long: counted as the scheduler counts those that it finds too long."""
         try:
             yield
@@ -91,7 +93,7 @@ class FrontMetrics:
                 self._snapshots.add(f"num_aborted_requests_total{{reason={TOO_LONG}}}", 1)
             raise
 
-    def requested(self, n: int, max_tokens: Iterable[int]) -> None:
+    def observe_request(self, n: int, max_tokens: Iterable[int]) -> None:
         """The engine was asked for ``n`` choices of each prompt; max_tokens: of each prompt."""
         for count in max_tokens:
             self.observe("request_params_n", n)
@@ -117,18 +119,20 @@ class FrontMetrics:
         """GET /metrics."""
         return Response(self.render(), headers={"content-type": CONTENT_TYPE})
 
-    def _show(self, name: str) -> None:
+    def _register(self, name: str) -> None:
         labels = {"model_name": self._model_name}
-        self._histograms.show(name, PREFIX + name, text_of(name), labels, buckets_of(name, self._context_length))
+        self._histograms.register(
+            name, PREFIX + name, help_text(name), labels, bucket_bounds(name, self._context_length)
+        )
 
-    def _also_as(self, naming: Naming) -> None:
+    def _register_aliases(self, aliases: MetricAliases) -> None:
         """Show the same numbers under another engine's names too."""
-        series = CompatSeries(naming, self._model_name, self._context_length)
+        series = CompatSeries(aliases, self._model_name, self._context_length)
         self._registry.register(series.collector(self._snapshots, self.http))
-        series.show_histograms(self._histograms)
+        series.register_histograms(self._histograms)
 
 
-class _OurHttpCounts:
+class _HttpCollector:
     """The counts as a collector."""
 
     def __init__(self, counts: HttpCounts, model_name: str) -> None:

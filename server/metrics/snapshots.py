@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from ebbtide.messages import Stats
 
-from .help_texts import KNOWN_LABELS, LABELS, PREFIX, TOTAL_TEXTS, text_of
+from .help_texts import KNOWN_LABELS, LABELS, PREFIX, TOTAL_TEXTS, help_text
 
 KEY = re.compile(r"(?P<name>[a-z_0-9]+)(?:\{(?P<label>[a-z_]+)=(?P<value>[^{}]*)\})?")
 
@@ -32,7 +32,7 @@ class Snapshots:
         self._before: dict[str, float] = {}
         self.front_gauges: dict[str, Callable[[], float]] = {}
 
-    def take(self, stats: Stats) -> None:
+    def apply(self, stats: Stats) -> None:
         """Replace the gauges; move the totals on, never back."""
         self.gauges.update(stats.gauges)
         for key, total in stats.totals.items():
@@ -40,7 +40,7 @@ class Snapshots:
                 self._before[key] = self._before.get(key, 0.0) + self._last[key]
             self._last[key] = total
 
-    def gone(self) -> None:
+    def on_scheduler_death(self) -> None:
         """The scheduler counts no more; another one would begin at zero. Who was retracted has ended with it."""
         lost = self.gauges.get("num_retracted_reqs", 0.0)
         if lost:
@@ -86,6 +86,6 @@ class Snapshots:
             name, label = parts["name"], parts["label"]
             if name not in families:
                 labels = ["model_name", *([label] if label else [])]
-                families[name] = kind(PREFIX + name, text_of(name), labels=labels)
+                families[name] = kind(PREFIX + name, help_text(name), labels=labels)
             families[name].add_metric([self._model_name, *([parts["value"]] if label else [])], value)
         return families.values()

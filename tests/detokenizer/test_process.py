@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from ebbtide.config import Addresses, DetokenizerSection, LogConfig
-from ebbtide.detokenizer.process import HEARTBEAT_S, Detokenizer, Pulse, serve_once
+from ebbtide.detokenizer.process import HEARTBEAT_S, Detokenizer, HeartbeatTimer, serve_once
 from ebbtide.errors import EbbtideError
 from ebbtide.messages import (
     AbortReq,
@@ -131,9 +131,9 @@ def test_items_of_unknown_requests_are_dropped(detokenizer: Detokenizer, caplog:
 def test_an_error_ends_its_own_request_only(detokenizer: Detokenizer, caplog: pytest.LogCaptureFixture) -> None:
     bad = item("bad", "x", start=start(), logprobs=[TokenLogprob(0.0, [1, 2], [0.0])])
     assert [i.rid for i in convert(detokenizer, bad, item("good", "y", start=start()))] == ["good"]
-    (abort,) = detokenizer.take_failures()
+    (abort,) = detokenizer.pop_failures()
     assert (abort.rid, abort.status, abort.num_output_tokens) == ("bad", 500, 0)
-    assert detokenizer.take_failures() == []
+    assert detokenizer.pop_failures() == []
     assert convert(detokenizer, item("bad", "more"), item("bad", "", finish="length")) == []
     assert detokenizer.num_open == 1
     assert "request bad cannot be turned into text" in caplog.text
@@ -173,8 +173,8 @@ def test_a_heartbeat_comes_first_and_then_in_time_also_within_a_backlog(detokeni
     batch = TokenBatch([item("a", "x", start=start())])
     inbox, outbox = FakeInbox([batch] * 10), FakeOutbox()
     ticks = count()
-    pulse = Pulse(detokenizer, inbox, outbox, lambda: next(ticks) * HEARTBEAT_S / 4)
-    serve_once(detokenizer, inbox, outbox, pulse)
+    heartbeat = HeartbeatTimer(detokenizer, inbox, outbox, lambda: next(ticks) * HEARTBEAT_S / 4)
+    serve_once(detokenizer, inbox, outbox, heartbeat)
     kinds = [type(message) for message in outbox.sent]
     assert kinds.count(TextBatch) == 10
     assert kinds[0] is Heartbeat
@@ -186,14 +186,14 @@ def test_a_heartbeat_comes_first_and_then_in_time_also_within_a_backlog(detokeni
 def test_failures_are_told_and_empty_batches_are_not_sent(detokenizer: Detokenizer) -> None:
     bad = item("bad", "x", start=start(), logprobs=[TokenLogprob(0.0, [1], [])])
     inbox, outbox = FakeInbox([TokenBatch([bad]), TokenBatch([item("ghost")])]), FakeOutbox()
-    serve_once(detokenizer, inbox, outbox, Pulse(detokenizer, inbox, outbox, lambda: 0.0))
+    serve_once(detokenizer, inbox, outbox, HeartbeatTimer(detokenizer, inbox, outbox, lambda: 0.0))
     assert [type(message) for message in outbox.sent] == [Heartbeat, AbortReq]
 
 
 def test_a_front_that_takes_nothing_ends_the_process(detokenizer: Detokenizer) -> None:
     inbox, outbox = FakeInbox(), FakeOutbox(full=True)
     with pytest.raises(EbbtideError, match="takes no messages"):
-        serve_once(detokenizer, inbox, outbox, Pulse(detokenizer, inbox, outbox, lambda: 0.0))
+        serve_once(detokenizer, inbox, outbox, HeartbeatTimer(detokenizer, inbox, outbox, lambda: 0.0))
 
 
 @pytest.fixture

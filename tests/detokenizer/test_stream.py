@@ -198,7 +198,11 @@ def test_text_after_the_stop_in_the_same_item_is_no_part_of_the_answer() -> None
 
 
 def test_the_stop_text_is_kept_on_demand() -> None:
-    assert run(stream(stop=("lo",), include_stop=True), one_by_one(b"hello!")) == (["h", "e", "", "l", "lo"], 5, "lo")
+    assert run(stream(stop=("lo",), include_stop=True), one_by_one(b"hello!")) == (
+        ["h", "e", "", "l", "lo"],
+        5,
+        "lo",
+    )
 
 
 def test_a_stop_before_min_tokens_does_not_count() -> None:

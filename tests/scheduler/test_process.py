@@ -29,7 +29,7 @@ from ebbtide.runtime.channel import Receiver, Sender
 from ebbtide.scheduler.health.watchdog import LoopPulse
 from ebbtide.scheduler.kv_events.publisher import KvEvents
 from ebbtide.scheduler.memory.prefix_cache import NoCache
-from ebbtide.scheduler.process import Loop, Wires, build_scheduler
+from ebbtide.scheduler.process import Channels, Loop, build_scheduler
 
 from .make import request
 
@@ -46,13 +46,13 @@ class Daemon:
         self.tokens: Receiver[ToDetokenizer] = Receiver(self.context, tokens, ToDetokenizer)
         self.front: Receiver[ToFront] = Receiver(self.context, front, ToFront)
         receiver: Receiver[ToScheduler] = Receiver(self.context, inbox, ToScheduler)
-        self.wires = Wires(receiver, Sender(self.context, tokens), Sender(self.context, front))
+        self.channels = Channels(receiver, Sender(self.context, tokens), Sender(self.context, front))
         self.sender: Sender[ToScheduler] = Sender(self.context, inbox)
         self.runner = SimRunner(shape)
         self.scheduler = build_scheduler(
             SchedulerConfig(), self.runner.info, None if events is None else events.recorder
         )
-        self.loop = Loop(self.scheduler, self.runner, self.wires, LoopPulse(alarm_s), events)
+        self.loop = Loop(self.scheduler, self.runner, self.channels, LoopPulse(alarm_s), events)
         self.items: list[TokenItem] = []
         self.heard: list[ToFront] = []
 
@@ -73,9 +73,9 @@ class Daemon:
         for end in (
             self.tokens,
             self.front,
-            self.wires.inbox,
-            self.wires.detokenizer,
-            self.wires.send_to_tokenizer,
+            self.channels.inbox,
+            self.channels.detokenizer,
+            self.channels.send_to_tokenizer,
             self.sender,
         ):
             end.close()
@@ -180,14 +180,14 @@ def test_the_loop_never_sleeps_while_a_request_can_go_on(daemon: Daemon, monkeyp
     state = daemon.scheduler.state
     state.limits = replace(state.limits, test_retract_interval=1, max_retractions=-1)
     waits: list[float] = []
-    drain = daemon.wires.inbox.drain
+    drain = daemon.channels.inbox.drain
 
     def noted(wait_s: float = 0.0) -> list[ToScheduler]:
         if state.requests:
             waits.append(wait_s)
         return drain(wait_s)
 
-    monkeypatch.setattr(daemon.wires.inbox, "drain", noted)
+    monkeypatch.setattr(daemon.channels.inbox, "drain", noted)
     daemon.sender.send(generate("a", 20))
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
     assert len(waits) > 20

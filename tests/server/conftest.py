@@ -154,7 +154,7 @@ def build_state(
     manager = TokenizerManager(engine, metrics, time.monotonic)
     engine.manager, engine.control = manager, ControlClient(engine)
     liveness = Liveness(time.monotonic)
-    liveness.started()
+    liveness.mark_started()
     metrics.gauge("open_http_requests", lambda: manager.num_open)
     return AppState(
         config=config,

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.server.http.middleware import GOOD_ID
+from ebbtide.server.http.middleware import VALID_ID
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +62,7 @@ async def test_another_request_id_is_replaced(world, wanted: str) -> None:
     for path in ("/health", "/nothing"):
         reply = await world.client.get(path, headers={"x-request-id": wanted.encode()})
         assert reply.headers["x-request-id"] != wanted
-        assert GOOD_ID.fullmatch(reply.headers["x-request-id"])
+        assert VALID_ID.fullmatch(reply.headers["x-request-id"])
 
 
 async def test_requests_with_one_id_do_not_meet(world) -> None:
@@ -143,7 +143,7 @@ async def test_a_full_scheduler_queue_is_503_with_retry_after(world) -> None:
 
 
 async def test_draining_refuses_new_work_and_readiness_but_not_liveness(world) -> None:
-    world.state.liveness.drain()
+    world.state.liveness.start_draining()
     for reply in (await world.chat(), await world.complete(), await world.client.get("/ready")):
         assert reply.status_code == 503
         assert reply.json()["error"]["code"] == "draining"
@@ -154,7 +154,7 @@ async def test_draining_refuses_new_work_and_readiness_but_not_liveness(world) -
 
 async def test_a_dead_child_is_neither_healthy_nor_ready(world) -> None:
     assert (await world.client.get("/ready")).status_code == 200
-    world.state.liveness.died("scheduler")
+    world.state.liveness.mark_dead("scheduler")
     assert (await world.client.get("/health")).status_code == 503
     assert (await world.client.get("/ready")).status_code == 503
     assert (await world.chat()).status_code == 503

@@ -29,7 +29,7 @@ from ebbtide.messages import (
     UseVocabulary,
 )
 from ebbtide.runtime.channel import Receiver, Sender
-from ebbtide.server.frontend import Front
+from ebbtide.server.frontend import Frontend
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.tokenizer import SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, sim_vocabulary
@@ -39,10 +39,10 @@ INFO = RunnerInfo(512, SIM_VOCAB_SIZE, 64, 16, 8, (SIM_EOS,))
 
 
 @dataclass
-class Wired:
+class ConnectedFrontend:
     """A started front, a client, and the engine's ends of the wires."""
 
-    front: Front
+    front: Frontend
     client: httpx.AsyncClient
     inbox: Receiver[ToScheduler]
     outbox: Sender[ToFront]
@@ -64,118 +64,118 @@ class Wired:
 
 
 @pytest.fixture
-async def wired() -> AsyncIterator[Wired]:
+async def connected() -> AsyncIterator[ConnectedFrontend]:
     context: zmq.Context[Any] = zmq.Context()
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
         config = ServeConfig(model="sim", server=ServerConfig(served_model_name="tide"))
-        front = Front(config, ModelFiles("sim"), SimTokenizer(), INFO, addresses)
+        front = Frontend(config, ModelFiles("sim"), SimTokenizer(), INFO, addresses)
         inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
         outbox: Sender[ToFront] = Sender(context, addresses.front)
         transport = httpx.ASGITransport(front.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            yield Wired(front, client, inbox, outbox)
+            yield ConnectedFrontend(front, client, inbox, outbox)
         await front.stop()
         inbox.close()
         outbox.close()
         context.term()
 
 
-async def test_a_request_goes_out_and_its_text_comes_back(wired: Wired) -> None:
-    assert (await wired.client.get("/ready")).json()["error"]["code"] == "loading"
-    await wired.front.start()
-    assert (await wired.client.get("/ready")).status_code == 200
-    reply = await wired.ask()
-    request = await wired.received()
+async def test_a_request_goes_out_and_its_text_comes_back(connected: ConnectedFrontend) -> None:
+    assert (await connected.client.get("/ready")).json()["error"]["code"] == "loading"
+    await connected.front.start()
+    assert (await connected.client.get("/ready")).status_code == 200
+    reply = await connected.ask()
+    request = await connected.received()
     assert isinstance(request, GenerateReq)
     assert (request.prompt, request.text.stop) == ([*b"hi"], ("!",))
-    assert wired.front.num_open == 1
-    wired.outbox.send(TextBatch([TextItem(request.rids[0], "tide", [1, 2], 2, finish="length")]))
+    assert connected.front.num_open == 1
+    connected.outbox.send(TextBatch([TextItem(request.rids[0], "tide", [1, 2], 2, finish="length")]))
     body = (await reply).json()
     assert (body["model"], body["choices"][0]["text"]) == ("tide", "tide")
-    assert wired.front.num_open == 0
+    assert connected.front.num_open == 0
 
 
-async def test_the_engine_hears_of_the_models_tokens_first(wired: Wired) -> None:
-    await wired.front.start()
-    (told,) = await asyncio.to_thread(wired.inbox.drain, 10)
+async def test_the_engine_hears_of_the_models_tokens_first(connected: ConnectedFrontend) -> None:
+    await connected.front.start()
+    (told,) = await asyncio.to_thread(connected.inbox.drain, 10)
     vocabulary = sim_vocabulary()
     assert told == UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
 
 
-async def test_snapshots_and_heartbeats_are_taken_in(wired: Wired) -> None:
-    await wired.front.start()
-    wired.outbox.send(Heartbeat("scheduler", 1))
-    wired.outbox.send(Stats({"num_running_reqs": 5}, {"prompt_tokens_total": 9}, {}))
-    wired.outbox.send(PressureEvent(7, "priority", [], 0, 0, 0.7, 0.8, 1, 3))
-    reply = await wired.ask()
-    request = await wired.received()
-    wired.outbox.send(AbortReq(request.rids[0], "kv_cache_exhausted", 500, "kv_cache_exhausted", "full"))
+async def test_snapshots_and_heartbeats_are_taken_in(connected: ConnectedFrontend) -> None:
+    await connected.front.start()
+    connected.outbox.send(Heartbeat("scheduler", 1))
+    connected.outbox.send(Stats({"num_running_reqs": 5}, {"prompt_tokens_total": 9}, {}))
+    connected.outbox.send(PressureEvent(7, "priority", [], 0, 0, 0.7, 0.8, 1, 3))
+    reply = await connected.ask()
+    request = await connected.received()
+    connected.outbox.send(AbortReq(request.rids[0], "kv_cache_exhausted", 500, "kv_cache_exhausted", "full"))
     assert (await reply).status_code == 500
-    page = (await wired.client.get("/metrics")).text
+    page = (await connected.client.get("/metrics")).text
     assert 'ebbtide:num_running_reqs{model_name="tide"} 5.0' in page
     assert 'ebbtide:prompt_tokens_total{model_name="tide"} 9.0' in page
-    shown = (await wired.client.get("/pressure")).json()
+    shown = (await connected.client.get("/pressure")).json()
     assert (shown["num_running_reqs"], shown["events"][0]["cause"]) == (5, "priority")
 
 
-async def test_a_dead_child_answers_everybody_at_once(wired: Wired) -> None:
-    await wired.front.start()
-    wired.outbox.send(Stats({"num_running_reqs": 5}, {}, {}))
-    replies = [await wired.ask() for _ in range(3)]
+async def test_a_dead_child_answers_everybody_at_once(connected: ConnectedFrontend) -> None:
+    await connected.front.start()
+    connected.outbox.send(Stats({"num_running_reqs": 5}, {}, {}))
+    replies = [await connected.ask() for _ in range(3)]
     for _ in replies:
-        await wired.received()
-    wired.front.child_died("detokenizer")
+        await connected.received()
+    connected.front.on_child_death("detokenizer")
     for reply in replies:
         assert (await reply).status_code == 500
         assert (await reply).json()["error"]["code"] == "engine_dead"
-    assert (await wired.client.get("/health")).status_code == 503
-    assert 'ebbtide:num_running_reqs{model_name="tide"} 0.0' in (await wired.client.get("/metrics")).text
+    assert (await connected.client.get("/health")).status_code == 503
+    assert 'ebbtide:num_running_reqs{model_name="tide"} 0.0' in (await connected.client.get("/metrics")).text
 
 
-async def test_draining_lets_open_requests_end_and_aborts_them_when_told(wired: Wired) -> None:
-    await wired.front.start()
-    first, second = await wired.ask(), await wired.ask()
-    requests = [await wired.received(), await wired.received()]
-    wired.front.start_draining()
-    assert (await wired.client.post("/v1/completions", json={"prompt": "x"})).status_code == 503
-    wired.outbox.send(TextBatch([TextItem(requests[0].rids[0], "a", [1], 1, finish="stop")]))
+async def test_draining_lets_open_requests_end_and_aborts_them_when_told(connected: ConnectedFrontend) -> None:
+    await connected.front.start()
+    first, second = await connected.ask(), await connected.ask()
+    requests = [await connected.received(), await connected.received()]
+    connected.front.start_draining()
+    assert (await connected.client.post("/v1/completions", json={"prompt": "x"})).status_code == 503
+    connected.outbox.send(TextBatch([TextItem(requests[0].rids[0], "a", [1], 1, finish="stop")]))
     [ended], [_] = await asyncio.wait({first, second}, timeout=10, return_when=asyncio.FIRST_COMPLETED)
     assert ended.result().status_code == 200
-    wired.front.abort_all("The server is shutting down.")
+    connected.front.abort_all("The server is shutting down.")
     statuses = sorted([(await first).status_code, (await second).status_code])
     assert statuses == [200, 503]
-    assert isinstance(await wired.received(), AbortReq)
+    assert isinstance(await connected.received(), AbortReq)
 
 
-async def test_bytes_that_are_no_message_are_dropped(wired: Wired) -> None:
-    await wired.front.start()
-    wired.outbox.send("not a message")  # type: ignore[arg-type]
-    reply = await wired.ask()
-    request = await wired.received()
-    wired.outbox.send(TextBatch([TextItem(request.rids[0], "ok", [1], 1, finish="stop")]))
+async def test_bytes_that_are_no_message_are_dropped(connected: ConnectedFrontend) -> None:
+    await connected.front.start()
+    connected.outbox.send("not a message")  # type: ignore[arg-type]
+    reply = await connected.ask()
+    request = await connected.received()
+    connected.outbox.send(TextBatch([TextItem(request.rids[0], "ok", [1], 1, finish="stop")]))
     assert (await reply).status_code == 200
 
 
-async def test_new_children_at_new_addresses_take_over_and_totals_stay(wired: Wired) -> None:
-    await wired.front.start()
-    wired.outbox.send(Stats({"num_running_reqs": 5}, {"prompt_tokens_total": 9}, {}))
-    reply = await wired.ask()
-    await wired.received()
-    wired.front.child_died("scheduler")
+async def test_new_children_at_new_addresses_take_over_and_totals_stay(connected: ConnectedFrontend) -> None:
+    await connected.front.start()
+    connected.outbox.send(Stats({"num_running_reqs": 5}, {"prompt_tokens_total": 9}, {}))
+    reply = await connected.ask()
+    await connected.received()
+    connected.front.on_child_death("scheduler")
     assert (await reply).status_code == 500
-    wired.front.liveness.restarting()
-    refused = await wired.client.post("/v1/completions", json={"prompt": "x"})
+    connected.front.liveness.mark_restarting()
+    refused = await connected.client.post("/v1/completions", json={"prompt": "x"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_restarting")
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         context: zmq.Context[Any] = zmq.Context()
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
         inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
         outbox: Sender[ToFront] = Sender(context, addresses.front)
-        await wired.front.reconnect(addresses, INFO)
-        wired.outbox.send(Stats({}, {"prompt_tokens_total": 1000}, {}))  # the old one's last words reach nobody
+        await connected.front.reconnect(addresses, INFO)
+        connected.outbox.send(Stats({}, {"prompt_tokens_total": 1000}, {}))  # the old one's last words reach nobody
         outbox.send(Stats({"num_running_reqs": 1}, {"prompt_tokens_total": 30}, {}))  # more than the last one's
-        again = await wired.ask()
+        again = await connected.ask()
         told: list[ToScheduler] = []
         while len(told) < 2:
             told += await asyncio.to_thread(inbox.drain, 10)
@@ -183,70 +183,70 @@ async def test_new_children_at_new_addresses_take_over_and_totals_stay(wired: Wi
         assert (type(vocabulary), type(request)) == (UseVocabulary, GenerateReq)
         outbox.send(TextBatch([TextItem(request.rids[0], "new", [1], 1, finish="stop")]))
         assert (await again).json()["choices"][0]["text"] == "new"
-        page = (await wired.client.get("/metrics")).text
+        page = (await connected.client.get("/metrics")).text
         assert 'ebbtide:prompt_tokens_total{model_name="tide"} 39.0' in page
         inbox.close()
         outbox.close()
         context.term()
 
 
-async def test_the_sizes_of_a_new_engine_are_those_that_count(wired: Wired) -> None:
+async def test_the_sizes_of_a_new_engine_are_those_that_count(connected: ConnectedFrontend) -> None:
     """It measures its pool anew, and may find less memory than the last one did."""
-    await wired.front.start()
+    await connected.front.start()
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
-        await wired.front.reconnect(addresses, replace(INFO, context_length=256, num_pages=4))
-        assert (await wired.client.get("/v1/models")).json()["data"][0]["max_model_len"] == 256
+        await connected.front.reconnect(addresses, replace(INFO, context_length=256, num_pages=4))
+        assert (await connected.client.get("/v1/models")).json()["data"][0]["max_model_len"] == 256
         for length in (100, 300):  # more than the pool, more than the context
-            refused = await wired.client.post("/v1/completions", json={"prompt": "x" * length})
+            refused = await connected.client.post("/v1/completions", json={"prompt": "x" * length})
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
-async def test_nothing_is_sent_to_an_engine_that_is_gone(wired: Wired) -> None:
+async def test_nothing_is_sent_to_an_engine_that_is_gone(connected: ConnectedFrontend) -> None:
     """A prompt that was tokenised while the engine died must not wait for an answer for ever."""
-    await wired.front.start()
-    wired.front.child_died("scheduler")
-    wired.front.liveness.restarting()
-    wired.front.liveness.started()  # ready by its heartbeats, but not connected again
-    reply = await wired.client.post("/v1/completions", json={"prompt": "x"})
+    await connected.front.start()
+    connected.front.on_child_death("scheduler")
+    connected.front.liveness.mark_restarting()
+    connected.front.liveness.mark_started()  # ready by its heartbeats, but not connected again
+    reply = await connected.client.post("/v1/completions", json={"prompt": "x"})
     assert (reply.status_code, "Retry-After" in reply.headers) == (503, True)
     assert reply.json()["error"]["code"] == "engine_silent"
 
 
-async def test_sessions_and_control_know_why_the_engine_takes_nothing(wired: Wired) -> None:
-    await wired.front.start()
-    wired.front.child_died("scheduler")
+async def test_sessions_and_control_know_why_the_engine_takes_nothing(connected: ConnectedFrontend) -> None:
+    await connected.front.start()
+    connected.front.on_child_death("scheduler")
     calls = [("GET", "/v1/sessions"), ("GET", "/v1/sessions/x"), ("DELETE", "/v1/sessions/x")]
     bodies = [("POST", "/close_session", {"session_id": "x"}), ("POST", "/flush_cache", {})]
     asked = [*((method, path, None) for method, path in calls), *bodies]
-    for code, step in (("engine_dead", None), ("engine_restarting", wired.front.liveness.restarting)):
+    for code, step in (("engine_dead", None), ("engine_restarting", connected.front.liveness.mark_restarting)):
         if step is not None:
             step()
         for method, path, body in asked:
-            reply = await wired.client.request(method, path, json=body)
+            reply = await connected.client.request(method, path, json=body)
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, code), path
             assert "Retry-After" in reply.headers
 
 
-async def test_a_child_that_falls_silent_is_named(wired: Wired) -> None:
+async def test_a_child_that_falls_silent_is_named(connected: ConnectedFrontend) -> None:
     config = ServeConfig(model="sim", watchdog=WatchdogConfig(watchdog_timeout=0.2))
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
-        front = Front(config, ModelFiles("sim"), SimTokenizer(), INFO, addresses)
+        front = Frontend(config, ModelFiles("sim"), SimTokenizer(), INFO, addresses)
         await front.start()
-        assert await asyncio.wait_for(front.silent_child(), 20) == "scheduler"
+        assert await asyncio.wait_for(front.wait_for_timed_out_child(), 20) == "scheduler"
         await front.stop()
 
 
 async def test_a_front_that_takes_no_messages_any_more_says_so(
-    wired: Wired, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    connected: ConnectedFrontend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(message: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(wired.front.manager, "handle", broken)
-    await wired.front.start()
-    assert not wired.front.failed.is_set()
-    wired.outbox.send(TextBatch([]))
-    await asyncio.wait_for(wired.front.failed.wait(), 10)
+    monkeypatch.setattr(connected.front.manager, "handle", broken)
+    await connected.front.start()
+    assert not connected.front.failed.is_set()
+    connected.outbox.send(TextBatch([]))
+    await asyncio.wait_for(connected.front.failed.wait(), 10)
     assert "a bug" in caplog.text

@@ -13,7 +13,7 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...http.error_replies import envelope
-from ...http.middleware import is_id
+from ...http.middleware import is_valid_id
 from ..logprobs import NEVER
 
 
@@ -168,8 +168,8 @@ def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int,
     if isinstance(rid, list):
         if len(rid) != num_prompts or len(set(rid)) != num_prompts:
             raise Rejected("'rid' must have one entry for each prompt, each of them once.", param="rid")
-        stems = [name if is_id(name) else f"{request_id}-{prompt}" for prompt, name in enumerate(rid)]
+        stems = [name if is_valid_id(name) else f"{request_id}-{prompt}" for prompt, name in enumerate(rid)]
     else:
-        stem = rid if rid and is_id(rid) else request_id
+        stem = rid if rid and is_valid_id(rid) else request_id
         stems = [stem] if num_prompts == 1 else [f"{stem}-{prompt}" for prompt in range(num_prompts)]
     return [stem if n == 1 else f"{stem}-{sample}" for stem in stems for sample in range(n)]

@@ -89,7 +89,7 @@ async def test_a_scheduler_that_takes_nothing_is_503_and_is_not_paused(world) ->
 
 async def test_new_children_are_not_paused(world, asked) -> None:
     await world.client.post("/pause_generation")
-    world.state.liveness.started()
+    world.state.liveness.mark_started()
     assert (await world.client.get("/ready")).status_code == 200
 
 

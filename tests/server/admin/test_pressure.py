@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.messages import AbortReq, PressureEvent, PressureVictim, Stats
-from ebbtide.server.admin.pressure import NUM_EVENTS, PressureLog
+from ebbtide.server.metrics.pressure_log import NUM_EVENTS, PressureLog
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ async def test_the_bar_shows_every_pool_of_the_last_snapshot(world) -> None:
     gauges["kv_quarantined_tokens{pool=full}"] = 16.0
     gauges |= {"num_running_reqs": 3.0, "num_queue_reqs": 2.0, "num_retracted_reqs": 1.0}
     gauges |= {"new_token_ratio": 0.5, "token_usage": 0.25, "max_total_num_tokens": 256.0}
-    world.state.metrics.take(Stats(gauges, {}, {}))
+    world.state.metrics.apply_stats(Stats(gauges, {}, {}))
     shown = await pressure(world)
     assert shown["pools"] == {
         "full": {**full, "quarantined": 16, "total": 256},
@@ -50,7 +50,7 @@ async def test_the_bar_shows_every_pool_of_the_last_snapshot(world) -> None:
     }
     assert (shown["num_running_reqs"], shown["num_queue_reqs"], shown["num_retracted_reqs"]) == (3, 2, 1)
     assert (shown["new_token_ratio"], shown["token_usage"], shown["max_total_num_tokens"]) == (0.5, 0.25, 256)
-    world.state.metrics.scheduler_gone()
+    world.state.metrics.on_scheduler_death()
     gone = await pressure(world)
     assert gone["num_running_reqs"] == gone["new_token_ratio"] == gone["max_total_num_tokens"] == 0
     assert gone["pools"] == {"full": {**EMPTY, "quarantined": 0}, "host": EMPTY}

@@ -28,7 +28,7 @@ GAUGES = {
 
 @pytest.fixture
 def loaded(world):
-    world.state.metrics.take(Stats(GAUGES, {"prompt_tokens_total": 10, "cached_tokens_total": 4}, {}))
+    world.state.metrics.apply_stats(Stats(GAUGES, {"prompt_tokens_total": 10, "cached_tokens_total": 4}, {}))
     return world
 
 
@@ -38,7 +38,7 @@ async def test_server_info_has_what_bench_tools_read(loaded, path: str) -> None:
     assert (info["version"], info["status"], info["served_model_name"]) == (__version__, "ready", "org/sim")
     assert (info["max_total_num_tokens"], info["page_size"], info["max_running_requests"]) == (256, 16, 8)
     assert info["internal_states"][0]["last_gen_throughput"] == 12.5
-    loaded.state.liveness.drain()
+    loaded.state.liveness.start_draining()
     assert (await loaded.client.get(path)).json()["status"] == "not ready"
 
 

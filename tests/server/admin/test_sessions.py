@@ -157,7 +157,7 @@ async def test_a_body_that_is_no_object_is_refused(world, asked: Asked, body: by
 
 
 async def test_no_session_is_opened_while_the_server_drains(world, asked: Asked) -> None:
-    world.state.liveness.drain()
+    world.state.liveness.start_draining()
     assert (await world.client.post("/v1/sessions")).status_code == 503
     assert (await world.client.delete("/v1/sessions/s")).status_code == 200
 

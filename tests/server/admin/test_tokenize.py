@@ -95,5 +95,5 @@ async def test_an_unknown_model_is_404(world) -> None:
 
 
 async def test_it_needs_no_engine(world) -> None:
-    world.state.liveness.drain()
+    world.state.liveness.start_draining()
     assert (await post(world, "/tokenize", prompt="hi")).status_code == 200

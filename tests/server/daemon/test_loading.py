@@ -5,7 +5,7 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from ebbtide.server.daemon.loading import Gate, ProgressLine
+from ebbtide.server.daemon.loading import AppSwitch, ProgressLine
 
 
 class Terminal(io.StringIO):
@@ -14,33 +14,33 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate()
+def app_switch() -> AppSwitch:
+    return AppSwitch()
 
 
-async def _get(gate: Gate, path: str) -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://gate") as client:
+async def _get(app_switch: AppSwitch, path: str) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app_switch), base_url="http://app_switch") as client:
         return await client.get(path)
 
 
-def get(gate: Gate, path: str) -> httpx.Response:
+def get(app_switch: AppSwitch, path: str) -> httpx.Response:
     import asyncio
 
-    return asyncio.run(_get(gate, path))
+    return asyncio.run(_get(app_switch, path))
 
 
-def test_while_loading_it_is_alive_but_not_ready(gate: Gate) -> None:
-    assert get(gate, "/health").status_code == 200
+def test_while_loading_it_is_alive_but_not_ready(app_switch: AppSwitch) -> None:
+    assert get(app_switch, "/health").status_code == 200
     for path in ("/ready", "/v1/models", "/v1/chat/completions"):
-        reply = get(gate, path)
+        reply = get(app_switch, path)
         assert reply.status_code == 503
         assert reply.json()["error"]["code"] == "loading"
         assert reply.headers["retry-after"] == "5"
 
 
-def test_once_open_everything_goes_to_the_application(gate: Gate) -> None:
-    gate.open(PlainTextResponse("hello"))
-    assert get(gate, "/ready").text == "hello"
+def test_once_open_everything_goes_to_the_application(app_switch: AppSwitch) -> None:
+    app_switch.switch_to(PlainTextResponse("hello"))
+    assert get(app_switch, "/ready").text == "hello"
 
 
 def test_progress_is_plain_lines_without_a_terminal() -> None:

@@ -14,24 +14,24 @@ from ebbtide.server.http.auth import Caller
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 
 
-def order(priority: int = 0, namespace: str = "") -> PreparedRequest:
+def prepared(priority: int = 0, namespace: str = "") -> PreparedRequest:
     return PreparedRequest(prompts=[], sampling=[], text=TextParams(), priority=priority, namespace=namespace)
 
 
-@pytest.mark.parametrize(("asked", "granted"), [(-100, -100), (5, 5), (6, 5), (100, 5)])
-def test_priority_is_cut_for_all_but_the_admin(asked: int, granted: int) -> None:
+@pytest.mark.parametrize(("asked", "apply_limits"), [(-100, -100), (5, 5), (6, 5), (100, 5)])
+def test_priority_is_cut_for_all_but_the_admin(asked: int, apply_limits: int) -> None:
     access = access_from(AccessConfig())
-    assert access.granted(order(asked), Caller(), 5).priority == granted
-    assert access.granted(order(asked), Caller("a", is_admin=True), 5).priority == asked
+    assert access.apply_limits(prepared(asked), Caller(), 5).priority == apply_limits
+    assert access.apply_limits(prepared(asked), Caller("a", is_admin=True), 5).priority == asked
 
 
 @pytest.mark.parametrize(
-    ("asked", "server", "granted"), [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)]
+    ("asked", "server", "apply_limits"), [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)]
 )
-def test_the_shorter_time_limit_holds(asked: float | None, server: float | None, granted: float | None) -> None:
+def test_the_shorter_time_limit_holds(asked: float | None, server: float | None, apply_limits: float | None) -> None:
     access = access_from(AccessConfig(), LimitsConfig(queue_timeout=3, request_timeout=server))
-    result = access.granted(replace(order(), timeout_s=asked), Caller(), 0)
-    assert (result.queue_timeout_s, result.timeout_s) == (3, granted)
+    result = access.apply_limits(replace(prepared(), timeout_s=asked), Caller(), 0)
+    assert (result.queue_timeout_s, result.timeout_s) == (3, apply_limits)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_the_shorter_time_limit_holds(asked: float | None, server: float | None,
 def test_a_key_has_only_so_many_requests_open(caller: Caller, num_open: int, refused: bool) -> None:
     access = access_from(AccessConfig(), LimitsConfig(max_requests_per_key=2))
     if not refused:
-        access.check_share(caller, num_open)
+        access.check_concurrency(caller, num_open)
         return
     with pytest.raises(Rejected) as error:
-        access.check_share(caller, num_open)
+        access.check_concurrency(caller, num_open)
     assert (error.value.status, error.value.code, error.value.retry_after_s) == (429, "queue_full", 1)
 
 

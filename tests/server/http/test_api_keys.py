@@ -14,7 +14,7 @@ import pytest
 
 from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.errors import StartupError
-from ebbtide.server.http.api_keys import check_use_of_keys, masked, warning_of_openness, with_all_keys
+from ebbtide.server.http.api_keys import check_use_of_keys, masked, no_auth_warning, with_all_keys
 
 
 def test_keys_come_from_flags_environment_and_file(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_what_divides_by_keys_needs_keys() -> None:
     ("address", "warns"), [("127.0.0.1", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("192.0.2.1", True)]
 )
 def test_an_open_server_on_an_open_address_is_worth_a_warning(address: str, warns: bool) -> None:
-    assert (warning_of_openness(AccessConfig(), address) is not None) == warns
-    assert warning_of_openness(AccessConfig(api_key=("a",)), address) is None
+    assert (no_auth_warning(AccessConfig(), address) is not None) == warns
+    assert no_auth_warning(AccessConfig(api_key=("a",)), address) is None
 
 
 def test_secrets_are_masked_in_both_forms_of_a_flag() -> None:

@@ -11,7 +11,7 @@ import pytest
 from ebbtide.config import AccessConfig, LimitsConfig, ServerConfig
 from ebbtide.server.app import Route, create_app, routes
 from ebbtide.server.http.access import access_from
-from ebbtide.server.http.auth import OPEN_PATHS, Keys
+from ebbtide.server.http.auth import PUBLIC_PATHS, Keys
 
 from ..conftest import World, build_state
 
@@ -45,14 +45,14 @@ def concrete(route: Route) -> str:
 
 async def test_every_route_but_the_probes_needs_a_key(world) -> None:
     paths = {concrete(route) for route in routes(world.state)} | {"/docs", "/redoc", "/openapi.json", "/nothing", "/"}
-    assert paths > OPEN_PATHS
-    for path in paths - OPEN_PATHS:
+    assert paths > PUBLIC_PATHS
+    for path in paths - PUBLIC_PATHS:
         for method in METHODS:
             for headers in ({}, bearer("wrong"), {"x-api-key": "wrong"}, {"authorization": f"Basic {USER}"}):
                 reply = await world.client.request(method, path, headers=headers)
                 assert reply.status_code == 401, (method, path, headers)
                 assert reply.headers["www-authenticate"] == "Bearer"
-    for path in OPEN_PATHS:
+    for path in PUBLIC_PATHS:
         assert (await world.client.get(path)).status_code == 200
 
 
@@ -114,7 +114,7 @@ USES = {
 
 
 async def test_every_route_is_for_probes_for_any_key_or_for_the_admin(world) -> None:
-    unclassified = {route.path for route in routes(world.state)} - OPEN_PATHS - STEERS - USES
+    unclassified = {route.path for route in routes(world.state)} - PUBLIC_PATHS - STEERS - USES
     assert not unclassified, "say here who may use it"
 
 

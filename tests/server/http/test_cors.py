@@ -10,7 +10,7 @@ from ebbtide.errors import StartupError
 from ebbtide.messages import Reply
 from ebbtide.server.app import create_app
 from ebbtide.server.http.access import access_from
-from ebbtide.server.http.cors import check_addresses
+from ebbtide.server.http.cors import check_origins_and_root_path
 
 from ..conftest import World, build_state
 
@@ -146,15 +146,15 @@ async def test_under_a_proxy_s_path_everything_is_where_it_was(world) -> None:
 @pytest.mark.parametrize("origin", ["chat.example", "https://chat.example/", "https://a.example/b", "", "https://*/x"])
 def test_what_is_no_origin_is_refused_at_the_start(origin: str) -> None:
     with pytest.raises(StartupError, match="--allowed-origins"):
-        check_addresses(AccessConfig(allowed_origins=(origin,)))
+        check_origins_and_root_path(AccessConfig(allowed_origins=(origin,)))
 
 
 @pytest.mark.parametrize("path", ["llm", "/llm/", "/", "/a//b", "/a b"])
 def test_what_is_no_path_of_a_proxy_is_refused_at_the_start(path: str) -> None:
     with pytest.raises(StartupError, match="--root-path"):
-        check_addresses(AccessConfig(root_path=path))
+        check_origins_and_root_path(AccessConfig(root_path=path))
 
 
 def test_usual_addresses_are_accepted() -> None:
     origins = ("*", "https://a.example", "http://localhost:3000", "chrome-extension://abc")
-    check_addresses(AccessConfig(allowed_origins=origins, root_path="/a/b-c"))
+    check_origins_and_root_path(AccessConfig(allowed_origins=origins, root_path="/a/b-c"))

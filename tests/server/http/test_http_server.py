@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ebbtide.config import LimitsConfig
-from ebbtide.server.http.http_server import MANY_FILES, OWN_FILES, wire_limits
+from ebbtide.server.http.http_server import MAX_OPEN_FILES, RESERVED_FILES, wire_limits
 
 
 @pytest.fixture(autouse=True)
@@ -22,12 +22,12 @@ def file_limit() -> Iterator[tuple[int, int]]:
 def test_unless_told_as_many_as_the_system_lets_it_have_files(file_limit: tuple[int, int]) -> None:
     _, hard = file_limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
-    most = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
-    assert wire_limits(LimitsConfig()).max_connections == most - OWN_FILES
+    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    assert wire_limits(LimitsConfig()).max_connections == most - RESERVED_FILES
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard), "the usual 1024 would not do"
 
 
 def test_never_more_than_there_can_be_files() -> None:
     assert wire_limits(LimitsConfig(max_connections=10)).max_connections == 10
-    assert wire_limits(LimitsConfig(max_connections=10**9)).max_connections < MANY_FILES
+    assert wire_limits(LimitsConfig(max_connections=10**9)).max_connections < MAX_OPEN_FILES
     assert wire_limits(LimitsConfig(receive_timeout=2.5)).receive_timeout_s == 2.5

@@ -81,15 +81,15 @@ def test_an_encrypted_key_needs_its_password(files: Path) -> None:
 
 def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(files: Path, authority: trustme.CA) -> None:
     tls = Tls(config(files))
-    assert not tls.refresh()
+    assert not tls.reload_if_changed()
     renewed = authority.issue_cert("127.0.0.1")
     _replace(files / "cert.pem", renewed.cert_chain_pems[0].bytes())
-    assert not tls.refresh(), "its key is still the old one"
-    assert not tls.refresh()
+    assert not tls.reload_if_changed(), "its key is still the old one"
+    assert not tls.reload_if_changed()
     _replace(files / "key.pem", renewed.private_key_pem.bytes())
-    assert tls.refresh()
+    assert tls.reload_if_changed()
     (files / "cert.pem").unlink()
-    assert not tls.refresh()
+    assert not tls.reload_if_changed()
 
 
 def test_a_daemon_serves_https_and_asks_for_client_certificates(

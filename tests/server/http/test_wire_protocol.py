@@ -15,7 +15,7 @@ import pytest
 from ebbtide.server.app import create_app
 from ebbtide.server.http.http_server import http_server
 from ebbtide.server.http.listening import listen, url_of
-from ebbtide.server.http.wire_protocol import MAX_HEAD_BYTES, MAX_HEADERS, SURPLUS, WireLimits
+from ebbtide.server.http.wire_protocol import MAX_HEAD_BYTES, MAX_HEADERS, OVERFLOW_CONNECTIONS, WireLimits
 
 from ..conftest import build_state
 
@@ -191,7 +191,7 @@ def test_too_many_connections_are_503_but_for_the_probes(serve: Serve) -> None:
 def test_far_too_many_connections_are_not_answered_at_all(serve: Serve) -> None:
     url = serve(max_connections=1)
     with contextlib.ExitStack() as opened:
-        for _ in range(SURPLUS + 1):
+        for _ in range(OVERFLOW_CONNECTIONS + 1):
             opened.enter_context(connection(url))
         with connection(url) as last:
             assert rest(last) == b""

@@ -1,4 +1,4 @@
-"""--metrics-compat: other engines' names over the same numbers, as their dashboards expect them."""
+"""--metrics-compat: other engines' names over the same snapshots, as their dashboards expect them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ebbtide.errors import StartupError
 from ebbtide.messages import Stats
-from ebbtide.server.metrics.compat import namings_of
-from ebbtide.server.metrics.compat_names import NAMINGS, Alias
+from ebbtide.server.metrics.compat import parse_metric_aliases
+from ebbtide.server.metrics.compat_names import ENGINE_ALIASES, Alias
 from ebbtide.server.metrics.help_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, TOTAL_TEXTS
 from ebbtide.server.metrics.metrics import FrontMetrics
 
@@ -59,25 +59,25 @@ def value(metrics: FrontMetrics, name: str, **labels: str) -> float:
 
 @pytest.fixture
 def both() -> FrontMetrics:
-    metrics = FrontMetrics(MODEL, namings_of("vllm,sglang"), context_length=500)
-    metrics.take(Stats(GAUGES, TOTALS, {}))
+    metrics = FrontMetrics(MODEL, parse_metric_aliases("vllm,sglang"), context_length=500)
+    metrics.apply_stats(Stats(GAUGES, TOTALS, {}))
     return metrics
 
 
 def test_without_the_flag_there_are_our_names_only() -> None:
-    assert all(name.startswith("ebbtide:") for name in families(FrontMetrics("sim", namings_of(""))))
+    assert all(name.startswith("ebbtide:") for name in families(FrontMetrics("sim", parse_metric_aliases(""))))
 
 
 @pytest.mark.parametrize("names", ["vllm", "sglang", "sglang,vllm"])
 def test_each_engine_is_had_alone_or_with_the_other(names: str) -> None:
-    found = {name.partition(":")[0] for name in families(FrontMetrics("sim", namings_of(names)))}
+    found = {name.partition(":")[0] for name in families(FrontMetrics("sim", parse_metric_aliases(names)))}
     assert found == {"ebbtide", *names.split(",")}
 
 
 @pytest.mark.parametrize("names", ["tgi", "vllm,", "vllm,vllm", "vLLM", ",", "vllm sglang"])
 def test_a_list_with_anything_else_is_refused(names: str) -> None:
     with pytest.raises(StartupError, match="--metrics-compat takes vllm and sglang"):
-        namings_of(names)
+        parse_metric_aliases(names)
 
 
 # The quantities that users chart: name there, what it must read, and the labels that pick it out.
@@ -166,8 +166,8 @@ def test_buckets_are_theirs(both: FrontMetrics, name: str, count: int, first: fl
 
 def test_a_sample_is_in_every_histogram_of_its_quantity_once(both: FrontMetrics) -> None:
     both.token_gap(0.05, 3)
-    both.take(Stats({}, {}, {"prefill_time_seconds": [0.5], "decode_time_seconds": [2, 4]}))
-    both.requested(2, [10, 20])
+    both.apply_stats(Stats({}, {}, {"prefill_time_seconds": [0.5], "decode_time_seconds": [2, 4]}))
+    both.observe_request(2, [10, 20])
     for name in ("ebbtide:inter_token_latency_seconds", "vllm:inter_token_latency_seconds"):
         assert value(both, f"{name}_count") == 3
         assert value(both, f"{name}_sum") == pytest.approx(0.15)
@@ -188,27 +188,27 @@ def test_types_are_theirs(both: FrontMetrics) -> None:
 
 
 def test_without_a_scheduler_their_gauges_read_zero_and_their_totals_stay(both: FrontMetrics) -> None:
-    both.scheduler_gone(num_open=2)
-    gauges = {alias.name for alias in NAMINGS["vllm"].gauges}
+    both.on_scheduler_death(num_open=2)
+    gauges = {alias.name for alias in ENGINE_ALIASES["vllm"].gauges}
     assert {value(both, f"vllm:{name}") for name in gauges} == {0}
     assert value(both, "sglang:num_used_tokens") == 0
     assert "vllm:cache_config_info" not in families(both)
     assert value(both, "vllm:generation_tokens_total") == 50
     assert value(both, "vllm:request_success_total", finished_reason="error") == 1 + 2
-    both.take(Stats(GAUGES, {**dict.fromkeys(TOTALS, 0.0), "generation_tokens_total": 7}, {}))
+    both.apply_stats(Stats(GAUGES, {**dict.fromkeys(TOTALS, 0.0), "generation_tokens_total": 7}, {}))
     assert value(both, "vllm:generation_tokens_total") == 57
     assert value(both, "sglang:num_requests_total") == 11
 
 
 def test_whatever_an_alias_adds_up_is_a_series_of_ours() -> None:
-    for naming in NAMINGS.values():
-        aliases: list[Alias] = [*naming.gauges, *naming.totals]
-        named = {key.split("{")[0] for alias in aliases for key in (*alias.ours, *alias.less)}
+    for aliases in ENGINE_ALIASES.values():
+        entries: list[Alias] = [*aliases.gauges, *aliases.totals]
+        named = {key.split("{")[0] for alias in entries for key in (*alias.ours, *alias.minus)}
         assert named <= {*GAUGE_TEXTS, *TOTAL_TEXTS}
-        assert {alias.ours for alias in naming.histograms} <= set(HISTOGRAM_TEXTS)
+        assert {alias.ours for alias in aliases.histograms} <= set(HISTOGRAM_TEXTS)
 
 
 def test_a_name_stands_for_one_type_only() -> None:
-    for naming in NAMINGS.values():
-        kinds = [{alias.name for alias in part} for part in (naming.gauges, naming.totals, naming.histograms)]
+    for aliases in ENGINE_ALIASES.values():
+        kinds = [{alias.name for alias in part} for part in (aliases.gauges, aliases.totals, aliases.histograms)]
         assert sum(map(len, kinds)) == len(set().union(*kinds))

@@ -18,7 +18,7 @@ def shown(*names: str) -> tuple[Histograms, CollectorRegistry]:
     histograms, registry = Histograms(), CollectorRegistry()
     registry.register(histograms)
     for name in names:
-        histograms.show("quantity", name, "A text.", {"model": "m"}, BOUNDS)
+        histograms.register("quantity", name, "A text.", {"model": "m"}, BOUNDS)
     return histograms, registry
 
 

@@ -1,4 +1,4 @@
-"""HTTP requests are counted by the routes' templates, whatever clients write into paths and methods."""
+"""HTTP requests are send_and_count by the routes' templates, whatever clients write into paths and methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUESTS, RESPONSES = "ebbtide:http_requests_total", "ebbtide:http_responses_tot
 pytestmark = pytest.mark.anyio
 
 
-async def counted(world: World) -> dict[tuple[str, ...], float]:
+async def send_and_count(world: World) -> dict[tuple[str, ...], float]:
     """Every HTTP sample: (name, endpoint, method and, if it has one, status)."""
     text = (await world.client.get("/metrics")).text
     return {
@@ -35,7 +35,7 @@ async def test_a_request_and_its_answer_count_once(world: World) -> None:
     await world.chat()
     await world.chat(stream=True)
     await world.chat(temperature=-1)
-    counts = await counted(world)
+    counts = await send_and_count(world)
     chat = ("/v1/chat/completions", "POST")
     assert counts[REQUESTS, *chat] == 3
     assert (counts[RESPONSES, *chat, "200"], counts[RESPONSES, *chat, "400"]) == (2, 1)
@@ -43,7 +43,7 @@ async def test_a_request_and_its_answer_count_once(world: World) -> None:
 
 
 async def test_endpoints_are_there_before_their_first_request(world: World) -> None:
-    counts = await counted(world)
+    counts = await send_and_count(world)
     assert counts[REQUESTS, "/v1/completions", "POST"] == 0
     assert counts["ebbtide:http_requests_active", "/metrics", "GET"] == 1  # this one
 
@@ -51,17 +51,17 @@ async def test_endpoints_are_there_before_their_first_request(world: World) -> N
 async def test_parameters_of_a_path_are_not_in_the_label(world: World) -> None:
     for name in ("a", "b", "x%22%5Cy"):
         await world.client.get(f"/v1/models/{name}")
-    counts = await counted(world)
+    counts = await send_and_count(world)
     assert counts[REQUESTS, "/v1/models/{model_id:path}", "GET"] == 3
 
 
 async def test_unknown_paths_and_methods_share_one_label(world: World) -> None:
-    before = await counted(world)
+    before = await send_and_count(world)
     for index in range(20):
         assert (await world.client.get(f"/nothing/{index}")).status_code == 404
         assert (await world.client.request(f"ODD{index}", "/health")).status_code == 405
         assert (await world.client.request("PUT", "/health")).status_code == 405
-    after = await counted(world)
+    after = await send_and_count(world)
     new = {key for key in after if key not in before}
     assert {key[1:] for key in new if key[0] == REQUESTS} == {(OTHER, "GET"), ("/health", OTHER), ("/health", "PUT")}
     assert after[RESPONSES, OTHER, "GET", "404"] == 20
@@ -74,7 +74,7 @@ async def test_requests_without_a_key_count_too(engine: ScriptedEngine, world: W
     world.client._transport.app = create_app(state)  # the fixture's client, another application
     assert (await world.client.get("/v1/models")).status_code == 401
     assert (await world.client.get("/llm/v1/models")).status_code == 401
-    counts = await counted(world)
+    counts = await send_and_count(world)
     assert counts[RESPONSES, "/v1/models", "GET", "401"] == 2
     state.prompts.close()
 
@@ -84,9 +84,9 @@ async def test_who_leaves_before_the_answer_is_open_no_more(engine: ScriptedEngi
     asked = asyncio.create_task(world.chat())
     while not engine.requests:
         await asyncio.sleep(0)
-    assert (await counted(world))["ebbtide:http_requests_active", "/v1/chat/completions", "POST"] == 1
+    assert (await send_and_count(world))["ebbtide:http_requests_active", "/v1/chat/completions", "POST"] == 1
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
-    counts = await counted(world)
+    counts = await send_and_count(world)
     assert counts["ebbtide:http_requests_active", "/v1/chat/completions", "POST"] == 0
     assert not [key for key in counts if key[0] == RESPONSES and key[1] == "/v1/chat/completions"]

@@ -20,7 +20,7 @@ class Clock:
 def started() -> tuple[Liveness, Clock]:
     clock = Clock()
     liveness = Liveness(clock, WatchdogConfig(WATCHDOG_TIMEOUT_S, heartbeat_timeout=HEARTBEAT_TIMEOUT_S))
-    liveness.started()
+    liveness.mark_started()
     return liveness, clock
 
 
@@ -33,34 +33,34 @@ def test_before_the_start_it_loads() -> None:
 def test_a_silent_child_turns_readiness_off_and_a_beat_turns_it_on_again() -> None:
     liveness, clock = started()
     clock.now += HEARTBEAT_TIMEOUT_S + 1
-    liveness.beat(Heartbeat("scheduler", 1))
+    liveness.record_heartbeat(Heartbeat("scheduler", 1))
     refusal = liveness.refusal()
     assert refusal is not None
     assert "detokenizer" in refusal.message
-    assert liveness.ill() is None
-    liveness.beat(Heartbeat("detokenizer", 1))
+    assert liveness.unhealthy_reason() is None
+    liveness.record_heartbeat(Heartbeat("detokenizer", 1))
     assert liveness.refusal() is None
 
 
 def test_a_child_silent_for_the_watchdogs_time_is_ill() -> None:
     liveness, clock = started()
     clock.now += WATCHDOG_TIMEOUT_S + 1
-    liveness.beat(Heartbeat("detokenizer", 1))
-    assert "scheduler" in (liveness.ill() or "")
+    liveness.record_heartbeat(Heartbeat("detokenizer", 1))
+    assert "scheduler" in (liveness.unhealthy_reason() or "")
 
 
 def test_an_unknown_source_counts_for_nobody() -> None:
     liveness, clock = started()
     clock.now += HEARTBEAT_TIMEOUT_S + 1
-    liveness.beat(Heartbeat("stranger", 1))
+    liveness.record_heartbeat(Heartbeat("stranger", 1))
     assert liveness.refusal() is not None
 
 
 def test_death_is_for_good() -> None:
     liveness, _ = started()
-    liveness.died("scheduler")
-    liveness.beat(Heartbeat("scheduler", 1))
-    assert "scheduler" in (liveness.ill() or "")
+    liveness.mark_dead("scheduler")
+    liveness.record_heartbeat(Heartbeat("scheduler", 1))
+    assert "scheduler" in (liveness.unhealthy_reason() or "")
     assert liveness.refusal() is not None
 
 
@@ -68,43 +68,43 @@ def test_a_silent_child_counts_as_dead_after_the_watchdogs_time_and_a_little() -
     liveness, clock = started()
     for _ in range(int(WATCHDOG_TIMEOUT_S)):
         clock.now += 1.0
-        liveness.beat(Heartbeat("scheduler", 1))
-    assert liveness.lost() is None
+        liveness.record_heartbeat(Heartbeat("scheduler", 1))
+    assert liveness.timed_out_child() is None
     clock.now += 0.1 * WATCHDOG_TIMEOUT_S
-    assert liveness.lost() == "detokenizer"
-    liveness.died("detokenizer")
-    assert liveness.lost() is None
+    assert liveness.timed_out_child() == "detokenizer"
+    liveness.mark_dead("detokenizer")
+    assert liveness.timed_out_child() is None
 
 
 def test_a_scheduler_that_is_blocked_for_long_takes_no_new_requests() -> None:
     liveness, clock = started()
-    liveness.beat(Heartbeat("scheduler", 1, "blocked", "", 1.0))
+    liveness.record_heartbeat(Heartbeat("scheduler", 1, "blocked", "", 1.0))
     assert liveness.refusal() is None
     clock.now += 0.5
     assert liveness.stalled_s == 1.5
-    liveness.beat(Heartbeat("scheduler", 1, "blocked", "a: needs 3 pages and 0 are usable", 31.0))
+    liveness.record_heartbeat(Heartbeat("scheduler", 1, "blocked", "a: needs 3 pages and 0 are usable", 31.0))
     refusal = liveness.refusal()
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == ("engine_blocked", 5)
     assert "a: needs 3 pages" in refusal.message
-    assert liveness.ill() is None
-    liveness.beat(Heartbeat("scheduler", 1, "running", "", 0.1))
+    assert liveness.unhealthy_reason() is None
+    liveness.record_heartbeat(Heartbeat("scheduler", 1, "running", "", 0.1))
     assert liveness.refusal() is None
-    liveness.beat(Heartbeat("scheduler", 1))
+    liveness.record_heartbeat(Heartbeat("scheduler", 1))
     assert liveness.stalled_s == 0.0
 
 
 def test_a_restart_is_alive_and_not_ready_until_the_new_children_are() -> None:
     liveness, clock = started()
-    liveness.died("scheduler")
-    assert liveness.ill() is not None
-    liveness.restarting()
+    liveness.mark_dead("scheduler")
+    assert liveness.unhealthy_reason() is not None
+    liveness.mark_restarting()
     clock.now += 2 * WATCHDOG_TIMEOUT_S  # loading has its own limit
-    assert (liveness.ill(), liveness.lost()) == (None, None)
+    assert (liveness.unhealthy_reason(), liveness.timed_out_child()) == (None, None)
     refusal = liveness.refusal()
     assert refusal is not None
     assert (refusal.status, refusal.code) == (503, "engine_restarting")
-    liveness.started()
+    liveness.mark_started()
     assert liveness.refusal() is None
 
 
@@ -119,8 +119,8 @@ def test_its_description_names_both_children_and_says_whether_it_is_ready() -> N
 
 def test_its_description_repeats_what_each_child_said_last() -> None:
     liveness, clock = started()
-    liveness.beat(Heartbeat("scheduler", 7, "blocked", "a: no free row, 3 run", 31.0, 4))
-    liveness.beat(Heartbeat("detokenizer", 9, "running", num_requests=3))
+    liveness.record_heartbeat(Heartbeat("scheduler", 7, "blocked", "a: no free row, 3 run", 31.0, 4))
+    liveness.record_heartbeat(Heartbeat("detokenizer", 9, "running", num_requests=3))
     clock.now += 2.0
     assert liveness.describe()[:5] == [
         "scheduler: last heartbeat 2.0 s ago",

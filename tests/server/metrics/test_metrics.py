@@ -30,7 +30,7 @@ def metrics() -> FrontMetrics:
 
 
 def test_a_snapshot_shows_as_gauges_counters_and_histograms(metrics: FrontMetrics) -> None:
-    metrics.take(
+    metrics.apply_stats(
         Stats(
             gauges={"num_running_reqs": 3, "kv_available_tokens{pool=full}": 64},
             totals={"prompt_tokens_total": 10, "num_requests_total{finish_reason=stop}": 2},
@@ -48,20 +48,20 @@ def test_a_snapshot_shows_as_gauges_counters_and_histograms(metrics: FrontMetric
 
 def test_totals_go_on_over_a_new_scheduler(metrics: FrontMetrics) -> None:
     for total in (5, 8, 2, 3, 1):
-        metrics.take(Stats({}, {"generation_tokens_total": total}, {}))
+        metrics.apply_stats(Stats({}, {"generation_tokens_total": total}, {}))
     assert read(metrics)["generation_tokens_total"] == 8 + 3 + 1
 
 
 def test_the_hit_rate_is_that_of_all_prompt_tokens_so_far(metrics: FrontMetrics) -> None:
     assert read(metrics)["cache_hit_rate"] == 0
     for prompt, cached in ((100, 20), (300, 140), (100, 60)):  # the last one is a new scheduler's
-        metrics.take(Stats({}, {"prompt_tokens_total": prompt, "cached_tokens_total": cached}, {}))
+        metrics.apply_stats(Stats({}, {"prompt_tokens_total": prompt, "cached_tokens_total": cached}, {}))
     assert read(metrics)["cache_hit_rate"] == 200 / 400
 
 
 def test_the_load_reads_zero_without_a_scheduler_and_totals_stay(metrics: FrontMetrics) -> None:
-    metrics.take(Stats({"num_running_reqs": 3, "num_queue_reqs": 2}, {"prompt_tokens_total": 7}, {}))
-    metrics.scheduler_gone()
+    metrics.apply_stats(Stats({"num_running_reqs": 3, "num_queue_reqs": 2}, {"prompt_tokens_total": 7}, {}))
+    metrics.on_scheduler_death()
     samples = read(metrics)
     assert (samples["num_running_reqs"], samples["num_queue_reqs"], samples["prompt_tokens_total"]) == (0, 0, 7)
 
@@ -70,9 +70,11 @@ def test_retractions_balance_over_a_schedulers_death_and_its_requests_are_counte
     """retracted = resumed + ended while retracted + waiting, though nobody is left to count."""
     totals = {"num_retracted_requests_total": 9, "num_resumed_requests_total": 1}
     totals["num_ended_while_retracted_total{reason=client}"] = 1
-    metrics.take(Stats(gauges={"num_retracted_reqs": 7}, totals=totals, observations={}))
-    metrics.scheduler_gone(16)
-    metrics.take(Stats(gauges={"num_retracted_reqs": 0}, totals={"num_retracted_requests_total": 0}, observations={}))
+    metrics.apply_stats(Stats(gauges={"num_retracted_reqs": 7}, totals=totals, observations={}))
+    metrics.on_scheduler_death(16)
+    metrics.apply_stats(
+        Stats(gauges={"num_retracted_reqs": 0}, totals={"num_retracted_requests_total": 0}, observations={})
+    )
     samples = read(metrics)
     assert samples["num_ended_while_retracted_total{reason=engine_dead}"] == 7
     ended = sum(value for name, value in samples.items() if name.startswith("num_ended_while_retracted_total"))
@@ -82,8 +84,8 @@ def test_retractions_balance_over_a_schedulers_death_and_its_requests_are_counte
 
 
 def test_the_pool_of_a_scheduler_that_is_gone_reads_zero_too(metrics: FrontMetrics) -> None:
-    metrics.take(Stats({"kv_available_tokens{pool=host}": 64, "new_token_ratio": 0.7}, {}, {}))
-    metrics.scheduler_gone()
+    metrics.apply_stats(Stats({"kv_available_tokens{pool=host}": 64, "new_token_ratio": 0.7}, {}, {}))
+    metrics.on_scheduler_death()
     samples = read(metrics)
     assert (samples["kv_available_tokens{pool=host}"], samples["new_token_ratio"]) == (0, 0)
 
@@ -114,7 +116,7 @@ def test_every_series_is_there_from_the_start_and_says_what_it_is(metrics: Front
     families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
     names = {name for name in families if not name.endswith("_created")}
     assert names == {f"ebbtide:{name}" for name in NAMES_AT_START.split()}
-    metrics.take(Stats(dict.fromkeys(LATER, 1.0), {}, {}))
+    metrics.apply_stats(Stats(dict.fromkeys(LATER, 1.0), {}, {}))
     for family in text_string_to_metric_families(metrics.render().decode()):
         words = family.name.removeprefix("ebbtide:").replace("_", " ")
         assert family.documentation.endswith(".")
@@ -135,13 +137,13 @@ def test_every_series_that_the_scheduler_sends_has_a_sentence() -> None:
 def test_an_event_with_a_reason_shows_as_a_rise(metrics: FrontMetrics) -> None:
     key = "num_ended_while_retracted_total{reason=client}"
     assert read(metrics)[key] == 0
-    metrics.take(Stats({}, {key: 2, "num_aborted_requests_total{reason=new_one}": 1}, {}))
+    metrics.apply_stats(Stats({}, {key: 2, "num_aborted_requests_total{reason=new_one}": 1}, {}))
     samples = read(metrics)
     assert (samples[key], samples["num_aborted_requests_total{reason=new_one}"]) == (2, 1)
 
 
 def test_the_time_until_a_retracted_request_runs_again_has_buckets_up_to_minutes(metrics: FrontMetrics) -> None:
-    metrics.take(Stats({}, {}, {"retract_resume_seconds": [0.02, 45, 3000]}))
+    metrics.apply_stats(Stats({}, {}, {"retract_resume_seconds": [0.02, 45, 3000]}))
     samples = read(metrics)
     assert samples["retract_resume_seconds_bucket{le=0.025}"] == 1
     assert samples["retract_resume_seconds_bucket{le=60.0}"] == 2
@@ -149,12 +151,12 @@ def test_the_time_until_a_retracted_request_runs_again_has_buckets_up_to_minutes
 
 
 def test_a_series_of_a_later_version_is_shown_under_its_name(metrics: FrontMetrics) -> None:
-    metrics.take(Stats({"some_new_gauge": 4}, {}, {}))
+    metrics.apply_stats(Stats({"some_new_gauge": 4}, {}, {}))
     assert read(metrics)["some_new_gauge"] == 4
 
 
 def test_a_key_that_is_no_name_does_not_break_the_page(metrics: FrontMetrics) -> None:
-    metrics.take(Stats({"bad name{": 1, "num_running_reqs": 1}, {}, {}))
+    metrics.apply_stats(Stats({"bad name{": 1, "num_running_reqs": 1}, {}, {}))
     assert read(metrics)["num_running_reqs"] == 1
 
 

@@ -9,7 +9,7 @@ from ebbtide.config import AccessConfig
 from ebbtide.errors import Rejected
 from ebbtide.server.api.anthropic.errors import anthropic_error
 from ebbtide.server.app import create_app
-from ebbtide.server.daemon.loading import Gate
+from ebbtide.server.daemon.loading import AppSwitch
 from ebbtide.server.http.access import access_from
 
 from ...conftest import build_state
@@ -64,7 +64,7 @@ async def test_a_missing_key_and_a_missing_route_are_answered_in_the_form_of_the
 
 
 async def test_a_server_that_is_loading_answers_in_the_form_of_the_api() -> None:
-    async with client_of(Gate()) as client:
+    async with client_of(AppSwitch()) as client:
         reply = await client.post("/v1/messages")
     assert reply.status_code == 503
     assert reply.json()["error"]["type"] == "overloaded_error"
