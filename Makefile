@@ -26,14 +26,16 @@ INPUTS := pyproject.toml setup.py constraints.txt ebbtide/__init__.py
 
 # Two pytest workers share the machine: one thread each inside the tensor library.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PURE := $(addprefix tests/,scheduler server tokenizer_mgr detokenizer ebbtide/runtime ebbtide/tokenization test_architecture.py)
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test soak lint bench clean
+.PHONY: help serve check test soak lint bench clean
 
 help:
 	@echo 'make serve   install, fetch the default model, serve it on http://$(HOST):$(PORT)'
-	@echo 'make test    install, then formatting, lint, types and the whole test suite'
+	@echo 'make check   while working: lint, types and the tests that need no other process (under a minute)'
+	@echo 'make test    before merging: lint, types and the whole test suite (under 12 minutes on two cores)'
 	@echo 'make soak    the long tests (minutes to hours)'
 	@echo 'make lint    formatting, lint and types only'
 	@echo 'make bench   measure a server that is running on http://$(HOST):$(PORT)'
@@ -44,6 +46,10 @@ ifeq ($(MODEL),smollm2)
 	@$(BIN)/ebbtide pull smollm2
 endif
 	@exec $(BIN)/ebbtide serve '$(MODEL)' --host $(HOST) --port $(PORT) $(ARGS)
+
+# Without `slow` tests, which play many random loads, start processes or run a model.
+check: lint
+	$(PYTEST) -q -n 2 -m 'not slow and not soak and not gpu' $(PURE) $(ARGS)
 
 test: lint
 	@$(BIN)/ebbtide pull smollm2

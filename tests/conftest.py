@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import shutil
@@ -24,6 +25,8 @@ END_S = 60.0
 # Files of minutes come first: two workers that share the files end at about the same time.
 LONGEST_FIRST = ("test_equality_smollm2.py", "test_retraction_smollm2.py", "test_faults.py", "test_equality.py")
 
+DAEMON_FIXTURES = {"start_daemon", "start_shared_daemon"}
+
 StartDaemon = Callable[..., "Daemon"]
 
 
@@ -33,10 +36,21 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files in front, everything else as it was."""
+    """Sort the longest files to the front. Mark tests that start a daemon as slow, and measure no slow test."""
     order = {name: index for index, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    for item in items:
+        if DAEMON_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker("no_cover")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what the imports made from garbage collection: a full collection of it takes half a second."""
+    gc.freeze()
 
 
 class Daemon:

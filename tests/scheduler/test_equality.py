@@ -9,6 +9,8 @@ import pytest
 from .loads import Arrival, ample, assert_same, demand, play, random_load
 from .world import Shape, World
 
+pytestmark = pytest.mark.slow
+
 
 def random_shape(seed: int, expected: World) -> Shape:
     """A pool of 40 to 100 % of what ran at once in the ample one, but no smaller than the largest request."""
@@ -46,18 +48,14 @@ def compare(load: list[Arrival], seed: int) -> int:
     return seen.scheduler.state.metrics.totals["num_retracted_requests_total"]
 
 
-@pytest.mark.parametrize("first", range(0, 160, 20))
+@pytest.mark.parametrize("first", range(0, 80, 20))
 def test_a_small_pool_gives_the_tokens_of_an_ample_one(first: int) -> None:
-    for seed in range(first, first + 20):
-        check(seed)
-
-
-def test_the_random_loads_do_retract() -> None:
-    assert sum(check(seed) for seed in range(20)) > 10
+    num_retractions = sum(check(seed) for seed in range(first, first + 20))
+    assert num_retractions > 10
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(1000, 3400, 100))
+@pytest.mark.parametrize("first", [80, *range(1000, 3400, 100)])
 def test_a_small_pool_gives_the_tokens_of_an_ample_one_at_length(first: int) -> None:
     for seed in range(first, first + 100):
         check(seed)

@@ -83,6 +83,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [1, 2])
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("kind", KINDS)

@@ -40,6 +40,7 @@ from .loads import (
 from .world import Shape, World
 
 Patch = pytest.MonkeyPatch
+pytestmark = pytest.mark.slow
 SEEDS = (1, 2, 4, 5, 7, 10, 11, 13)
 
 

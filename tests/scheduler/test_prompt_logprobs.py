@@ -141,7 +141,8 @@ def test_the_last_token_of_a_prompt_is_written_also_when_none_follows() -> None:
     assert [request(prompt=8, max_tokens=count).max_kv_tokens for count in range(4)] == [8, 8, 9, 10]
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.soak) for first in (20, 40))])
 def test_a_small_pool_gives_the_scores_of_an_ample_one(first: int) -> None:
     retractions = sum(
         compare(scored(random_load(seed, aborts=seed % 4 == 0), seed), seed) for seed in range(first, first + 20)

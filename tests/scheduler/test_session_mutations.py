@@ -186,10 +186,12 @@ SEEDED = [
 ]
 
 
+@pytest.mark.slow
 def test_the_plays_pass_without_a_seeded_bug() -> None:
     play_all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", SEEDED, ids=lambda bug: bug.__name__)
 def test_a_seeded_session_bug_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)

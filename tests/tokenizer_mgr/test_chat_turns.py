@@ -130,6 +130,7 @@ def test_a_system_message_stands_where_it_was_said(template: str) -> None:
     assert follow(tokens, tokenizer, ChatPrompt(later)) == tokenizer.encode_chat(whole)
 
 
+@pytest.mark.slow
 def test_the_packaged_model_has_one_system_message(smollm2: FastTokenizer) -> None:
     [end] = smollm2.vocabulary.eos_ids
     check_conversation(smollm2, [user("Hello")], ["Hi there!", "The tide", "comes"], [[end], [], [end]])

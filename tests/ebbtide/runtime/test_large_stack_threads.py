@@ -50,6 +50,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("constraint", "text"),
     [

@@ -213,6 +213,7 @@ def test_a_model_without_a_template_says_so() -> None:
         FastTokenizer(fast(byte_level())).encode_chat(ChatPrompt([{"role": "user", "content": "a"}]))
 
 
+@pytest.mark.slow
 def test_a_folder_is_loaded_with_the_ends_it_names(tmp_path: Path) -> None:
     fast(byte_level(), eos_token="<|endoftext|>").save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": 5}))
@@ -240,6 +241,7 @@ def test_the_simulated_tokenizer_has_a_token_per_byte() -> None:
 
 
 @pytest.mark.skipif(not smollm2_path().is_file(), reason="the packaged model is not pulled")
+@pytest.mark.slow
 def test_the_packaged_model_agrees_with_its_own_tokenizer() -> None:
     from transformers import AutoTokenizer
 

@@ -188,6 +188,7 @@ def check_mixed(seed: int) -> int:
     return seen.scheduler.state.metrics.totals["num_retracted_requests_total"]
 
 
+@pytest.mark.slow
 def test_random_loads_give_the_tokens_of_an_ample_pool() -> None:
     assert sum(check_mixed(seed) for seed in range(8)) > 3
 

@@ -54,6 +54,7 @@ def roomy(shape: Shape) -> Shape:
     return replace(shape, num_pages=shape.num_pages + 40, retract_interval=6, host_pages=64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", CAUGHT_BEFORE_THE_FORWARD, ids=lambda bug: bug.__name__)
 def test_what_the_books_catch_costs_no_answer(bug: Callable[[Patch], None]) -> None:
     caught = 0
@@ -64,6 +65,7 @@ def test_what_the_books_catch_costs_no_answer(bug: Callable[[Patch], None]) -> N
     assert caught
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", CAUGHT_SOMEHOW, ids=lambda bug: bug.__name__)
 def test_whatever_breaks_everybody_gets_one_end_and_serving_goes_on(bug: Callable[[Patch], None]) -> None:
     for load, _, shape in expectations()[::3]:

@@ -60,7 +60,7 @@ def smollm2() -> TextTokenizer:
 TOKENIZERS = {"sim": SimTokenizer, "smollm2": smollm2, "knows tools": lambda: tokenizer_with(KNOWS_TOOLS)}
 
 
-@pytest.fixture(params=TOKENIZERS)
+@pytest.fixture(params=["sim", pytest.param("smollm2", marks=pytest.mark.slow), "knows tools"])
 def tokenizer(request: pytest.FixtureRequest) -> TextTokenizer:
     return TOKENIZERS[request.param]()
 
