@@ -1,4 +1,4 @@
-"""docs/metrics.md lists every series of ours and of other engines' names: generated, so that it stays true."""
+"""Checks the generated tables of docs/metrics.md: every series, and the names of vLLM and SGLang."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = (("gauge", GAUGE_TEXTS), ("counter", TOTAL_TEXTS), ("histogram", HISTOGR
 
 
 def metrics_table() -> str:
-    """Our own series."""
+    """The table of all series."""
     lines = ["| name | type | labels | |", "|---|---|---|---|"]
     for kind, texts in KINDS:
         for name, text in texts.items():
@@ -24,7 +24,7 @@ def metrics_table() -> str:
 
 
 def compat_table() -> str:
-    """Other engines' names and ours."""
+    """The table of the names of vLLM and SGLang."""
     lines = ["| theirs | type | ours |", "|---|---|---|"]
     lines += [row for aliases in ENGINE_ALIASES.values() for row in dict.fromkeys(_rows(aliases))]
     return "\n".join(lines)
@@ -50,7 +50,7 @@ def _shown(aliases: MetricAliases, name: str, labels: tuple[tuple[str, str], ...
 
 
 def part(page: str, name: str) -> tuple[int, int]:
-    """Where the generated part of that name begins and ends."""
+    """Start and end of the generated part ``name``."""
     return page.index("-->", page.index(f"<!-- {name}: ")) + len("-->\n"), page.index(f"<!-- /{name} -->")
 
 
@@ -66,11 +66,11 @@ def test_the_table_has_every_name_of_other_engines() -> None:
     assert page[start:end].strip() == compat_table()
 
 
-def test_labels_are_those_of_series_that_there_are() -> None:
+def test_labels_belong_to_existing_series() -> None:
     assert set(LABELS) <= {name for _, texts in KINDS for name in texts}
 
 
-if __name__ == "__main__":  # the tables anew, after a series has changed: python -m tests.test_metrics_page
+if __name__ == "__main__":  # writes the tables after a series has changed: python -m tests.test_metrics_page
     text = PAGE.read_text()
     for name, table in (("compat", compat_table()), ("metrics", metrics_table())):
         start, end = part(text, name)

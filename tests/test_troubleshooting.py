@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md names only what exists: flags with their defaults, metrics, codes, log lines."""
+"""Checks docs/troubleshooting.md: flags and their defaults, metrics, codes and log lines exist."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ FLAGS: dict[str, Field[Any]] = {
 
 
 def in_code(text: str = PAGE) -> list[str]:
-    """What stands in backticks."""
+    """Texts in backticks."""
     return re.findall(r"`([^`]+)`", text)
 
 
 def table(head: str) -> list[list[str]]:
-    """The cells of the table whose first column is called ``head``."""
+    """The cells of the table whose first column has the header ``head``."""
     lines = PAGE.split(f"| {head} |")[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def texts() -> str:
-    """Every text constant of the product, one a line; a formatted one with … for what is filled in."""
+    """Every string constant of the product, one per line, with … for formatted values."""
     found = []
     for folder in FOLDERS:
         for file in (ROOT / folder).rglob("*.py"):
@@ -56,7 +56,7 @@ def test_every_flag_exists() -> None:
     assert named <= set(FLAGS)
 
 
-def test_the_defaults_of_the_watching_flags_are_as_said() -> None:
+def test_the_listed_defaults_are_right() -> None:
     for flag, default, _ in table("flag"):
         field = FLAGS[flag.strip("`")]
         said = None if default == "off" else float(default.removesuffix(" s"))
@@ -72,22 +72,22 @@ def test_every_metric_exists() -> None:
 
 
 @pytest.mark.parametrize("name", re.findall(r"[Mm]etrics? `([a-z_]+)", PAGE))
-def test_what_is_called_a_metric_is_one(name: str) -> None:
+def test_every_named_metric_exists(name: str) -> None:
     assert name in METRICS
 
 
-def test_the_codes_of_ready_are_the_ones_it_has() -> None:
+def test_the_codes_of_ready_are_complete() -> None:
     sources = "".join((ROOT / "server" / name).read_text() for name in ("metrics/liveness.py", "daemon/loading.py"))
     codes = {code.strip("`") for code, _ in table("code")}
     assert codes == set(re.findall(r'"(engine_[a-z]+|loading|draining)"', sources))
 
 
-def test_the_exit_codes_are_the_ones_it_has() -> None:
+def test_the_exit_codes_are_complete() -> None:
     assert [int(code) for code, _ in table("exit code")] == [0, 1, WATCHDOG_EXIT_CODE]
 
 
 @pytest.mark.parametrize("line", [row[0].strip("`") for row in table("line")])
-def test_every_line_of_the_log_is_said_somewhere(line: str) -> None:
+def test_every_listed_log_line_exists(line: str) -> None:
     said = texts()
     pieces = [piece.strip(" =") for piece in re.split(r"…|(?<=because it) ", line)]
     assert all(piece in said for piece in pieces if len(piece) > 2), [p for p in pieces if p not in said]

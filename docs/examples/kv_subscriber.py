@@ -1,4 +1,4 @@
-"""An example of a router's ear: knows at any time which blocks one ebbtide server has cached.
+"""An example subscriber for routers: tracks the blocks that one ebbtide server has cached.
 
 ebbtide serve --kv-events tcp://127.0.0.1:5557 --kv-events-replay tcp://127.0.0.1:5558
 python docs/examples/kv_subscriber.py tcp://127.0.0.1:5557 tcp://127.0.0.1:5558
@@ -18,21 +18,22 @@ Batches = Iterable[tuple[int, bytes]]
 
 
 class Index:
-    """The blocks of one server. replay: the batches from a number on that the server still has, oldest first."""
+    """The cached blocks of one server."""
 
     def __init__(self, replay: Callable[[int], Batches]) -> None:
-        self.blocks: dict[int, int | None] = {}  # block hash -> its parent's
+        """replay: returns the stored batches from a number on, oldest first."""
+        self.blocks: dict[int, int | None] = {}  # block hash -> parent hash
         self._replay = replay
         self._next = 0
         self._last_ts = 0.0
 
-    def hear(self, number: int, payload: bytes) -> None:
-        """Take in one published batch, and whatever was missed before it."""
+    def receive(self, number: int, payload: bytes) -> None:
+        """Apply one published batch, after requesting the batches that were missed before it."""
         ts = msgspec.msgpack.decode(payload)[0]
         if number < self._next:
             if ts <= self._last_ts:
-                return  # a replay brought it already
-            self._forget(0)  # the server was started again and counts anew
+                return  # already applied by a replay
+            self._forget(0)  # the server was restarted and numbers from 0
         if number > self._next:
             for missed, content in self._replay(self._next):
                 self._apply(missed, content)
@@ -41,7 +42,7 @@ class Index:
 
     def _apply(self, number: int, payload: bytes) -> None:
         if number > self._next:
-            self._forget(number)  # what lies between is lost for good
+            self._forget(number)  # the batches in between are lost
         self._last_ts, events = msgspec.msgpack.decode(payload)[:2]
         self._next = number + 1
         for name, *fields in events:
@@ -65,7 +66,7 @@ class Index:
 
 
 def ask(socket: zmq.Socket[Any], number: int) -> Batches:
-    """The server's answer to "what came from ``number`` on?"; nothing when it does not answer within 5 seconds."""
+    """The stored batches from ``number`` on; ends early if the server does not answer within 5 seconds."""
     socket.send_multipart([b"", number.to_bytes(8, "big")])
     while socket.poll(5000):
         _, counted, payload = socket.recv_multipart()
@@ -75,7 +76,7 @@ def ask(socket: zmq.Socket[Any], number: int) -> Batches:
 
 
 def main(address: str, replay_address: str) -> None:
-    """Print how many blocks the server has, after every batch, for ever."""
+    """Print the number of cached blocks after every batch. Never returns."""
     context = zmq.Context.instance()
     subscriber, dealer = context.socket(zmq.SUB), context.socket(zmq.DEALER)
     subscriber.connect(address)
@@ -84,7 +85,7 @@ def main(address: str, replay_address: str) -> None:
     index = Index(lambda number: ask(dealer, number))
     while True:
         _, counted, payload = subscriber.recv_multipart()
-        index.hear(int.from_bytes(counted, "big"), payload)
+        index.receive(int.from_bytes(counted, "big"), payload)
         print(len(index.blocks), "blocks", flush=True)
 
 

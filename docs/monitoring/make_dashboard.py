@@ -1,6 +1,6 @@
 """Prints the Grafana dashboard: python docs/monitoring/make_dashboard.py > docs/monitoring/ebbtide-dashboard.json.
 
-What it shows stands in panels.py; this file knows Grafana's format.
+The content is in panels.py; this file contains Grafana's format.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 from panels import ROWS, Panel
 
-SCHEMA_VERSION = 41  # Grafana 12; newer ones migrate it when they load it
+SCHEMA_VERSION = 41  # Grafana 12; newer versions migrate it on load
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-WIDTH, HEIGHT = 8, 8  # of a panel, where the page is 24 wide
+WIDTH, HEIGHT = 8, 8  # of a panel; the page is 24 wide
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole dashboard as Grafana imports it."""
+    """The dashboard in Grafana's import format."""
     return {
         "uid": "ebbtide",
         "title": "ebbtide",

@@ -1,6 +1,6 @@
-"""What the Grafana dashboard shows: rows of panels and their queries, as tables.
+"""The content of the Grafana dashboard: rows of panels and their queries, as tables.
 
-Ratios and quantiles of several servers are made of their sums, never of averages.
+Ratios and quantiles over several servers are computed from sums, never from averages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ Query = tuple[str, str]  # legend, expression
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. kind: "timeseries", "stacked" or "heatmap". unit: Grafana's name for it."""
+    """One panel.
+
+    Attributes:
+        unit: Grafana's name of the unit.
+        kind: "timeseries", "stacked" or "heatmap".
+    """
 
     title: str
     text: str
@@ -39,22 +44,22 @@ def rate(name: str, more: str = "") -> str:
 
 
 def gauge(name: str, legend: str, more: str = "") -> Query:
-    """A gauge of each server."""
+    """A gauge, per server."""
     return f"{legend} {{{{instance}}}}".strip(), f"sum by (instance) ({series(name, more)})"
 
 
 def per_second(name: str, legend: str) -> Query:
-    """A counter of each server as a rate."""
+    """The rate of a counter, per server."""
     return f"{legend} {{{{instance}}}}".strip(), f"sum by (instance) ({rate(name)})"
 
 
 def split(name: str, label: str, more: str = "") -> Query:
-    """A counter of all servers as rates, one for each value of a label."""
+    """The rate of a counter over all servers, per value of a label."""
     return f"{{{{{label}}}}}", f"sum by ({label}) ({rate(name, more)})"
 
 
 def quantiles(name: str, *, mean: bool = True) -> tuple[Query, ...]:
-    """Percentiles of a histogram over all servers, and its mean."""
+    """Percentiles and mean of a histogram over all servers."""
     found = [
         (f"p{percent}", f"histogram_quantile(0.{percent}, sum by (le) ({rate(f'{name}_bucket')}))")
         for percent in (50, 90, 95, 99)
@@ -65,20 +70,20 @@ def quantiles(name: str, *, mean: bool = True) -> tuple[Query, ...]:
 
 
 def latency(title: str, name: str, text: str) -> Panel:
-    """Percentiles and mean of a time."""
+    """A panel with percentiles and mean of a duration."""
     return Panel(title, text, "s", quantiles(name))
 
 
 def heatmap(title: str, name: str, unit: str, text: str) -> Panel:
-    """How often a histogram's values came."""
+    """A panel with the distribution of a histogram over time."""
     return Panel(title, text, unit, (("{{le}}", f"sum by (le) ({rate(f'{name}_bucket')})"),), "heatmap")
 
 
-HOLDERS = {
+OWNERS = {
     "available": "free",
     "evictable": "prefix cache, evictable",
     "protected": "prefix cache, in use",
-    "uncached": "requests alone",
+    "uncached": "requests, uncached",
     "session_held": "held by sessions",
     "quarantined": "quarantined",
 }
@@ -87,43 +92,43 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Memory pressure": (
         Panel(
             "Retractions",
-            "Running requests that went back to the queue to free memory, and retracted ones that run again.",
+            "Running requests that were requeued to free memory, and retracted requests that run again.",
             "reqps",
             (
                 per_second("num_retracted_requests_total", "retracted"),
                 per_second("num_resumed_requests_total", "resumed"),
-                per_second("num_preempted_requests_total", "for a higher priority"),
+                per_second("num_preempted_requests_total", "preempted"),
             ),
         ),
         Panel(
             "Retracted now",
-            "Requests that were retracted and do not run again yet. It goes back to 0 when the load is over.",
+            "Requests that were retracted and do not run again yet. Returns to 0 when the load ends.",
             "short",
             (gauge("num_retracted_reqs", ""),),
         ),
-        latency("Time until resumed", "retract_resume_seconds", "How long retracted requests were away."),
+        latency("Time until resumed", "retract_resume_seconds", "Time from a retraction until the request runs again."),
         Panel(
             "New-token ratio",
-            "Share of the output still allowed that admission reserves memory for. Retractions raise it.",
+            "Share of the remaining output that admission reserves memory for. Retractions raise it.",
             "percentunit",
             (gauge("new_token_ratio", ""),),
         ),
         Panel(
-            "KV pool by holder",
-            "Tokens of pages, by who holds them: together they are the pool.",
+            "KV pool by owner",
+            "Tokens of pages by owner. The sum is the pool.",
             "short",
-            tuple((legend, f"sum({series(f'kv_{part}_tokens', FULL)})") for part, legend in HOLDERS.items()),
+            tuple((legend, f"sum({series(f'kv_{part}_tokens', FULL)})") for part, legend in OWNERS.items()),
             "stacked",
         ),
         Panel(
-            "Early ends by reason",
-            "Requests that were given up, turned away or left by their clients.",
+            "Aborted requests by reason",
+            "Requests that were aborted, refused, or whose client disconnected.",
             "reqps",
             (split("num_aborted_requests_total", "reason"),),
         ),
         Panel(
-            "Requests that were retracted",
-            "Share of the requests that ended which had been retracted at least once.",
+            "Share of retracted requests",
+            "Share of the ended requests that were retracted at least once.",
             "percentunit",
             (
                 (
@@ -134,8 +139,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
         Panel(
-            "Work done again",
-            "Tokens computed anew after a retraction, copied back from host memory instead, and given up by the cache.",
+            "Recomputed, restored and evicted tokens",
+            "Tokens recomputed after a retraction, restored from host memory, and evicted from the prefix cache.",
             "short",
             (
                 per_second("num_recomputed_tokens_total", "recomputed"),
@@ -153,8 +158,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
         Panel(
-            "Books that did not balance",
-            "Violations of the memory invariant so far: anything but 0 is a bug.",
+            "Invariant violations",
+            "Violations of the page accounting so far: any value but 0 is a bug.",
             "short",
             (
                 gauge("kv_invariant_violations_total", "violations"),
@@ -163,12 +168,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Time without progress",
-            "Seconds since a token, an end or a first-time prefill, while there is work.",
+            "Seconds since a token, the end of a request or a first-time prefill, while there is work.",
             "s",
             (gauge("watchdog_last_progress_seconds", ""),),
         ),
         Panel(
-            "Nobody admitted",
+            "Nothing admitted",
             "Times that requests waited and none was admitted for --progress-alarm seconds.",
             "short",
             (gauge("admission_alarms_total", ""),),
@@ -187,7 +192,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Tokens per second",
-            "Prompt tokens of requests that began, and output tokens.",
+            "Prompt tokens of requests that started, and output tokens.",
             "short",
             (per_second("prompt_tokens_total", "prompt"), per_second("generation_tokens_total", "output")),
         ),
@@ -205,20 +210,20 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Prefix-cache hit rate",
-            "Share of prompt tokens that the cache had when their request first ran.",
+            "Share of prompt tokens that were cached when their request first ran.",
             "percentunit",
             (("hit rate", f"sum({rate('cached_tokens_total')}) / sum({rate('prompt_tokens_total')})"),),
         ),
         Panel(
             "Servers up",
-            "Servers that have an engine.",
+            "Servers with a running engine.",
             "short",
             (("up", f"count({series('max_total_num_tokens')} > 0)"),),
         ),
-        latency("Scheduler step", "scheduler_step_seconds", "One turn of the scheduler's loop with its forward."),
+        latency("Scheduler step", "scheduler_step_seconds", "One iteration of the scheduler loop with its forward."),
         Panel(
             "Tokens per step",
-            "How full the steps are.",
+            "Number of tokens in a step.",
             "short",
             quantiles("scheduler_step_tokens"),
         ),
@@ -244,18 +249,20 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         heatmap("Prompt length", "request_prompt_tokens", "short", "Tokens of requests that ended normally."),
         heatmap("Output length", "request_generation_tokens", "short", "Tokens of requests that ended normally."),
         heatmap(
-            "Longest output allowed",
+            "Output limit",
             "request_params_max_tokens",
             "short",
-            "max_tokens, or else what the context leaves.",
+            "max_tokens, or the rest of the context.",
         ),
         Panel(
-            "Choices of a prompt",
-            "The mean of n.",
+            "Choices per prompt",
+            "Mean of n.",
             "short",
             (("mean n", f"sum({rate('request_params_n_sum')}) / sum({rate('request_params_n_count')})"),),
         ),
-        latency("Grammar compilation", "grammar_compilation_time_seconds", "Of grammars that were not known yet."),
+        latency(
+            "Grammar compilation", "grammar_compilation_time_seconds", "Time to compile grammars that were not cached."
+        ),
         Panel(
             "Retractions per request",
             "Percentiles over the requests that ended.",
@@ -265,20 +272,20 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "HTTP": (
         Panel(
-            "Answers by status",
-            "Of every route.",
+            "Responses by status",
+            "All routes.",
             "reqps",
             (split("http_responses_total", "status_code"),),
         ),
         Panel(
             "Requests by endpoint",
-            "Paths that are no route are called other.",
+            "Unknown paths are counted as other.",
             "reqps",
             (split("http_requests_total", "endpoint", SERVED),),
         ),
         Panel(
             "Share of server errors",
-            "Answers with a 5xx status.",
+            "Responses with a 5xx status.",
             "percentunit",
             (
                 (
@@ -289,7 +296,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Open requests",
-            "HTTP requests that are not fully answered.",
+            "HTTP requests whose response is not complete.",
             "short",
             (("{{endpoint}}", f"sum by (endpoint) ({series('http_requests_active', SERVED)})"),),
         ),

@@ -1,4 +1,4 @@
-"""The PromQL of the dashboard and of the alert rules, as it stands in their files."""
+"""The PromQL expressions of the dashboard and the alert rules, read from their files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def panel_queries(window: str) -> Iterator[tuple[str, str]]:
-    """(panel: legend, expression), with every variable filled in. window: of the rates, such as 1m."""
+    """(panel: legend, expression), with every variable replaced. window: the range of rates, such as 1m."""
     for panel in panels():
         for target in panel["targets"]:
             expression = target["expr"].replace("$__rate_interval", window)

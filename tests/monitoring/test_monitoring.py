@@ -1,4 +1,4 @@
-"""The dashboard and the alerts ask only for what /metrics has, and Grafana can read the dashboard."""
+"""Dashboard and alerts query only exported series, and the dashboard has Grafana's format."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ebbtide.server.metrics.help_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, LABE
 from .expressions import DASHBOARD, FOLDER, alert_queries, panel_queries, panels, rules
 
 QUERIES = [*panel_queries("5m"), *alert_queries()]
-TARGET_LABELS = {"instance", "job"}  # Prometheus adds them to whatever it scrapes
+TARGET_LABELS = {"instance", "job"}  # added by Prometheus to every target
 OF_PROMETHEUS = {"up": set[str]()}
 
 
 def exported() -> dict[str, set[str]]:
-    """Every series' name as Prometheus stores it, and its labels."""
+    """Every series name as Prometheus stores it, with its labels."""
     found: dict[str, set[str]] = {}
     for name in (*GAUGE_TEXTS, *TOTAL_TEXTS):
         found[PREFIX + name] = {"model_name", *LABELS.get(name, ())}
@@ -48,12 +48,12 @@ def nodes(node: Any) -> Iterator[Any]:
 
 
 def selectors(expression: Any) -> list[Any]:
-    """Where the expression reads series."""
+    """The series selectors of the expression."""
     return [node for node in nodes(expression) if isinstance(node, promql_parser.VectorSelector)]
 
 
 def problems(query: str) -> list[str]:
-    """What the query asks for that there is not."""
+    """Series and labels in the query that are not exported."""
     expression = promql_parser.parse(query)
     found = []
     for selector in selectors(expression):
@@ -94,7 +94,7 @@ def test_the_check_finds(query: str, problem: str) -> None:
     assert problems(query) == [problem]
 
 
-def test_rates_are_of_counters_and_gauges_are_read_as_they_are() -> None:
+def test_rates_are_used_for_counters_only() -> None:
     counters = {name for name in SERIES if re.search(r"_(total|count|sum|bucket)$", name)}
     for where, query in QUERIES:
         expression = promql_parser.parse(query)
@@ -104,7 +104,7 @@ def test_rates_are_of_counters_and_gauges_are_read_as_they_are() -> None:
         assert ranged <= counters, where
 
 
-def test_every_panel_of_ours_looks_at_the_chosen_servers_and_models() -> None:
+def test_every_panel_filters_by_instance_and_model() -> None:
     for panel in panels():
         for target in panel["targets"]:
             assert target["expr"].count("{instance=~") == target["expr"].count("ebbtide:"), panel["title"]
@@ -114,11 +114,11 @@ def test_pressure_comes_first() -> None:
     first = [panel["title"] for panel in panels()[:6]]
     assert first == [
         *("Retractions", "Retracted now", "Time until resumed", "New-token ratio"),
-        *("KV pool by holder", "Early ends by reason"),
+        *("KV pool by owner", "Aborted requests by reason"),
     ]
 
 
-def test_the_dashboard_is_what_its_tables_say() -> None:
+def test_the_dashboard_is_generated_from_panels() -> None:
     made = subprocess.run([sys.executable, FOLDER / "make_dashboard.py"], capture_output=True, text=True, check=True)
     assert DASHBOARD.read_text() == made.stdout
 

@@ -117,7 +117,7 @@ def test_a_running_loop_keeps_the_example_subscriber_up_to_date(far: Far, events
             daemon.turn_until(lambda rid=rid: any(i.rid == rid and i.finish for i in daemon.items))
             while subscriber.poll(50):
                 _, number, payload = subscriber.recv_multipart()
-                index.hear(int.from_bytes(number, "big"), payload)
+                index.receive(int.from_bytes(number, "big"), payload)
             tree = daemon.scheduler.state.pool.tree_cache
             assert isinstance(tree, RadixCache)
             assert 0 < len(index.blocks) == sum(len(node.pages) for node in tree.walk())
@@ -219,14 +219,14 @@ def test_the_example_tells_a_gap_a_repetition_and_a_restart_apart() -> None:
         return [(n, payload) for n, payload in kept.items() if n >= number]
 
     index = example().Index(replay)
-    index.hear(1, kept[1])
-    index.hear(1, kept[1])
-    index.hear(2, kept[2])
+    index.receive(1, kept[1])
+    index.receive(1, kept[1])
+    index.receive(2, kept[2])
     assert (set(index.blocks), asked) == ({1, 2, 3}, [0])
     kept.clear()
-    index.hear(9, batch(4.0, 9))
+    index.receive(9, batch(4.0, 9))
     assert (set(index.blocks), asked) == ({9}, [0, 3])
-    index.hear(0, batch(5.0, 7))
+    index.receive(0, batch(5.0, 7))
     assert set(index.blocks) == {7}
-    index.hear(1, msgspec.msgpack.encode([6.0, [["BlockRemoved", [7], "GPU"], ["AllBlocksCleared"]]]))
+    index.receive(1, msgspec.msgpack.encode([6.0, [["BlockRemoved", [7], "GPU"], ["AllBlocksCleared"]]]))
     assert index.blocks == {}
