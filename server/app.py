@@ -24,9 +24,9 @@ from .api.anthropic.messages import MessagesRoutes
 from .api.anthropic.messages_request import CountTokensBody, MessagesBody
 from .api.chat.chat_request import ChatBody
 from .api.error_forms import ERROR_FORMS
-from .api.fields import CompletionBody
 from .api.openai.chat import ChatRoute
 from .api.openai.completions import CompletionRoute
+from .api.openai.completions_request import CompletionBody
 from .api.openai.responses import ResponsesRoutes
 from .api.openai.responses_request import ResponsesBody
 from .api.sglang.generate import GenerateRoute

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import RunnerInfo
 from ebbtide.tokenizer_mgr.control_client import ControlClient
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
-from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest, Sender
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ebbtide.tokenizer_mgr.response_stream import ResponseStream
 
@@ -63,26 +62,23 @@ class AppState:
                 self.ignored_fields.add(name)
                 log.info("the field %r has no effect here and is ignored", name)
 
-    def expect(self, request: Request, ids: Iterable[str]) -> AbstractContextManager[None]:
-        """See ``TokenizerManager.expect``. Raises Rejected at once when the sender has as many requests as it may."""
+    def sender(self, request: Request, ids: tuple[str, ...], timeout_s: float | None) -> Sender:
+        """The sender of ``request``. Raises Rejected if its key has too many requests open."""
         caller = caller_of(request)
         self.access.check_concurrency(caller, self.manager.num_open_of(caller.owner))
-        return self.manager.expect(ids, caller.owner)
+        limit = self.config.max_client_priority
+        return self.access.sender(caller, ids=ids, timeout_s=timeout_s, max_priority=limit)
 
-    def submit(self, prepared: PreparedRequest, request: Request, received_s: float) -> ResponseStream:
-        """Give the engine what ``request`` asked for, as far as its sender may have it.
-
-        See ``TokenizerManager.submit``. The debug log says under which ids the engine knows the request.
-        """
-        prepared = self.access.apply_limits(prepared, caller_of(request), self.config.max_client_priority)
-        stream = self.manager.submit(prepared, received_s=received_s)
+    def submit(self, prepared: PreparedRequest, sender: Sender, request: Request, received_s: float) -> ResponseStream:
+        """Send a request to the engine: see ``TokenizerManager.submit``. Logs the ids that the engine knows it by."""
+        stream = self.manager.submit(prepared, sender, received_s=received_s)
         self.metrics.observe_request(prepared.n, [sampling.max_tokens for sampling in prepared.sampling])
         if log.isEnabledFor(logging.DEBUG):
-            sizes = sum(len(prompt) for prompt in prepared.prompts)
-            text = "request %s is %s: %d prompts of %d tokens in all, %d choices of each"
+            num_tokens = sum(map(len, prepared.prompts))
+            text = "request %s is %s: %d prompts with %d tokens in total, %d choices of each"
             ids = ", ".join(stream.rids[:4]) + (" …" if len(stream.rids) > 4 else "")
             request_id = request.scope[REQUEST_ID]
-            log.debug(text, request_id, ids, len(prepared.prompts), sizes, prepared.n, extra={"rid": request_id})
+            log.debug(text, request_id, ids, len(prepared.prompts), num_tokens, prepared.n, extra={"rid": request_id})
         return stream
 
     def check_model(self, name: str | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +16,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToScheduler
 
 from .client_ids import ClientIds, OpenRequest
-from .prepared_request import PreparedRequest
+from .prepared_request import PreparedRequest, Sender
 from .preparing import PreparingRequest
 from .response_stream import ResponseStream
 
@@ -105,49 +105,52 @@ class TokenizerManager:
         return len(self._choices)
 
     @contextmanager
-    def expect(self, ids: Iterable[str], owner: str) -> Iterator[None]:
-        """A request of ``owner``'s has come; within, its prompt is read. Raises, at the end, what it was ended with."""
-        pending = PreparingRequest(owner)
-        self._client_ids.add(pending, ids)
+    def expect(self, sender: Sender) -> Iterator[None]:
+        """Within the block a request is being prepared, and an abort finds it by its ids.
+
+        Raises the error of the abort when the block ends.
+        """
+        preparing = PreparingRequest(sender.owner)
+        self._client_ids.add(preparing, sender.ids)
         try:
             yield
         finally:
-            self._client_ids.remove(pending)
-        pending.check()
+            self._client_ids.remove(preparing)
+        preparing.check()
 
     def num_open_of(self, owner: str) -> int:
         """HTTP requests of an owner's that have come and are not fully answered yet."""
         return self._client_ids.count(owner)
 
-    def submit(self, order: PreparedRequest, *, received_s: float) -> ResponseStream:
+    def submit(self, prepared: PreparedRequest, sender: Sender, *, received_s: float) -> ResponseStream:
         """Send every prompt to the scheduler. Enter the answer at once: leaving it early aborts the rest.
 
         Raises Rejected, with nothing left running, when the scheduler does not take its messages.
         """
         stem = secrets.token_hex(10)  # ours, so two requests of one client id never meet
-        rids = [f"{stem}-{index}" for index in range(order.num_choices)]
-        stream = ResponseStream(rids, received_s, self._close, order.owner)
-        if order.timeout_s is not None:
-            stream.deadline_s = received_s + order.timeout_s
+        rids = [f"{stem}-{index}" for index in range(prepared.num_choices)]
+        stream = ResponseStream(rids, received_s, self._close, sender.owner)
+        if sender.timeout_s is not None:
+            stream.deadline_s = received_s + sender.timeout_s
         self._streams[id(stream)] = stream
-        self._client_ids.add(stream, (*order.ids, *rids))
+        self._client_ids.add(stream, (*sender.ids, *rids))
         for index, rid in enumerate(rids):
             self._choices[rid] = _Choice(stream, index)
         spent_s = self.clock() - received_s
-        for prompt_index, prompt in enumerate(order.prompts):
-            mine = rids[prompt_index * order.n : (prompt_index + 1) * order.n]
+        for prompt_index, prompt in enumerate(prepared.prompts):
+            mine = rids[prompt_index * prepared.n : (prompt_index + 1) * prepared.n]
             request = GenerateReq(
                 rids=tuple(mine),
                 prompt=prompt,
-                sampling=order.sampling[prompt_index],
-                text=order.text,
-                priority=order.priority,
-                namespace=order.namespace,
-                session=order.session,
-                grammar=order.grammar,
-                queue_timeout_s=_left(order.queue_timeout_s, spent_s),
-                timeout_s=_left(order.timeout_s, spent_s),
-                num_before=prompt_index * order.n,
+                sampling=prepared.sampling[prompt_index],
+                text=prepared.text,
+                priority=sender.priority(prepared.priority),
+                namespace=sender.namespace(prepared.namespace),
+                session=sender.session(prepared.session),
+                grammar=prepared.grammar,
+                queue_timeout_s=_left(sender.queue_timeout_s, spent_s),
+                timeout_s=_left(sender.timeout_s, spent_s),
+                num_before=prompt_index * prepared.n,
             )
             if not self._outbox.send(request):
                 self._close(stream)

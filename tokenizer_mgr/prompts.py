@@ -81,6 +81,10 @@ class PromptReader:
         """Token ids of a raw prompt. Raises Rejected."""
         return await self._text(text, add_special_tokens=True)
 
+    async def text_or_ids(self, prompt: str | list[Any], param: str) -> list[int]:
+        """Token ids of a raw prompt, text or ids; ``param`` is the field of ids. Raises Rejected."""
+        return await self.text(prompt) if isinstance(prompt, str) else self.checked_ids(prompt, param)
+
     async def continuation(self, prompt: str | list[Any]) -> list[int]:
         """Token ids of a raw prompt, text or ids, that follows an earlier one: no mark for the beginning of a text.
 

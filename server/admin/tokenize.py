@@ -14,7 +14,7 @@ from ebbtide.errors import Rejected
 
 from ..api.chat.chat_prompt import chat_prompt
 from ..api.chat.chat_request import ChatBody, ChatMessage
-from ..api.fields import refuse_unsupported
+from ..api.unsupported import refuse_unsupported
 from ..http.strict_json import convert, read_object
 from ..parsers.tool_fields import Tool, tool_use
 from ..state import AppState

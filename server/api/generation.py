@@ -1,12 +1,12 @@
-"""What every route that generates text does, in this order: read, check, prepare, submit, answer.
+"""The steps of every route that generates text: read, validate, prepare, submit, respond.
 
-Knows no API's fields: a route brings its body type, and a function from a body to work.
+Knows no API: a route brings its body type, and a function that makes the body ready for the scheduler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -16,14 +16,14 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ..http.middleware import assign_client_ids
-from ..http.streaming import CHAT_FRAMING, ChunkWriter, EventStream, Framing, WholeReply
+from ..http.streaming import ChunkWriter, EventStream, Framing, WholeReply
 from ..http.strict_json import convert, read_object
 from ..state import AppState
-from . import fields
+from .unsupported import CHECKED_APART, refuse_unsupported
 
 
 class GenerationBody(Protocol):
-    """What the bodies of all routes have. names: ids by which the client may name it later. timeout: in seconds."""
+    """The fields of every route's body that do not depend on its API."""
 
     __struct_fields__: ClassVar[tuple[str, ...]]
 
@@ -34,58 +34,64 @@ class GenerationBody(Protocol):
     def stream(self) -> bool | None: ...
 
     @property
-    def names(self) -> tuple[str | None, ...]: ...
+    def names(self) -> tuple[str | None, ...]:
+        """The ids by which the client may name the request later."""
 
     @property
-    def timeout(self) -> float | None: ...
+    def timeout(self) -> float | None:
+        """Seconds."""
 
 
 B = TypeVar("B", bound=GenerationBody)
 
 
 class ResponseBuilder(ChunkWriter, Protocol):
-    """One API's form of an answer, whole or in chunks."""
+    """Writes the response to one request in the form of its API, whole or in chunks."""
+
+    @property
+    def framing(self) -> Framing:
+        """How the chunks of a stream are sent."""
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
-        """The answer of a request without stream."""
+        """The response to a request without stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a request comes to: generations to order, and the form in which they are answered."""
-
-    order: PreparedRequest
-    shape: ResponseBuilder
-    framing: Framing = CHAT_FRAMING
+Prepared = tuple[PreparedRequest, ResponseBuilder]
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec(Generic[B]):
-    """What sets one route apart. unsupported: fields that are refused. prepare: raises Rejected for a bad request."""
+    """The parts in which the generating routes differ.
+
+    Attributes:
+        body: type of the request's JSON
+        unsupported: names of the fields that are refused
+        prepare: validates and tokenizes a body; the text is the request's id. Raises Rejected
+    """
 
     body: type[B]
     unsupported: tuple[str, ...]
-    prepare: Callable[[AppState, B, str], Awaitable[Work]]
+    prepare: Callable[[AppState, B, str], Awaitable[Prepared]]
 
 
-async def generate(request: Request, state: AppState, api: RouteSpec[B]) -> Response:
-    """Answer one request. Everything that can be refused is refused before the scheduler hears of it."""
+async def generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Response:
+    """Answer one request. It is validated completely before the scheduler gets any of it."""
     received_s = state.manager.clock()
     state.liveness.require_ready()
     raw = await read_object(request)
-    fields.refuse_unsupported(raw, api.unsupported)
-    body = convert(raw, api.body)
-    state.note_ignored(raw, (*api.body.__struct_fields__, *api.unsupported, *fields.CHECKED_APART))
+    refuse_unsupported(raw, spec.unsupported)
+    body = convert(raw, spec.body)
+    state.note_ignored(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
     state.check_model(body.model)
-    ids = assign_client_ids(request.scope, body.names)
-    with state.expect(request, ids), state.metrics.count_refusals():
-        work = await api.prepare(state, body, ids[0])
-    answer = state.submit(replace(work.order, ids=ids, timeout_s=body.timeout), request, received_s)
+    sender = state.sender(request, assign_client_ids(request.scope, body.names), body.timeout)
+    with state.manager.expect(sender), state.metrics.count_refusals():
+        prepared, builder = await spec.prepare(state, body, sender.ids[0])
+    stream = state.submit(prepared, sender, request, received_s)
     if body.stream:
-        return EventStream(answer, work.shape, state.config.keep_alive_s, work.framing)
-    return WholeReply(answer, work.shape.whole)
+        return EventStream(stream, builder, state.config.keep_alive_s, builder.framing)
+    return WholeReply(stream, builder.whole)
 
 
-def stop_reason(delta: Delta, named_stops: frozenset[int]) -> str | int | None:
-    """The stop string or the client's own stop token that ended a choice; None for the model's end of text."""
-    return delta.matched if isinstance(delta.matched, str) or delta.matched in named_stops else None
+def stop_reason(delta: Delta, stop_token_ids: frozenset[int]) -> str | int | None:
+    """The stop string, or the token of ``stop_token_ids``, that ended a choice. None if the model ended it."""
+    return delta.matched if isinstance(delta.matched, str) or delta.matched in stop_token_ids else None

@@ -1,42 +1,31 @@
-"""What a client wants to know of single tokens: log-probabilities of answer and prompt, and ids."""
+"""What a client asks about single tokens: log-probabilities of output and prompt, and token ids."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ebbtide.errors import Rejected
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
+from .generation_request import GenerationRequest
 from .logprobs import Name, as_id, as_text, chat_logprobs, prompt_logprobs
-from .session_request import SessionFields
 
-# A reply is built on the event loop: 10,000 tokens with 20 alternatives each take 0.3 to 0.7 s of CPU, and up to 15 MB.
-MAX_NAMED = 300_000
-LOOKS = "'echo' (in text completions) or 'prompt_logprobs'"
-
-
-class TokenFields(SessionFields, Protocol):
-    """What the bodies of the OpenAI routes have in common."""
-
-    @property
-    def prompt_logprobs(self) -> int | None:
-        """How many alternatives to name at each token of the prompt."""
-
-    @property
-    def return_token_ids(self) -> bool | None:
-        """Send the ids of prompt and answer."""
-
-    @property
-    def return_tokens_as_token_ids(self) -> bool | None:
-        """Name tokens by their ids where log-probabilities are listed."""
+# The response is built on the event loop: 10,000 tokens with 20 alternatives each take 0.3 to 0.7 s of CPU and 15 MB.
+MAX_PROMPT_LOGPROBS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobOptions:
-    """logprobs, prompt_logprobs: how many alternatives each, None when not wanted. echo: the prompt comes back too.
+    """The options of one request.
 
-    token_ids: those of the answer. prompt_ids: those of the prompt, which nobody but the scheduler knows in a session.
+    Attributes:
+        logprobs: number of alternatives of each output token, None for no log-probabilities
+        prompt_logprobs: the same for each prompt token
+        echo: the response repeats the prompt
+        token_ids: the response has the ids of the output tokens
+        prompt_ids: the response has the ids of the prompt. In a session only the scheduler knows them
+        as_ids: tokens are named by their ids instead of their texts
     """
 
     logprobs: int | None = None
@@ -48,71 +37,76 @@ class LogprobOptions:
 
     @property
     def name(self) -> Name:
-        """How tokens are named in the lists of a text completion."""
+        """The function that names a token in the lists of a text completion."""
         return as_id if self.as_ids else as_text
 
     @property
-    def scored(self) -> int | None:
-        """How many alternatives the engine must name at each prompt token; None when it need not look at them."""
+    def engine_prompt_logprobs(self) -> int | None:
+        """The number of alternatives that the engine must compute at each prompt token, None for no prompt logprobs."""
         wanted = (self.prompt_logprobs, self.logprobs if self.echo else None)
         return max((count for count in wanted if count is not None), default=None)
 
 
 def logprob_options(
-    fields: TokenFields, limit: tuple[str, int | None], *, logprobs: int | None, echo: bool = False
+    request: GenerationRequest, limit: tuple[str, int | None], *, logprobs: int | None, echo: bool = False
 ) -> LogprobOptions:
-    """limit: the field that limits the answer, and its value. Raises Rejected for wishes that do not go together."""
-    has_session = fields.session_id is not None or fields.session_params is not None
-    wishes = LogprobOptions(
-        logprobs=logprobs,
-        prompt_logprobs=fields.prompt_logprobs,
-        echo=echo,
-        token_ids=bool(fields.return_token_ids),
-        prompt_ids=bool(fields.return_token_ids) and not has_session,
-        as_ids=bool(fields.return_tokens_as_token_ids),
-    )
-    looks_back = "echo" if echo else "prompt_logprobs" if fields.prompt_logprobs is not None else None
+    """The options of a request. limit: name and value of the field that limits the output.
+
+    Raises Rejected for options that exclude each other.
+    """
+    has_session = request.session_id is not None or request.session_params is not None
+    reads_prompt = "echo" if echo else "prompt_logprobs" if request.prompt_logprobs is not None else None
     name, max_tokens = limit
-    if max_tokens == 0 and looks_back is None:
-        raise Rejected(f"'{name}' is 0: that is only for a look at the prompt, with {LOOKS}.", param=name)
-    if looks_back is not None and has_session:
-        raise Rejected(f"'{looks_back}' cannot be combined with a session.", param=looks_back)
-    return wishes
-
-
-def check_named(wishes: LogprobOptions, prompts: list[list[int]], n: int) -> None:
-    """Raises Rejected when more tokens of the prompts would be named in the reply than the server writes at once."""
-    lists = [wishes.prompt_logprobs, wishes.logprobs if wishes.echo else None]
-    named = sum(map(len, prompts)) * n * sum(count + 1 for count in lists if count is not None)
-    if named > MAX_NAMED:
+    if max_tokens == 0 and reads_prompt is None:
         raise Rejected(
-            f"{named} log-probabilities of prompt tokens are more than the {MAX_NAMED} that one request may ask for."
-            " Ask for fewer alternatives or choices, or split the prompts over several requests.",
-            param="prompt_logprobs" if wishes.prompt_logprobs is not None else "logprobs",
+            f"'{name}' may be 0 only together with 'echo' (in text completions) or 'prompt_logprobs'.", param=name
+        )
+    if reads_prompt is not None and has_session:
+        raise Rejected(f"'{reads_prompt}' cannot be combined with a session.", param=reads_prompt)
+    return LogprobOptions(
+        logprobs=logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+        echo=echo,
+        token_ids=bool(request.return_token_ids),
+        prompt_ids=bool(request.return_token_ids) and not has_session,
+        as_ids=bool(request.return_tokens_as_token_ids),
+    )
+
+
+def check_num_logprobs(options: LogprobOptions, prompts: list[list[int]], n: int) -> None:
+    """Raises Rejected if the response would have more than ``MAX_PROMPT_LOGPROBS`` log-probabilities of the prompts."""
+    lists = [options.prompt_logprobs, options.logprobs if options.echo else None]
+    count = sum(map(len, prompts)) * n * sum(num_top + 1 for num_top in lists if num_top is not None)
+    if count > MAX_PROMPT_LOGPROBS:
+        raise Rejected(
+            f"{count} log-probabilities of prompt tokens are more than the {MAX_PROMPT_LOGPROBS} that one request may"
+            " ask for. Ask for fewer alternatives or choices, or split the prompts over several requests.",
+            param="prompt_logprobs" if options.prompt_logprobs is not None else "logprobs",
         )
 
 
 class ChatTokens:
-    """What one chat answer says of single tokens; empty where nothing was asked for."""
+    """The fields about single tokens in a chat response; empty for what the request did not ask for."""
 
-    def __init__(self, wishes: LogprobOptions, prompt: list[int]) -> None:
-        self._wishes = wishes
+    def __init__(self, options: LogprobOptions, prompt: list[int]) -> None:
+        self._options = options
         self._prompt = prompt
 
     def logprobs(self, delta: Delta) -> dict[str, Any] | None:
         """``logprobs`` of a choice."""
-        return None if self._wishes.logprobs is None else chat_logprobs(delta.logprobs, as_ids=self._wishes.as_ids)
+        return None if self._options.logprobs is None else chat_logprobs(delta.logprobs, as_ids=self._options.as_ids)
 
     def of_choice(self, delta: Delta) -> dict[str, Any]:
-        """What stands in a choice besides."""
-        return {"token_ids": delta.tokens} if self._wishes.token_ids and delta.tokens else {}
+        """Further fields of a choice."""
+        return {"token_ids": delta.tokens} if self._options.token_ids and delta.tokens else {}
 
     def of_prompt(self) -> dict[str, Any]:
-        """What is known of the prompt before anything is computed."""
-        return {"prompt_token_ids": self._prompt} if self._wishes.prompt_ids else {}
+        """The fields that are known before anything is computed."""
+        return {"prompt_token_ids": self._prompt} if self._options.prompt_ids else {}
 
-    def scores(self, delta: Delta) -> dict[str, Any]:
-        """What the first delta of the first choice brings of the prompt."""
-        num_top = self._wishes.prompt_logprobs
-        told = num_top is not None and delta.index == 0 and delta.cached_tokens is not None
-        return {"prompt_logprobs": prompt_logprobs(delta.prompt, num_top)} if told and num_top is not None else {}
+    def prompt_logprobs(self, delta: Delta) -> dict[str, Any]:
+        """The prompt's log-probabilities, which come with the first delta of the first choice."""
+        num_top = self._options.prompt_logprobs
+        if num_top is None or delta.index != 0 or delta.cached_tokens is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(delta.prompt, num_top)}

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from ebbtide.messages import PressureUsage
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
-from .fields import StreamOptions
+from .generation_request import StreamOptions
 
 
 class UsageCount:
-    """Collects the numbers that deltas carry."""
+    """Collects the counts that the deltas of a request carry."""
 
-    def __init__(self, prompt_lens: list[int], n: int) -> None:
-        self._prompt_tokens = {index * n: count for index, count in enumerate(prompt_lens)}
-        self._n = n
+    def __init__(self, request: PreparedRequest) -> None:
+        self._n = request.n
+        self._prompt_tokens = {index * request.n: len(prompt) for index, prompt in enumerate(request.prompts)}
         self._output_tokens: dict[int, int] = {}
         self._cached_tokens: dict[int, int] = {}
         self._reasoning_tokens: dict[int, int] = {}

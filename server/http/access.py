@@ -1,14 +1,12 @@
-"""What the sender of a request may do with the engine. Changes orders on their way to it; knows no routes."""
+"""What the sender of a request may do with the engine. Knows no routes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
-from msgspec import structs
+from dataclasses import dataclass, field
 
 from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.errors import Rejected
-from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.prepared_request import Sender
 
 from .auth import Caller, Keys
 
@@ -21,21 +19,19 @@ class Access:
     keys: Keys = field(default_factory=Keys)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
 
-    def apply_limits(self, prepared: PreparedRequest, caller: Caller, max_priority: int) -> PreparedRequest:
-        """``prepared`` as the sender may have it: its priority at most ``max_priority`` unless the sender is the admin.
+    def sender(
+        self, caller: Caller, *, ids: tuple[str, ...] = (), timeout_s: float | None = None, max_priority: int = 0
+    ) -> Sender:
+        """The sender of a request with its limits.
 
-        A session is looked for among the sender's own; the server's time limit holds if the request's is longer.
+        ids, timeout_s: as the request has them. max_priority: holds for all callers but the admin.
         """
-        priority = prepared.priority if caller.is_admin else min(prepared.priority, max_priority)
-        session = None if prepared.session is None else structs.replace(prepared.session, owner=caller.owner)
-        namespace = self.namespace(prepared.namespace, caller)
-        limits_s = [limit for limit in (prepared.timeout_s, self.limits.request_timeout) if limit is not None]
-        return replace(
-            prepared,
-            priority=priority,
-            namespace=namespace,
-            session=session,
+        limits_s = [limit for limit in (timeout_s, self.limits.request_timeout) if limit is not None]
+        return Sender(
+            ids=ids,
             owner=caller.owner,
+            max_priority=None if caller.is_admin else max_priority,
+            is_isolated=self.config.isolate_keys,
             queue_timeout_s=self.limits.queue_timeout,
             timeout_s=min(limits_s, default=None),
         )
@@ -48,10 +44,6 @@ class Access:
                 f"This API key has {num_open} requests open; no more than {limit} are allowed (--max-requests-per-key)."
             )
             raise Rejected(text, status=429, kind="rate_limit_error", code="queue_full", retry_after_s=1)
-
-    def namespace(self, asked: str, caller: Caller) -> str:
-        """The part of the prefix cache that the sender may use; the tag keeps keys apart from salts and other names."""
-        return f"key:{caller.owner}|{asked}" if self.config.isolate_keys and caller.owner else asked
 
 
 def access_from(config: AccessConfig, limits: LimitsConfig | None = None) -> Access:

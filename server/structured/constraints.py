@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -53,13 +53,13 @@ class StructuredOutputs(msgspec.Struct):
     structural_tag: Any = None
 
 
-class ConstraintFields(msgspec.Struct, kw_only=True):
-    """What a request can say of the form of its answer."""
+class ConstraintFields(Protocol):
+    """The fields of a request that constrain its answer."""
 
-    response_format: ResponseFormat | None = None
-    regex: str | None = None
-    ebnf: str | None = None
-    structured_outputs: StructuredOutputs | None = None
+    response_format: ResponseFormat | None
+    regex: str | None
+    ebnf: str | None
+    structured_outputs: StructuredOutputs | None
 
 
 @dataclass(frozen=True, slots=True)

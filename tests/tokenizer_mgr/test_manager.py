@@ -20,7 +20,7 @@ from ebbtide.messages import (
     ToScheduler,
 )
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
-from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest, Sender
 from ebbtide.tokenizer_mgr.response_stream import Delta, ResponseStream
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +78,7 @@ class Desk:
     def submit(self, prompts: int = 1, n: int = 1) -> ResponseStream:
         sampling = [SamplingParams(max_tokens=9)] * prompts
         order = PreparedRequest(prompts=[[i] for i in range(prompts)], sampling=sampling, text=TextParams(), n=n)
-        return self.manager.submit(order, received_s=self.now)
+        return self.manager.submit(order, Sender(), received_s=self.now)
 
     def text(self, rid: str, text: str, num: int, *, count: int = 1, **more: object) -> None:
         item = TextItem(rid, text, tokens=[7] * count, num_output_tokens=num, **more)
@@ -159,10 +159,14 @@ async def test_what_the_detokenizer_gives_up_is_stopped_in_the_scheduler_at_once
 
 async def test_a_silent_engine_does_not_keep_requests_beyond_their_time(desk: Desk) -> None:
     sampling = SamplingParams(max_tokens=4)
-    order = PreparedRequest(prompts=[[1]], sampling=[sampling], text=TextParams(), timeout_s=2.0)
-    late = desk.manager.submit(order, received_s=0.0)
+    order = PreparedRequest(
+        prompts=[[1]],
+        sampling=[sampling],
+        text=TextParams(),
+    )
+    late = desk.manager.submit(order, Sender(timeout_s=2.0), received_s=0.0)
     patient = desk.manager.submit(
-        PreparedRequest(prompts=[[1]], sampling=[sampling], text=TextParams()), received_s=0.0
+        PreparedRequest(prompts=[[1]], sampling=[sampling], text=TextParams()), Sender(), received_s=0.0
     )
     desk.now = 1.9
     desk.manager.end_late()

@@ -1,4 +1,4 @@
-"""Messages made of blocks, as Anthropic has them, as the messages of a chat."""
+"""Anthropic's messages, which consist of blocks, as chat messages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import msgspec
 
 from ebbtide.errors import Rejected
 
-BETWEEN = "\n\n"  # blocks of a user, of the system or of a tool's result are texts of their own
+from ..chat.chat_request import CalledFunction, ChatMessage, MessageCall
+
+SEPARATOR = "\n\n"  # between blocks of the user, of the system or of a tool's result
 
 
 class Block(msgspec.Struct, kw_only=True):
-    """One block. Which fields it has depends on its type; further ones, such as cache_control, have no effect."""
+    """One block. Its type decides which of the fields it has; others, such as cache_control, have no effect."""
 
     type: str
     text: str | None = None
@@ -33,26 +35,26 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[Block]
 
 
-def chat_messages(system: str | list[Block] | None, messages: list[Message]) -> list[dict[str, Any]]:
-    """The conversation as a chat's messages. Raises Rejected, whose message names the block."""
-    chat: list[dict[str, Any]] = []
+def chat_messages(system: str | list[Block] | None, messages: list[Message]) -> list[ChatMessage]:
+    """The conversation as chat messages. Raises Rejected, whose message names the block."""
+    chat: list[ChatMessage] = []
     if system:
-        chat.append({"role": "system", "content": _joined(system, "system")})
+        chat.append(ChatMessage(role="system", content=_joined(system, "system")))
     for index, message in enumerate(messages):
         where = f"messages[{index}].content"
         if message.role == "assistant":
             chat.append(_assistant(message.content, where))
         elif message.role == "system":
-            chat.append({"role": "system", "content": _joined(message.content, where)})
+            chat.append(ChatMessage(role="system", content=_joined(message.content, where)))
         else:
             chat += _user(message.content, where)
     return chat
 
 
-def _assistant(content: str | list[Block], where: str) -> dict[str, Any]:
-    """Text, reasoning and calls of one message."""
+def _assistant(content: str | list[Block], where: str) -> ChatMessage:
+    """Text, reasoning and calls as one message."""
     if isinstance(content, str):
-        return {"role": "assistant", "content": content}
+        return ChatMessage(role="assistant", content=content)
     text, reasoning, calls = "", "", []
     for index, block in enumerate(content):
         place = f"{where}[{index}]"
@@ -60,50 +62,44 @@ def _assistant(content: str | list[Block], where: str) -> dict[str, Any]:
             reasoning += block.thinking or ""
         elif block.type == "tool_use":
             calls.append(_call(block, place))
-        elif block.type != "redacted_thinking":  # nobody here can read it
+        elif block.type != "redacted_thinking":  # encrypted by another server
             text += _text(block, place)
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = calls
-    return message
+    return ChatMessage(role="assistant", content=text, reasoning_content=reasoning or None, tool_calls=calls or None)
 
 
-def _user(content: str | list[Block], where: str) -> list[dict[str, Any]]:
-    """Results of tools are messages of their own, in front of and behind the user's words as they came."""
+def _user(content: str | list[Block], where: str) -> list[ChatMessage]:
+    """The user's text, and each tool result as a message of its own, in the order of the blocks."""
     if isinstance(content, str):
-        return [{"role": "user", "content": content}]
-    messages: list[dict[str, Any]] = []
+        return [ChatMessage(role="user", content=content)]
+    messages: list[ChatMessage] = []
     for index, block in enumerate(content):
         place = f"{where}[{index}]"
         if block.type == "tool_result":
             messages.append(_result(block, place))
-        elif messages and messages[-1]["role"] == "user":
-            messages[-1]["content"] += BETWEEN + _text(block, place)
+        elif messages and messages[-1].role == "user":
+            messages[-1].content = f"{messages[-1].content}{SEPARATOR}{_text(block, place)}"
         else:
-            messages.append({"role": "user", "content": _text(block, place)})
-    return messages or [{"role": "user", "content": ""}]
+            messages.append(ChatMessage(role="user", content=_text(block, place)))
+    return messages or [ChatMessage(role="user", content="")]
 
 
-def _call(block: Block, where: str) -> dict[str, Any]:
+def _call(block: Block, where: str) -> MessageCall:
     if block.id is None or block.name is None:
         raise Rejected(f"'{where}' needs an 'id' and a 'name'.")
-    arguments = json.dumps(block.input or {}, ensure_ascii=False)
-    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+    return MessageCall(CalledFunction(block.name, json.dumps(block.input or {}, ensure_ascii=False)), id=block.id)
 
 
-def _result(block: Block, where: str) -> dict[str, Any]:
+def _result(block: Block, where: str) -> ChatMessage:
     if block.tool_use_id is None:
         raise Rejected(f"'{where}' needs a 'tool_use_id'.")
     text = _joined(block.content, f"{where}.content") if block.content else ""
-    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
+    return ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=text)
 
 
 def _joined(content: str | list[Block], where: str) -> str:
     if isinstance(content, str):
         return content
-    return BETWEEN.join(_text(block, f"{where}[{index}]") for index, block in enumerate(content))
+    return SEPARATOR.join(_text(block, f"{where}[{index}]") for index, block in enumerate(content))
 
 
 def _text(block: Block, where: str) -> str:

@@ -7,45 +7,36 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ebbtide.errors import Rejected
-
-from ...http.streaming import Framing
 from ...http.strict_json import convert, read_object
 from ...state import AppState
-from ..chat.chat_mapping import num_prompt_tokens, order_as_chat
-from ..generation import RouteSpec, Work, generate
-from . import messages_request as anthropic_fields
-from .errors import anthropic_error
-from .messages_request import CountTokensBody, MessagesBody, chat_fields, prompt_fields
-from .messages_response import Event, MessagesResponseBuilder
+from ..chat.chat_request import ChatBody
+from ..chat.prepared_chat import num_prompt_tokens, params_named, prepare_chat
+from ..generation import Prepared, RouteSpec, generate
+from .messages_request import PARAM_NAMES, UNSUPPORTED, CountTokensBody, MessagesBody, chat_body, prompt_fields
+from .messages_response import MessagesResponseBuilder
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesRoutes:
-    """The routes, bound to what they work with."""
+    """The routes, bound to the application's state."""
 
     state: AppState
 
     async def create(self, request: Request) -> Response:
         """Answer one request of Anthropic's messages API."""
-        return await generate(request, self.state, RouteSpec(MessagesBody, anthropic_fields.UNSUPPORTED, prepare))
+        return await generate(request, self.state, RouteSpec(MessagesBody, UNSUPPORTED, prepare))
 
     async def count_tokens(self, request: Request) -> Response:
-        """How many tokens the prompt of such a request has. Nothing is generated, so it need not fit anywhere."""
+        """Count the tokens of the prompt. Nothing is generated, so the prompt may exceed the context length."""
         body = convert(await read_object(request), CountTokensBody)
         self.state.check_model(body.model)
-        count = await num_prompt_tokens(self.state, prompt_fields(body), anthropic_fields.NAMES)
+        with params_named(PARAM_NAMES):
+            count = await num_prompt_tokens(self.state, ChatBody(**prompt_fields(body)))
         return JSONResponse({"input_tokens": count})
 
 
-async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Work:
-    """What a request comes to. Raises Rejected."""
-    chat = await order_as_chat(state, chat_fields(body), anthropic_fields.NAMES)
-    return Work(chat.order, MessagesResponseBuilder(request_id, state.model_name, chat), FRAMING)
-
-
-def _failed(error: Rejected) -> list[Event]:
-    return [anthropic_error(error)]
-
-
-FRAMING = Framing(named=True, keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n', end_mark=b"", failure=_failed)
+async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Prepared:
+    """Make a request ready for the scheduler. Raises Rejected."""
+    with params_named(PARAM_NAMES):
+        chat = await prepare_chat(state, chat_body(body))
+    return chat.request, MessagesResponseBuilder(request_id, state.model_name, chat)

@@ -1,4 +1,4 @@
-"""The requests of POST /v1/messages and its token count, and the same as the body of a chat."""
+"""The requests of POST /v1/messages and its token count, and their translation to a chat request."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from msgspec import Meta
 
 from ebbtide.errors import Rejected
 
-from ..fields import Share
+from ...parsers.tool_fields import FunctionFields, Tool
+from ...structured.constraints import NamedSchema, ResponseFormat
+from ..chat.chat_request import ChatBody, Effort
+from ..generation_request import CacheSalt, Priority, Share, Timeout
 from .blocks import Block, Message, chat_messages
 
-SESSIONS = ("session_id", "session_params")  # these routes take whole conversations
-UNSUPPORTED = (
-    "container",
-    "mcp_servers",
-    *SESSIONS,
-)  # others run what these name; ignoring them would change the answer
-# A chat's field → the field here.
-NAMES = {
+# Refused, because ignoring them would change the answer. A request has the whole conversation, so sessions are no help.
+UNSUPPORTED = ("container", "mcp_servers", "session_id", "session_params")
+# field of ChatBody → field here, for errors
+PARAM_NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config",
     "reasoning_effort": "output_config",
@@ -29,7 +28,7 @@ TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class ClientTool(msgspec.Struct, kw_only=True):
-    """A function of the client's. Types other than "custom" would run at the server."""
+    """A tool that the client runs. Tools of types other than "custom" would run on the server."""
 
     name: str
     type: str | None = None
@@ -39,7 +38,7 @@ class ClientTool(msgspec.Struct, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
-    """``tool_choice``. name belongs to the type "tool"."""
+    """``tool_choice``. name is for the type "tool" only."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -47,7 +46,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """``thinking``. The budget has no effect: reasoning counts as output. display "omitted": it is not shown."""
+    """``thinking``. The budget has no effect: reasoning counts as output. display "omitted" hides the reasoning."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: int | None = None
@@ -64,12 +63,12 @@ class OutputFormat(msgspec.Struct, kw_only=True):
 class OutputConfig(msgspec.Struct, kw_only=True):
     """``output_config``."""
 
-    effort: str | None = None
+    effort: Effort | None = None
     format: OutputFormat | None = None
 
 
 class PromptFields(msgspec.Struct, kw_only=True):
-    """What becomes a prompt."""
+    """The fields that the prompt depends on."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     model: str | None = None
@@ -85,7 +84,7 @@ class CountTokensBody(PromptFields, kw_only=True):
 
 
 class MessagesBody(PromptFields, kw_only=True):
-    """POST /v1/messages. The last five fields are not Anthropic's."""
+    """POST /v1/messages. The fields from ``rid`` on are extensions of this server."""
 
     max_tokens: Annotated[int, Meta(ge=1)]
     metadata: dict[str, Any] | None = None
@@ -97,22 +96,22 @@ class MessagesBody(PromptFields, kw_only=True):
     top_p: Share | None = None
     rid: str | None = None
     request_id: str | None = None
-    timeout: Annotated[float, Meta(gt=0)] | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
+    timeout: Timeout | None = None
+    priority: Priority | None = None
+    cache_salt: CacheSalt | None = None
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """Ids by which the client may name the request later."""
+        """The ids by which the client may name the request later."""
         return (self.rid, self.request_id)
 
 
 def prompt_fields(body: PromptFields) -> dict[str, Any]:
-    """What makes the prompt, as the body of a chat; None is absent. Raises Rejected."""
+    """The fields of a ``ChatBody`` that its prompt depends on. Raises Rejected."""
     messages = chat_messages(body.system, body.messages)
-    # An assistant's words at the end are the beginning of the answer; no words are no beginning.
-    begun = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
-    if begun and not messages[-1]["content"] and len(messages) > 1:
+    # An assistant message at the end is the beginning of the response, unless it is empty.
+    begun = messages[-1].role == "assistant" and not messages[-1].tool_calls
+    if begun and not messages[-1].content and len(messages) > 1:
         messages.pop()
         begun = False
     return {
@@ -127,31 +126,29 @@ def prompt_fields(body: PromptFields) -> dict[str, Any]:
     }
 
 
-def chat_fields(body: MessagesBody) -> dict[str, Any]:
-    """The same request as the body of a chat; None is absent. Raises Rejected."""
-    return {
+def chat_body(body: MessagesBody) -> ChatBody:
+    """The same request as a chat. Raises Rejected."""
+    return ChatBody(
         **prompt_fields(body),
-        "max_tokens": body.max_tokens,
-        "response_format": _response_format(body.output_config),
-        "stop": body.stop_sequences,
-        "temperature": body.temperature,
-        "top_k": body.top_k,
-        "top_p": body.top_p,
-        "priority": body.priority,
-        "cache_salt": body.cache_salt,
-    }
+        max_tokens=body.max_tokens,
+        response_format=_response_format(body.output_config),
+        stop=body.stop_sequences,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+    )
 
 
-def _tool(tool: ClientTool, index: int) -> dict[str, Any]:
+def _tool(tool: ClientTool, index: int) -> Tool:
     if tool.type not in (None, "custom"):
         raise Rejected(
             f"'tools[{index}]' has the type {tool.type[:50]!r}: only tools that the client runs are supported."
         )
     if tool.input_schema is None:
         raise Rejected(f"'tools[{index}]' needs an 'input_schema'.")
-    parts = {"description": tool.description, "strict": tool.strict}
-    told = {key: part for key, part in parts.items() if part is not None}
-    return {"type": "function", "function": {"name": tool.name, "parameters": tool.input_schema, **told}}
+    return Tool("function", FunctionFields(tool.name, tool.description, tool.input_schema, tool.strict))
 
 
 def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
@@ -163,11 +160,11 @@ def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
 
 
 def _template_switches(thinking: Thinking) -> dict[str, bool]:
-    """Templates that can turn reasoning on and off know it by one of these names."""
+    """The switch for reasoning, under both names that templates have for it."""
     return dict.fromkeys(("enable_thinking", "thinking"), thinking.type != "disabled")
 
 
-def _response_format(config: OutputConfig | None) -> dict[str, Any] | None:
+def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
     if config is None or config.format is None:
         return None
-    return {"type": "json_schema", "json_schema": {"name": "output", "schema": config.format.schema}}
+    return ResponseFormat("json_schema", NamedSchema("output", schema=config.format.schema))

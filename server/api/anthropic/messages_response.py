@@ -7,13 +7,18 @@ from typing import Any
 
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
+from ...http.streaming import Framing
 from ...http.strict_json import parse_arguments
 from ...parsers.content_parts import ContentPart, Kind
 from ...parsers.output_parser import OutputParsers
 from ..chat.prepared_chat import PreparedChat
 from ..usage import UsageCount
+from .errors import anthropic_error
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+FRAMING = Framing(named=True, keep_alive=PING, end_mark=b"", failure=lambda error: [anthropic_error(error)])
 
 Event = dict[str, Any]
 
@@ -45,12 +50,14 @@ class _Block:
 
 
 class MessagesResponseBuilder:
-    """One answer in Anthropic's shape."""
+    """Builds one response of Anthropic's messages API."""
+
+    framing = FRAMING
 
     def __init__(self, request_id: str, model: str, chat: PreparedChat) -> None:
         self._head = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
         self._parsers = OutputParsers(chat.parser_config)
-        self._usage = UsageCount([len(prompt) for prompt in chat.order.prompts], 1)
+        self._usage = UsageCount(chat.request)
         self._blocks: list[_Block] = []
         self._begun = False
         self._ending: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}

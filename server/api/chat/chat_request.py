@@ -1,4 +1,4 @@
-"""The body of a chat request."""
+"""The request of a chat. Every API whose requests are conversations is translated to it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import msgspec
 from msgspec import Meta
 
 from ...parsers.tool_fields import Tool
-from ..fields import GenerationFields, Index
+from ..generation_request import GenerationRequest, Index, NumTop
 
 
 class TextPart(msgspec.Struct):
-    """One part of a message's content; only text can be read here."""
+    """One part of a message's content. Only text is supported."""
 
     type: str
     text: str | None = None
 
 
 class CalledFunction(msgspec.Struct):
-    """What an earlier call called. arguments: a text of JSON, as the API gives it, or the object itself."""
+    """The function of an earlier call. arguments: JSON text, as the API returns it, or the object itself."""
 
     name: str
     arguments: str | dict[str, Any] | None = None
 
 
 class MessageCall(msgspec.Struct):
-    """A call in an assistant's message."""
+    """A call in an assistant message."""
 
     function: CalledFunction
     id: str | None = None
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One message. Further keys are ignored."""
+    """One message. Unknown keys are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[TextPart] | None = None
@@ -44,14 +44,17 @@ class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     reasoning: str | None = None
 
 
-class ChatBody(GenerationFields, kw_only=True):
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ChatBody(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Index | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    top_logprobs: NumTop | None = None
+    reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

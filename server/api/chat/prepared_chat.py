@@ -5,8 +5,9 @@ Serves every API whose requests can be written as a ``ChatBody``; knows none of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from msgspec import structs
 
@@ -20,9 +21,9 @@ from ...parsers.output_parser import ParserConfig
 from ...parsers.tool_fields import ToolUse, tool_use
 from ...state import AppState
 from ...structured.tool_grammar import calls_instead, tool_constraint
-from .. import fields
-from ..logprob_options import LogprobOptions, check_named, logprob_options
-from ..session_request import check_one_choice, session_turn
+from ..logprob_options import LogprobOptions, check_num_logprobs, logprob_options
+from ..sampling_params import for_prompt, sampling_params, text_params
+from ..session_params import check_one_choice, session_turn
 from .chat_prompt import chat_prompt
 from .chat_request import ChatBody
 from .parser_config import build_parser_config, reasoning_prefix, shown_marks
@@ -30,73 +31,100 @@ from .parser_config import build_parser_config, reasoning_prefix, shown_marks
 
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
-    """What a chat comes to: what the engine is told, and how its answers are read."""
+    """A chat request, ready for the scheduler.
 
-    order: PreparedRequest
+    Attributes:
+        parser_config: how its output is parsed
+        options: which log-probabilities and token ids the response has
+    """
+
+    request: PreparedRequest
     parser_config: ParserConfig
-    wishes: LogprobOptions
+    options: LogprobOptions
+
+    @property
+    def prompt(self) -> list[int]:
+        """The token ids of its only prompt."""
+        return self.request.prompts[0]
 
 
 async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
-    """The same for every API whose requests can be written as a chat's body. Raises Rejected."""
+    """Validate and tokenize a chat request. Raises Rejected, before the costly steps if a field is invalid."""
     reader = state.prompts
     use = tool_use(body)
-    text = fields.text_params(body)
+    text = text_params(body)
     limit = ("max_tokens", body.max_tokens)
     if body.max_completion_tokens is not None:
         limit = ("max_completion_tokens", body.max_completion_tokens)
-    wishes = logprob_options(body, limit, logprobs=_num_logprobs(body))
-    sampling_for = partial(
-        fields.sampling_params, body, reader, logprobs=wishes.logprobs, prompt_logprobs=wishes.scored
-    )
-    # Every field is looked at once before the costly part, and again with the true limit after it.
-    sampling_for(max_tokens=2**31)
-    turn, session = await _read(state, body, use, context_limit=limit[1] is None)
-    check_named(wishes, [turn.prompt], body.n or 1)
+    options = logprob_options(body, limit, logprobs=_num_logprobs(body))
+    sampling = sampling_params(body, reader, logprobs=options.logprobs, prompt_logprobs=options.engine_prompt_logprobs)
+    turn, session = await _tokenize(state, body, use, context_limit=limit[1] is None)
+    check_num_logprobs(options, [turn.prompt], body.n or 1)
     max_tokens = reader.max_tokens(turn.shortest, limit[1], name=limit[0])
+    sampling = for_prompt(sampling, max_tokens=max_tokens, seed=body.seed)
     ending = reader.ending(turn.prompt or turn.continuation)
     parser_config = build_parser_config(body, use, state.profile, ending, reader.pieces)
-    order = PreparedRequest(
+    request = PreparedRequest(
         prompts=[turn.prompt],
-        sampling=[sampling_for(max_tokens=max_tokens)],
+        sampling=[sampling],
         text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(use, state.profile))),
         n=body.n or 1,
         priority=body.priority or 0,
-        namespace=fields.namespace(body),
+        namespace=body.namespace,
         session=session,
         grammar=await _grammar(state, body, use, reasoning_prefix(parser_config, body, ending)),
     )
-    return PreparedChat(order, parser_config, wishes)
+    return PreparedChat(request, parser_config, options)
 
 
-async def _grammar(
-    state: AppState, body: ChatBody, use: ToolUse | None, reasoning_prefix: ReasoningPrefix | None
-) -> str:
+async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
+    """The number of tokens of a chat's prompt, which may be longer than the context. Raises Rejected."""
+    return len(await state.prompts.chat(chat_prompt(body, tool_use(body), state.profile)))
+
+
+@contextmanager
+def params_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors that leave the block name the parameter as the client does.
+
+    names: field of ``ChatBody`` → field of the client's API, for those that differ.
+    """
+    try:
+        yield
+    except Rejected as error:
+        param = error.param or ""
+        name = names.get(param.replace("[", ".").partition(".")[0])  # a path inside of a field becomes the field
+        if name is not None:
+            error.message = error.message.replace(f"'{param}'", f"'{name}'")
+            error.param = name
+        raise
+
+
+async def _grammar(state: AppState, body: ChatBody, use: ToolUse | None, prefix: ReasoningPrefix | None) -> str:
     """``PreparedRequest.grammar``: that of a required call, else the constraint of the body, after the reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
     if use is None or not use.required:
         instead = "" if use is None or form is None else calls_instead(use, form, structured.mark)
-        return await structured.grammar_of(body, after=reasoning_prefix, instead=instead)
-    # A response format is that of an answer in words, which there will not be.
+        return await structured.grammar_of(body, after=prefix, instead=instead)
+    # A response format has no effect here: it constrains an answer in text, and there will be none.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
         raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
-    return await structured.compile(tool_constraint(use), after=reasoning_prefix)
+    return await structured.compile(tool_constraint(use), after=prefix)
 
 
-async def _read(
+async def _tokenize(
     state: AppState, body: ChatBody, use: ToolUse | None, *, context_limit: bool
 ) -> tuple[Turn, SessionTurn | None]:
-    """The messages as tokens, and the session that they go on with, if they do."""
+    """The messages as tokens, and the session that they continue, if any."""
     chat = chat_prompt(body, use, state.profile)
     session = session_turn(body)
     if session is None:
         return Turn(await state.prompts.chat(chat), []), None
     check_one_choice(1, body.n or 1)
     turn = await state.prompts.chat_turn(chat, chat_prompt(body, use, state.profile, goes_on=True))
-    told = structs.replace(
+    session = structs.replace(
         session, continuation=turn.continuation, head=turn.head, refusal=turn.refusal, context_limit=context_limit
     )
-    return turn, told
+    return turn, session
 
 
 def _num_logprobs(body: ChatBody) -> int | None:

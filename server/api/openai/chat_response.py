@@ -1,39 +1,35 @@
-"""The answer of POST /v1/chat/completions: one message per choice, whole or in chunks."""
+"""The response of POST /v1/chat/completions: one message per choice, whole or in chunks."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
+from ...http.streaming import CHAT_FRAMING
 from ...parsers.content_parts import ContentPart, Kind
-from ...parsers.output_parser import OutputParsers, ParsedDelta, ParserConfig, join_calls
+from ...parsers.output_parser import OutputParsers, ParsedDelta, join_calls
 from ..chat.chat_request import ChatBody
+from ..chat.prepared_chat import PreparedChat
 from ..generation import stop_reason
-from ..logprob_options import ChatTokens, LogprobOptions
+from ..logprob_options import ChatTokens
 from ..usage import StreamedUsage, UsageCount
 
 
 class ChatResponseBuilder:
-    """One answer in the shape of the chat API, whole or in chunks."""
+    """Builds one response of the chat API, whole or in chunks."""
 
-    def __init__(
-        self,
-        head: dict[str, Any],
-        body: ChatBody,
-        order: PreparedRequest,
-        parser_config: ParserConfig,
-        wishes: LogprobOptions,
-    ) -> None:
-        self._head = head
-        self._n = order.n
-        self._tokens = ChatTokens(wishes, order.prompts[0])
-        self._parsers = OutputParsers(parser_config)
-        self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
+    framing = CHAT_FRAMING
+
+    def __init__(self, request_id: str, model: str, body: ChatBody, chat: PreparedChat) -> None:
+        self._head = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
+        self._n = chat.request.n
+        self._tokens = ChatTokens(chat.options, chat.prompt)
+        self._parsers = OutputParsers(chat.parser_config)
+        self._usage = UsageCount(chat.request)
         self._streamed_usage = StreamedUsage(self._usage, body.stream_options)
-        self._named_stops = frozenset(body.stop_token_ids or ())
+        self._stop_token_ids = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
         """The answer of a request without stream."""
@@ -46,12 +42,12 @@ class ChatResponseBuilder:
                     "message": _message(parsed),
                     "logprobs": self._tokens.logprobs(delta),
                     "finish_reason": parsed.finish,
-                    "stop_reason": stop_reason(delta, self._named_stops),
+                    "stop_reason": stop_reason(delta, self._stop_token_ids),
                     **self._tokens.of_choice(delta),
                 }
             )
         whole = {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage.report()}
-        return whole | self._tokens.of_prompt() | self._tokens.scores(deltas[0])
+        return whole | self._tokens.of_prompt() | self._tokens.prompt_logprobs(deltas[0])
 
     def begin(self) -> list[dict[str, Any]]:
         """The role, once per choice and in index order: clients take the first choice they see for number 0."""
@@ -67,7 +63,7 @@ class ChatResponseBuilder:
         parsed = self._read(delta)
         parts = [_delta(part) for part in parsed.parts]
         logprobs = self._tokens.logprobs(delta) if delta.logprobs else None
-        of_choice, scores = self._tokens.of_choice(delta), self._tokens.scores(delta)
+        of_choice, scores = self._tokens.of_choice(delta), self._tokens.prompt_logprobs(delta)
         if (logprobs or of_choice or scores) and not parts:
             parts = [_reasoning("") if parsed.kind is Kind.REASONING else {"content": ""}]
         chunks = [self._chunk(delta.index, part, logprobs=None if at else logprobs) for at, part in enumerate(parts)]
@@ -76,7 +72,7 @@ class ChatResponseBuilder:
             chunks[0] |= scores
         if parsed.finish is not None:
             last = self._chunk(delta.index, {}, finish=parsed.finish)
-            last["choices"][0]["stop_reason"] = stop_reason(delta, self._named_stops)
+            last["choices"][0]["stop_reason"] = stop_reason(delta, self._stop_token_ids)
             chunks.append(last)
         return chunks
 
@@ -95,11 +91,6 @@ class ChatResponseBuilder:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
         return chunk | self._streamed_usage.in_chunk()
-
-
-def chat_head(request_id: str, model: str) -> dict[str, Any]:
-    """What every object of an answer says first."""
-    return {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
 
 
 def _message(parsed: ParsedDelta) -> dict[str, Any]:

@@ -3,89 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ebbtide.errors import Rejected
 from ebbtide.messages import SessionTurn
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ...state import AppState
-from .. import fields
-from ..fields import CompletionBody
-from ..generation import RouteSpec, Work, generate
-from ..logprob_options import LogprobOptions, check_named, logprob_options
-from ..session_request import check_one_choice, session_turn
+from ..generation import Prepared, RouteSpec, generate
+from ..logprob_options import LogprobOptions, check_num_logprobs, logprob_options
+from ..sampling_params import check_num_choices, check_stream, for_prompt, sampling_params, text_params
+from ..session_params import check_one_choice, session_turn
+from .completions_request import DEFAULT_MAX_TOKENS, UNSUPPORTED, CompletionBody, prompts_of
 from .completions_response import CompletionResponseBuilder, PromptPart, completion_head, prompt_part
-
-DEFAULT_MAX_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRoute:
-    """The route, bound to what it works with."""
+    """The route, bound to the application's state."""
 
     state: AppState
 
     async def create(self, request: Request) -> Response:
         """Answer one text completion."""
-        return await generate(request, self.state, RouteSpec(CompletionBody, fields.COMPLETION_UNSUPPORTED, prepare))
+        return await generate(request, self.state, RouteSpec(CompletionBody, UNSUPPORTED, prepare))
 
 
-async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Work:
-    """What a completion request comes to; nothing of a batch runs unless all of it can. Raises Rejected."""
-    fields.check_stream(body)
-    reader = state.prompts
-    text = fields.text_params(body)
-    listed = _listed(body.prompt)
-    n = body.n or 1
-    fields.check_num_choices(len(listed), n)
-    wishes = logprob_options(body, ("max_tokens", body.max_tokens), logprobs=body.logprobs, echo=bool(body.echo))
-    sampling_for = partial(fields.sampling_params, body, reader, logprobs=body.logprobs, prompt_logprobs=wishes.scored)
-    sampling_for(max_tokens=2**31)
+async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Prepared:
+    """Make a completion request ready for the scheduler: all of its prompts or none. Raises Rejected."""
+    check_stream(body)
+    reader, n = state.prompts, body.n or 1
+    text, listed = text_params(body), prompts_of(body)
+    check_num_choices(len(listed), n)
+    options = logprob_options(body, ("max_tokens", body.max_tokens), logprobs=body.logprobs, echo=bool(body.echo))
+    sampling = sampling_params(body, reader, logprobs=options.logprobs, prompt_logprobs=options.engine_prompt_logprobs)
     session = await _session(reader, body, listed)
-    prompts = [await _read(reader, prompt) for prompt in listed]
-    check_named(wishes, prompts, n)
+    prompts = [await reader.text_or_ids(prompt, "prompt") for prompt in listed]
+    check_num_logprobs(options, prompts, n)
     limits = [reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS) for prompt in prompts]
-    order = PreparedRequest(
+    request = PreparedRequest(
         prompts=prompts,
-        sampling=[sampling_for(max_tokens=limit) for limit in limits],
+        sampling=[for_prompt(sampling, max_tokens=limit, seed=body.seed) for limit in limits],
         text=text,
         n=n,
         priority=body.priority or 0,
-        namespace=fields.namespace(body),
+        namespace=body.namespace,
         session=session,
         grammar=await state.structured.grammar_of(body),
     )
-    parts = [_part(reader, prompt, tokens, body, wishes) for prompt, tokens in zip(listed, prompts, strict=True)]
-    return Work(
-        order, CompletionResponseBuilder(completion_head(request_id, state.model_name), body, order, wishes, parts)
-    )
-
-
-def _listed(prompt: str | list[Any]) -> list[str | list[Any]]:
-    """The prompts one by one: a text, or a list of what should be token ids. Raises Rejected."""
-    if isinstance(prompt, str) or (prompt and all(type(entry) is int for entry in prompt)):
-        listed = [prompt]
-    else:
-        listed = prompt
-    kinds = {type(entry) for entry in listed}
-    if kinds not in ({str}, {list}):
-        raise Rejected(
-            "'prompt' must be a text, a list of texts, a list of token ids, or a list of such lists.", param="prompt"
-        )
-    if not all(listed):
-        raise Rejected("'prompt' is empty, or has an empty entry.", param="prompt")
-    return listed
+    parts = [_part(reader, prompt, tokens, body, options) for prompt, tokens in zip(listed, prompts, strict=True)]
+    head = completion_head(request_id, state.model_name)
+    return request, CompletionResponseBuilder(head, body, request, options, parts)
 
 
 async def _session(reader: PromptReader, body: CompletionBody, listed: list[str | list[Any]]) -> SessionTurn | None:
-    """The session that the prompt goes on with, if it does. Raises Rejected."""
+    """The session that the prompt continues, if any. Raises Rejected."""
     session = session_turn(body)
     if session is None:
         return None
@@ -94,17 +70,13 @@ async def _session(reader: PromptReader, body: CompletionBody, listed: list[str 
     return structs.replace(session, continuation=continuation, context_limit=body.max_tokens is None)
 
 
-async def _read(reader: PromptReader, prompt: str | list[Any]) -> list[int]:
-    return await reader.text(prompt) if isinstance(prompt, str) else reader.checked_ids(prompt, "prompt")
-
-
 def _part(
-    reader: PromptReader, prompt: str | list[Any], tokens: list[int], body: CompletionBody, wishes: LogprobOptions
+    reader: PromptReader, prompt: str | list[Any], tokens: list[int], body: CompletionBody, options: LogprobOptions
 ) -> PromptPart:
     return prompt_part(
         tokens,
         reader.vocabulary,
-        wishes,
+        options,
         text=prompt if isinstance(prompt, str) else None,
         hidden=() if body.skip_special_tokens is False else reader.control_ids,
         ends=body.max_tokens == 0,

@@ -12,12 +12,13 @@ from ebbtide.tokenization.vocabulary import Vocabulary
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
+from ...http.streaming import CHAT_FRAMING
 from ..echo import Echo, echo_of_ids, echo_of_text, half_character
-from ..fields import CompletionBody
 from ..generation import stop_reason
 from ..logprob_options import LogprobOptions
 from ..logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists, prompt_logprobs
 from ..usage import StreamedUsage, UsageCount
+from .completions_request import CompletionBody
 
 LONGEST_CHARACTER = 4  # bytes, and so tokens
 
@@ -38,21 +39,23 @@ class PromptPart:
 
 
 class CompletionResponseBuilder:
-    """One answer in the shape of the completions API, whole or in chunks."""
+    """Builds one response of the completions API, whole or in chunks."""
+
+    framing = CHAT_FRAMING
 
     def __init__(
         self,
         head: dict[str, Any],
         body: CompletionBody,
-        order: PreparedRequest,
-        wishes: LogprobOptions,
+        request: PreparedRequest,
+        options: LogprobOptions,
         prompts: list[PromptPart],
     ) -> None:
         self._head = head
-        self._choices = [_Choice(prompt, wishes) for prompt in prompts for _ in range(order.n)]
-        self._usage = UsageCount([len(prompt) for prompt in order.prompts], order.n)
+        self._choices = [_Choice(prompt, options) for prompt in prompts for _ in range(request.n)]
+        self._usage = UsageCount(request)
         self._streamed_usage = StreamedUsage(self._usage, body.stream_options)
-        self._named_stops = frozenset(body.stop_token_ids or ())
+        self._stop_token_ids = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
         """The answer of a request without stream."""
@@ -88,28 +91,28 @@ class CompletionResponseBuilder:
             "index": delta.index,
             **fields,
             "finish_reason": delta.finish,
-            "stop_reason": stop_reason(delta, self._named_stops),
+            "stop_reason": stop_reason(delta, self._stop_token_ids),
         }
 
 
 class _Choice:
     """What one choice says; with its first delta, what is said of the prompt."""
 
-    def __init__(self, prompt: PromptPart, wishes: LogprobOptions) -> None:
+    def __init__(self, prompt: PromptPart, options: LogprobOptions) -> None:
         self._prompt = prompt
-        self._wishes = wishes
+        self._options = options
         self._begun = False
         self._logprobs: CompletionLogprobs | None = None
-        if wishes.logprobs is not None:
+        if options.logprobs is not None:
             offset = len(prompt.echo.text) if prompt.echo is not None else 0
-            self._logprobs = CompletionLogprobs(wishes.name, offset=offset, half=prompt.half, hidden=prompt.hidden)
+            self._logprobs = CompletionLogprobs(options.name, offset=offset, half=prompt.half, hidden=prompt.hidden)
 
     def fields(self, delta: Delta) -> dict[str, Any]:
         """text and logprobs, and what else was asked for."""
         self._prompt.scores += delta.prompt
         text = delta.text
         lists = None if self._logprobs is None else self._logprobs.take(delta.logprobs)
-        more: dict[str, Any] = {"token_ids": delta.tokens} if self._wishes.token_ids else {}
+        more: dict[str, Any] = {"token_ids": delta.tokens} if self._options.token_ids else {}
         if not self._begun:
             self._begun = True
             more |= self._of_prompt()
@@ -120,22 +123,22 @@ class _Choice:
 
     def _of_prompt(self) -> dict[str, Any]:
         more: dict[str, Any] = {}
-        if self._wishes.prompt_logprobs is not None:
-            more["prompt_logprobs"] = prompt_logprobs(self._prompt.scores, self._wishes.prompt_logprobs)
-        if self._wishes.prompt_ids:
+        if self._options.prompt_logprobs is not None:
+            more["prompt_logprobs"] = prompt_logprobs(self._prompt.scores, self._options.prompt_logprobs)
+        if self._options.prompt_ids:
             more["prompt_token_ids"] = self._prompt.tokens
         return more
 
     def _echoed(self, echo: Echo) -> Lists:
-        prompt, wishes = self._prompt, self._wishes
-        num_top = wishes.logprobs or 0
-        return echoed_logprobs(prompt.first, prompt.scores, echo.offsets, num_top=num_top, name=wishes.name)
+        prompt, options = self._prompt, self._options
+        num_top = options.logprobs or 0
+        return echoed_logprobs(prompt.first, prompt.scores, echo.offsets, num_top=num_top, name=options.name)
 
 
 def prompt_part(
     tokens: list[int],
     vocabulary: Vocabulary,
-    wishes: LogprobOptions,
+    options: LogprobOptions,
     *,
     text: str | None,
     hidden: Collection[int],
@@ -152,9 +155,9 @@ def prompt_part(
         half=half_character(tokens[-LONGEST_CHARACTER:], vocabulary),
         hidden=hidden,
     )
-    if wishes.echo and text is not None:
+    if options.echo and text is not None:
         part.echo = echo_of_text(text, tokens, vocabulary)
-    elif wishes.echo:
+    elif options.echo:
         part.echo = echo_of_ids(tokens, vocabulary, hidden=hidden, ends=ends)
     return part
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses: items in, items out. Nothing is stored, so whatever asks for an earlier response is refused."""
+"""POST /v1/responses: items in, items out. No response is stored, so requests for an earlier response are refused."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from starlette.responses import Response
 
 from ebbtide.errors import Rejected
 
-from ...http.streaming import Framing
 from ...state import AppState
-from ..chat.chat_mapping import order_as_chat
-from ..generation import RouteSpec, Work, generate
-from . import responses_request as responses_fields
-from .responses_request import ResponsesBody, chat_fields, check_stateless
-from .responses_response import ResponsesResponseBuilder, response_head
+from ..chat.prepared_chat import params_named, prepare_chat
+from ..generation import Prepared, RouteSpec, generate
+from .responses_request import PARAM_NAMES, UNSUPPORTED, ResponsesBody, chat_body, check_stateless
+from .responses_response import ResponsesResponseBuilder
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesRoutes:
-    """The routes, bound to what they work with."""
+    """The routes, bound to the application's state."""
 
     state: AppState
 
     async def create(self, request: Request) -> Response:
         """Answer one request of the responses API."""
-        return await generate(request, self.state, RouteSpec(ResponsesBody, responses_fields.UNSUPPORTED, prepare))
+        return await generate(request, self.state, RouteSpec(ResponsesBody, UNSUPPORTED, prepare))
 
     async def stored(self, request: Request) -> Response:
-        """Always 404: nothing is stored here."""
+        """Always 404: responses are not stored."""
         name = request.path_params["response_id"][:200]
         raise Rejected(
             f"The response {name!r} is not here: this server stores none. A request that is running ends when its"
@@ -41,9 +39,9 @@ class ResponsesRoutes:
         )
 
 
-async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Work:
-    """What a request comes to. Raises Rejected."""
+async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Prepared:
+    """Make a request ready for the scheduler. Raises Rejected."""
     check_stateless(body)
-    chat = await order_as_chat(state, chat_fields(body), responses_fields.NAMES)
-    shape = ResponsesResponseBuilder(response_head(request_id, state.model_name, body), body, chat)
-    return Work(chat.order, shape, Framing(named=True, end_mark=b"", failure=shape.failure))
+    with params_named(PARAM_NAMES):
+        chat = await prepare_chat(state, chat_body(body))
+    return chat.request, ResponsesResponseBuilder(request_id, state.model_name, body, chat)

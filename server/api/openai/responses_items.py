@@ -1,19 +1,24 @@
-"""The items of a response's input as the messages of a chat."""
+"""The input items of POST /v1/responses as chat messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from ebbtide.errors import Rejected
 
+from ..chat.chat_request import CalledFunction, ChatMessage, MessageCall
+
 TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
 
 
+Role = Literal["user", "assistant", "system", "developer"]
+
+
 class ItemPart(msgspec.Struct):
-    """A part of an item's content; only text can be read here."""
+    """A part of an item's content. Only text is supported."""
 
     type: str
     text: str | None = None
@@ -21,10 +26,10 @@ class ItemPart(msgspec.Struct):
 
 
 class InputItem(msgspec.Struct, kw_only=True):
-    """One item. Which fields it has depends on its type; further ones are ignored."""
+    """One item. Its type decides which of the fields it has; unknown fields are ignored."""
 
     type: str = "message"
-    role: Literal["user", "assistant", "system", "developer"] | None = None
+    role: Role | None = None
     content: str | list[ItemPart] | None = None
     call_id: str | None = None
     name: str | None = None
@@ -32,8 +37,8 @@ class InputItem(msgspec.Struct, kw_only=True):
     output: str | list[ItemPart] | None = None
 
 
-def chat_messages(instructions: str | None, items: str | list[InputItem]) -> list[dict[str, Any]]:
-    """The conversation as a chat's messages. Raises Rejected, whose ``param`` names the item."""
+def chat_messages(instructions: str | None, items: str | list[InputItem]) -> list[ChatMessage]:
+    """The conversation as chat messages. Raises Rejected, whose ``param`` names the item."""
     conversation = _Conversation()
     if instructions:
         conversation.say("system", instructions)
@@ -48,50 +53,48 @@ def chat_messages(instructions: str | None, items: str | list[InputItem]) -> lis
                 f"Items of type {item.type[:50]!r} are not supported: {known} are.", param=f"input[{index}].type"
             )
         add(conversation, item, f"input[{index}]")
+    if not conversation.messages:
+        raise Rejected("'input' has no message.", param="input")
     return conversation.messages
 
 
 class _Conversation:
-    """Messages so far. What one response says in several items is one message of the assistant."""
+    """The messages so far. Consecutive items of one response are joined to one assistant message."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[ChatMessage] = []
         self._reasoning = ""
 
-    def say(self, role: str, text: str) -> None:
-        """A message of its own; instructions at the beginning are one message, for many templates take no second."""
+    def say(self, role: Role, text: str) -> None:
+        """Add a message. Instructions at the beginning become one message: many templates accept only one."""
         heads = ("system", "developer")
-        if role in heads and len(self.messages) == 1 and self.messages[0]["role"] in heads:
-            self.messages[0]["content"] += f"\n\n{text}"
+        if role in heads and len(self.messages) == 1 and self.messages[0].role in heads:
+            self.messages[0].content = f"{self.messages[0].content}\n\n{text}"
         elif role == "assistant":
             self._assistant(text)
         else:
             self._reasoning = ""
-            self.messages.append({"role": role, "content": text})
+            self.messages.append(ChatMessage(role=role, content=text))
 
     def think(self, text: str) -> None:
-        """What the assistant thought before it said the next thing."""
+        """Add reasoning, which belongs to the assistant message that follows."""
         self._reasoning += text
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
-        """A call in the assistant's message."""
-        if self._reasoning or not self.messages or self.messages[-1]["role"] != "assistant":
+        """Add a call to the assistant message."""
+        if self._reasoning or not self.messages or self.messages[-1].role != "assistant":
             self._assistant("")
-        function = {"name": name, "arguments": arguments}
-        call = {"id": call_id, "type": "function", "function": function}
-        self.messages[-1].setdefault("tool_calls", []).append(call)
+        call = MessageCall(CalledFunction(name, arguments), id=call_id)
+        self.messages[-1].tool_calls = [*(self.messages[-1].tool_calls or ()), call]
 
     def answer(self, call_id: str, text: str) -> None:
-        """What a call came to."""
+        """Add the result of a call."""
         self._reasoning = ""
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        self.messages.append(ChatMessage(role="tool", tool_call_id=call_id, content=text))
 
     def _assistant(self, text: str) -> None:
-        message = {"role": "assistant", "content": text}
-        if self._reasoning:
-            message["reasoning_content"] = self._reasoning
+        self.messages.append(ChatMessage(role="assistant", content=text, reasoning_content=self._reasoning or None))
         self._reasoning = ""
-        self.messages.append(message)
 
 
 def _message(conversation: _Conversation, item: InputItem, where: str) -> None:

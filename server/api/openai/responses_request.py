@@ -1,26 +1,29 @@
-"""The request of POST /v1/responses, and the same as the body of a chat."""
+"""The request of POST /v1/responses, and its translation to a chat request."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 from msgspec import Meta
 
 from ebbtide.errors import Rejected
 
-from ..fields import Share
+from ...parsers.tool_fields import FunctionFields, Tool
+from ...structured.constraints import MAX_NAME, NamedSchema, ResponseFormat
+from ..chat.chat_request import ChatBody, Effort
+from ..generation_request import CacheSalt, NumTop, Priority, Seed, Share, Temperature, Timeout, TopK
 from .responses_items import InputItem, chat_messages
 
 MAX_METADATA = 16
-# Fields that belong elsewhere or need what is not here: ignoring them would change the answer.
+# Refused, because ignoring them would change the answer.
 CHAT_ONLY = ("messages", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort", "functions")
 SAMPLING = ("n", "stop", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs")
 NOT_STORED = ("conversation", "prompt", "context_management")
-SESSIONS = ("session_id", "session_params")  # this route takes whole conversations
+SESSIONS = ("session_id", "session_params")  # a request has the whole conversation
 UNSUPPORTED = (*CHAT_ONLY, *SAMPLING, *NOT_STORED, *SESSIONS)
-# A chat's field → the field here.
-NAMES = {
+# field of ChatBody → field here, for errors
+PARAM_NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "response_format": "text",
@@ -41,7 +44,7 @@ Include = Literal[
 
 
 class TextFormat(msgspec.Struct):
-    """``text.format``. name, schema, description and strict belong to a json_schema."""
+    """``text.format``. All fields but type are those of the type json_schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -51,14 +54,14 @@ class TextFormat(msgspec.Struct):
 
 
 class TextOptions(msgspec.Struct):
-    """``text``. verbosity has no effect here."""
+    """``text``. verbosity has no effect."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningOptions(msgspec.Struct):
-    """``reasoning``. A summary is never made: the reasoning itself is in the answer."""
+    """``reasoning``. The response has the reasoning itself, never a summary."""
 
     effort: str | None = None
     summary: str | None = None
@@ -66,13 +69,13 @@ class ReasoningOptions(msgspec.Struct):
 
 
 class ResponseStreamOptions(msgspec.Struct):
-    """``stream_options``. Nothing is ever obfuscated."""
+    """``stream_options``. Obfuscation is accepted and has no effect."""
 
     include_obfuscation: bool | None = None
 
 
 class FunctionTool(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A function of the client's. Other types would run at the server."""
+    """A tool. Only functions, which the client runs, are supported; other types would run on the server."""
 
     type: str
     name: str | None = None
@@ -82,16 +85,16 @@ class FunctionTool(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ResponsesBody(msgspec.Struct, kw_only=True):
-    """POST /v1/responses. The last seven fields are not OpenAI's."""
+    """POST /v1/responses. The fields from ``rid`` on are extensions of this server."""
 
     input: Annotated[str, Meta(min_length=1)] | Annotated[list[InputItem], Meta(min_length=1)]
     model: str | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Temperature | None = None
     top_p: Share | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: NumTop | None = None
     tools: list[FunctionTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -111,46 +114,46 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     service_tier: str | None = None
     rid: str | None = None
     request_id: str | None = None
-    timeout: Annotated[float, Meta(gt=0)] | None = None
-    seed: int | None = None
-    top_k: int | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
+    timeout: Timeout | None = None
+    seed: Seed | None = None
+    top_k: TopK | None = None
+    priority: Priority | None = None
+    cache_salt: CacheSalt | None = None
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """Ids by which the client may name the request later."""
+        """The ids by which the client may name the request later."""
         return (self.rid, self.request_id)
 
     @property
     def shows_logprobs(self) -> bool:
-        """Whether log-probabilities were asked for, in either of the two ways."""
+        """True if log-probabilities are requested, by either of the two fields."""
         return self.top_logprobs is not None or LOGPROBS in (self.include or ())
 
 
-def chat_fields(body: ResponsesBody) -> dict[str, Any]:
-    """The same request as the body of a chat; None is absent. Raises Rejected."""
-    return {
-        "messages": chat_messages(body.instructions, body.input),
-        "max_tokens": body.max_output_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "logprobs": body.shows_logprobs or None,
-        "top_logprobs": body.top_logprobs,
-        "tools": [_tool(tool, index) for index, tool in enumerate(body.tools)] if body.tools else None,
-        "tool_choice": body.tool_choice,
-        "parallel_tool_calls": body.parallel_tool_calls,
-        "response_format": _response_format(body.text),
-        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
-        "seed": body.seed,
-        "top_k": body.top_k,
-        "priority": body.priority,
-        "cache_salt": body.cache_salt,
-    }
+def chat_body(body: ResponsesBody) -> ChatBody:
+    """The same request as a chat. Raises Rejected."""
+    return ChatBody(
+        messages=chat_messages(body.instructions, body.input),
+        max_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        logprobs=body.shows_logprobs or None,
+        top_logprobs=body.top_logprobs,
+        tools=[_tool(tool, index) for index, tool in enumerate(body.tools)] if body.tools else None,
+        tool_choice=body.tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_response_format(body.text),
+        reasoning_effort=_effort(body.reasoning),
+        seed=body.seed,
+        top_k=body.top_k,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+    )
 
 
 def check_stateless(body: ResponsesBody) -> None:
-    """Raises Rejected for what only a server that stores responses can do."""
+    """Raises Rejected for a request that needs stored responses, and for stream options without a stream."""
     if body.previous_response_id is not None:
         raise Rejected(
             "This server stores no responses: send the whole conversation as 'input' instead of"
@@ -166,7 +169,7 @@ def check_stateless(body: ResponsesBody) -> None:
         raise Rejected("'stream_options' is only allowed together with 'stream': true.", param="stream_options")
 
 
-def _tool(tool: FunctionTool, index: int) -> dict[str, Any]:
+def _tool(tool: FunctionTool, index: int) -> Tool:
     if tool.type != "function":
         raise Rejected(
             f"Tools of type {tool.type[:50]!r} are not supported: only functions, which the client runs.",
@@ -174,13 +177,21 @@ def _tool(tool: FunctionTool, index: int) -> dict[str, Any]:
         )
     if tool.name is None:
         raise Rejected(f"'tools[{index}]' needs a 'name'.", param=f"tools[{index}].name")
-    told: dict[str, Any] = msgspec.to_builtins(tool)
-    return {"type": told.pop("type"), "function": told}
+    return Tool(tool.type, FunctionFields(tool.name, tool.description, tool.parameters, tool.strict))
 
 
-def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
+def _effort(reasoning: ReasoningOptions | None) -> Effort | None:
+    if reasoning is None or reasoning.effort is None:
+        return None
+    if reasoning.effort not in get_args(Effort):
+        raise Rejected(f"'reasoning.effort' must be one of {', '.join(get_args(Effort))}.", param="reasoning")
+    return cast("Effort", reasoning.effort)
+
+
+def _response_format(text: TextOptions | None) -> ResponseFormat | None:
     form = text.format if text else None
     if form is None or form.type != "json_schema":
-        return None if form is None else {"type": form.type}
-    parts = {"name": form.name, "schema": form.schema, "description": form.description, "strict": form.strict}
-    return {"type": form.type, "json_schema": {key: part for key, part in parts.items() if part is not None}}
+        return None if form is None else ResponseFormat(form.type)
+    if form.name is not None and not 1 <= len(form.name) <= MAX_NAME:
+        raise Rejected(f"'text.format.name' must have 1 to {MAX_NAME} characters.", param="text")
+    return ResponseFormat(form.type, NamedSchema(form.name, form.description, form.schema, form.strict))

@@ -12,6 +12,7 @@ import msgspec
 from ebbtide.errors import Rejected
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
+from ...http.streaming import Framing
 from ...parsers.content_parts import ContentPart, Kind
 from ...parsers.output_parser import OutputParsers, ParsedDelta
 from ..chat.prepared_chat import PreparedChat
@@ -58,11 +59,12 @@ EVENTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text", Kind.CALL:
 class ResponsesResponseBuilder:
     """One answer in the shape of the responses API. Whole, it is what the last event of a stream would have said."""
 
-    def __init__(self, head: dict[str, Any], body: ResponsesBody, chat: PreparedChat) -> None:
-        self._head = head
+    def __init__(self, request_id: str, model: str, body: ResponsesBody, chat: PreparedChat) -> None:
+        self.framing = Framing(named=True, end_mark=b"", failure=self.failure)
+        self._head = _head(request_id, model, body)
         self._logprobs = body.shows_logprobs
         self._parsers = OutputParsers(chat.parser_config)
-        self._usage = UsageCount([len(prompt) for prompt in chat.order.prompts], 1)
+        self._usage = UsageCount(chat.request)
         self._items: list[_Item] = []
         self._open: _Item | None = None
         self._unsaid: list[dict[str, Any]] = []  # log-probabilities of text that is held back
@@ -185,7 +187,7 @@ class ResponsesResponseBuilder:
         }
 
 
-def response_head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
+def _head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
     """What a response says of its request."""
     form = body.text.format if body.text else None
     parts = {} if form is None else {"name": form.name, "schema": form.schema, "strict": form.strict}

@@ -1,4 +1,4 @@
-"""POST /generate, SGLang's own route: texts or token ids in, text and its numbers out."""
+"""POST /generate, SGLang's own route: texts or token ids in, text and statistics out."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from ebbtide.messages import SamplingParams, SessionTurn, TextParams
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
-from ...http.streaming import Framing
 from ...state import AppState
 from ...structured.structured import StructuredOutput
-from .. import fields
-from ..fields import GenerationFields
-from ..generation import RouteSpec, Work, generate
-from ..session_request import check_one_choice, session_turn
+from ..generation import Prepared, RouteSpec, generate
+from ..generation_request import GenerationRequest
+from ..sampling_params import check_num_choices, for_prompt, sampling_params, text_params
+from ..session_params import check_one_choice, session_turn
 from .generate_request import (
     DEFAULT_MAX_TOKENS,
     UNSUPPORTED,
     GenerateBody,
-    SamplingFields,
+    GenerateSampling,
     constraint_of,
-    openai_fields,
+    generation_request,
     per_prompt,
     prompts_of,
 )
-from .generate_response import GenerateResponseBuilder, Look, ResponseOptions, choice_names
+from .generate_response import GenerateResponseBuilder, LogprobView, ResponseOptions, choice_names
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRoute:
-    """The route, bound to what it works with."""
+    """The route, bound to the application's state."""
 
     state: AppState
 
@@ -46,58 +45,59 @@ class GenerateRoute:
         return await generate(request, self.state, RouteSpec(GenerateBody, UNSUPPORTED, prepare))
 
 
-async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Work:
-    """What a request comes to; nothing of a batch runs unless all of it can. Raises Rejected."""
+async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepared:
+    """Make a request ready for the scheduler: all of its prompts or none. Raises Rejected."""
     reader, listed = state.prompts, prompts_of(body)
-    wanted = _wanted(body, len(listed))
-    n = wanted[0].n or 1
-    fields.check_num_choices(len(listed), n)
-    looks = _looks(body, wanted)
-    for one, look in zip(wanted, looks, strict=True):
-        fields.sampling_params(one, reader, max_tokens=2**31, logprobs=look.top)
+    requests = _requests(body, len(listed))
+    n = requests[0].n or 1
+    check_num_choices(len(listed), n)
+    views = _views(body, requests)
+    sampling = [
+        sampling_params(request, reader, logprobs=view.top, prompt_logprobs=view.prompt_top)
+        for request, view in zip(requests, views, strict=True)
+    ]
     names = choice_names(body.rid, request_id, len(listed), n)
     session = await _session(reader, body, listed, n)
     if session is not None:
-        # Turns are called by their names later, and a request id may repeat.
+        # Later turns refer to this one by its name; a request id is not unique.
         [rid] = body.names
         names = [secrets.token_hex(16) if rid is None else rid]
-        session = structs.replace(session, turn=names[0], context_limit=wanted[0].max_tokens is None)
-    prompts = [await _read(reader, prompt) for prompt in listed]
-    order = PreparedRequest(
+        session = structs.replace(session, turn=names[0], context_limit=requests[0].max_tokens is None)
+    prompts = [await reader.text_or_ids(prompt, "input_ids") for prompt in listed]
+    prepared = PreparedRequest(
         prompts=prompts,
-        sampling=[_sampling(reader, *one) for one in zip(prompts, wanted, looks, strict=True)],
-        text=_common_text(wanted),
+        sampling=[_for_prompt(reader, *one) for one in zip(prompts, sampling, requests, views, strict=True)],
+        text=_common_text(requests),
         n=n,
         priority=body.priority or 0,
-        namespace=fields.namespace(wanted[0]),
+        namespace=requests[0].namespace,
         session=session,
         grammar=await _common_grammar(state.structured, body, len(listed)),
     )
     options = ResponseOptions(
         names=names,
-        looks=looks,
+        views=views,
         pieces=reader.pieces if body.return_text_in_logprobs else None,
         is_list=n > 1 or isinstance(body.text, list) or bool(body.input_ids and isinstance(body.input_ids[0], list)),
         incremental=state.config.incremental_streaming_output,
     )
-    shape = GenerateResponseBuilder(order, options, state.manager.clock)
-    return Work(order, shape, Framing(failure=shape.failed))
+    return prepared, GenerateResponseBuilder(prepared, options, state.manager.clock)
 
 
-def _wanted(body: GenerateBody, count: int) -> list[GenerationFields]:
-    """The sampling fields of each prompt. Raises Rejected when they differ where one request cannot."""
-    listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
-    wanted = [openai_fields(one, body) for one in listed]
-    if len({one.n or 1 for one in wanted}) > 1:
+def _requests(body: GenerateBody, count: int) -> list[GenerationRequest]:
+    """One request per prompt. Raises Rejected if they differ in ``n``."""
+    listed = per_prompt(body.sampling_params, GenerateSampling(), count, "sampling_params")
+    requests = [generation_request(sampling, body) for sampling in listed]
+    if len({one.n or 1 for one in requests}) > 1:
         raise Rejected("'n' must be the same for all prompts of a batch.", param="sampling_params")
-    return wanted
+    return requests
 
 
-def _common_text(wanted: list[GenerationFields]) -> TextParams:
-    texts = [fields.text_params(one) for one in wanted]
+def _common_text(requests: list[GenerationRequest]) -> TextParams:
+    texts = [text_params(request) for request in requests]
     if any(text != texts[0] for text in texts):
         raise Rejected(
-            "What ends an answer, and how it is written, must be the same for all prompts of a batch: send prompts with"
+            "The stop conditions and the output format must be the same for all prompts of a batch: send prompts with"
             " different 'stop', 'min_new_tokens', 'skip_special_tokens' or 'no_stop_trim' one by one.",
             param="sampling_params",
         )
@@ -105,31 +105,30 @@ def _common_text(wanted: list[GenerationFields]) -> TextParams:
 
 
 async def _common_grammar(structured: StructuredOutput, body: GenerateBody, count: int) -> str:
-    listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
+    listed = per_prompt(body.sampling_params, GenerateSampling(), count, "sampling_params")
     constraint = constraint_of(listed[0])
     if any(constraint_of(other) != constraint for other in listed[1:]):
         raise Rejected("The constraint must be the same for all prompts of a batch.", param="sampling_params")
     return "" if constraint is None else await structured.compile(constraint)
 
 
-def _looks(body: GenerateBody, wanted: list[GenerationFields]) -> list[Look]:
-    """Which log-probabilities each prompt has. Raises Rejected."""
-    count = len(wanted)
-    asked = per_prompt(body.return_logprob, False, count, "return_logprob")
+def _views(body: GenerateBody, requests: list[GenerationRequest]) -> list[LogprobView]:
+    """The log-probabilities that the response has for each prompt. Raises Rejected."""
+    count = len(requests)
+    wanted = per_prompt(body.return_logprob, False, count, "return_logprob")
     tops = per_prompt(body.top_logprobs_num, 0, count, "top_logprobs_num")
     starts = per_prompt(body.logprob_start_len, -1, count, "logprob_start_len")
-    looks = [
-        Look(top if wants else None, start if wants and start >= 0 else None)
-        for wants, top, start in zip(asked, tops, starts, strict=True)
+    views = [
+        LogprobView(top if is_wanted else None, start if is_wanted and start >= 0 else None)
+        for is_wanted, top, start in zip(wanted, tops, starts, strict=True)
     ]
-    if any(look.start is not None for look in looks) and session_turn(body) is not None:
+    if any(view.start is not None for view in views) and session_turn(body) is not None:
         raise Rejected("'logprob_start_len' cannot be combined with a session.", param="logprob_start_len")
-    if any(one.max_tokens == 0 and look.start is None for one, look in zip(wanted, looks, strict=True)):
+    if any(request.max_tokens == 0 and view.start is None for request, view in zip(requests, views, strict=True)):
         raise Rejected(
-            "'max_new_tokens' is 0: that is only for a look at the prompt, with 'logprob_start_len'.",
-            param="sampling_params.max_new_tokens",
+            "'max_new_tokens' may be 0 only together with 'logprob_start_len'.", param="sampling_params.max_new_tokens"
         )
-    return looks
+    return views
 
 
 async def _session(
@@ -142,17 +141,13 @@ async def _session(
     return structs.replace(session, continuation=await reader.continuation(listed[0]))
 
 
-async def _read(reader: PromptReader, prompt: str | list[Any]) -> list[int]:
-    return await reader.text(prompt) if isinstance(prompt, str) else reader.checked_ids(prompt, "input_ids")
-
-
-def _sampling(reader: PromptReader, prompt: list[int], wanted: GenerationFields, look: Look) -> SamplingParams:
-    if look.start is not None and look.start > len(prompt):
+def _for_prompt(
+    reader: PromptReader, prompt: list[int], sampling: SamplingParams, request: GenerationRequest, view: LogprobView
+) -> SamplingParams:
+    if view.start is not None and view.start > len(prompt):
         raise Rejected(
-            f"'logprob_start_len' is {look.start}, but the prompt has {len(prompt)} tokens.", param="logprob_start_len"
+            f"'logprob_start_len' is {view.start}, but the prompt has {len(prompt)} tokens.", param="logprob_start_len"
         )
     name = "sampling_params.max_new_tokens"
-    max_tokens = reader.max_tokens(len(prompt), wanted.max_tokens, default=DEFAULT_MAX_TOKENS, name=name)
-    return fields.sampling_params(
-        wanted, reader, max_tokens=max_tokens, logprobs=look.top, prompt_logprobs=look.prompt_top
-    )
+    max_tokens = reader.max_tokens(len(prompt), request.max_tokens, default=DEFAULT_MAX_TOKENS, name=name)
+    return for_prompt(sampling, max_tokens=max_tokens, seed=request.seed)

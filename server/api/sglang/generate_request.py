@@ -1,4 +1,4 @@
-"""The request of POST /generate in SGLang's names, and the same in those of this server."""
+"""The request of POST /generate, SGLang's own route, and its translation to this server's terms."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec import Meta
 from ebbtide.errors import Rejected
 
 from ...structured.constraints import Constraint, ebnf_constraint, json_constraint, regex_constraint
-from ..fields import GenerationFields, Index, Penalty, Share
-from ..session_request import SessionParams, TurnName
+from ..generation_request import CacheSalt, GenerationRequest, Index, NumTop, Priority, SamplingFields, Seed, Timeout
+from ..session_params import SessionParams, TurnName
 
 DEFAULT_MAX_TOKENS = 128
 REFUSED_SAMPLING = ("structural_tag", "stop_regex", "custom_params")
@@ -29,59 +29,40 @@ UNSUPPORTED = (
 )
 V = TypeVar("V")
 Start = Annotated[int, Meta(ge=-1)]
-TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
-Limit = Annotated[float, Meta(gt=0)]
-Salt = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """sampling_params. An unknown name is an error: OpenAI's names, written here by mistake, would change nothing."""
+class GenerateSampling(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """sampling_params. Unknown names are refused: OpenAI's names, sent here by mistake, would have no effect."""
 
     max_new_tokens: Index | None = None
     min_new_tokens: Index | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
-    min_p: Share | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    sampling_seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Index] | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    no_stop_trim: bool | None = None
+    sampling_seed: Seed | None = None
     spaces_between_special_tokens: bool | None = None
     stream_interval: int | None = None
     json_schema: str | None = None
-    regex: str | None = None
-    ebnf: str | None = None
     structural_tag: Any = None
     stop_regex: Any = None
     custom_params: Any = None
 
 
 class GenerateBody(msgspec.Struct, kw_only=True):
-    """POST /generate. A batch is a list of texts or of lists of token ids; other fields are then lists or for all."""
+    """POST /generate. A batch is a list of texts or of token id lists; other fields may then be lists too."""
 
     text: str | list[str] | None = None
     input_ids: list[Any] | None = None
-    sampling_params: SamplingFields | list[SamplingFields] | None = None
+    sampling_params: GenerateSampling | list[GenerateSampling] | None = None
     rid: TurnName | list[TurnName] | None = None
     stream: bool | None = None
     return_logprob: bool | list[bool] | None = None
     logprob_start_len: Start | list[Start] | None = None
-    top_logprobs_num: TopLogprobs | list[TopLogprobs] | None = None
+    top_logprobs_num: NumTop | list[NumTop] | None = None
     return_text_in_logprobs: bool | None = None
     session_id: str | None = None
     session_params: SessionParams | None = None
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
-    cache_salt: Salt | None = None
-    extra_key: Salt | None = None
-    timeout: Limit | None = None
+    priority: Priority | None = None
+    cache_salt: CacheSalt | None = None
+    extra_key: CacheSalt | None = None
+    timeout: Timeout | None = None
     model: str | None = None
 
     @property
@@ -91,7 +72,7 @@ class GenerateBody(msgspec.Struct, kw_only=True):
 
 
 def prompts_of(body: GenerateBody) -> list[str | list[Any]]:
-    """The prompts one by one. Raises Rejected unless there are some, as texts or as token ids."""
+    """The prompts one by one. Raises Rejected unless they are given either as texts or as token ids."""
     if (body.text is None) == (body.input_ids is None):
         raise Rejected("Exactly one of 'text' and 'input_ids' is needed.", param="text")
     if body.text is not None:
@@ -103,7 +84,7 @@ def prompts_of(body: GenerateBody) -> list[str | list[Any]]:
 
 
 def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) -> list[V]:
-    """A field that is one value for all prompts or a list with one for each. Raises Rejected for another length."""
+    """One value per prompt, from a single value or a list. Raises Rejected for a list of another length."""
     if not isinstance(value, list):
         return [default if value is None else value] * count
     if len(value) != count:
@@ -111,24 +92,22 @@ def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) ->
     return value
 
 
-def openai_fields(sampling: SamplingFields, body: GenerateBody) -> GenerationFields:
-    """The same request in the names of the OpenAI routes. Raises Rejected for what is not supported."""
+def generation_request(sampling: GenerateSampling, body: GenerateBody) -> GenerationRequest:
+    """The request for one prompt in this server's terms. Raises Rejected for what is not supported."""
     for name in REFUSED_SAMPLING:
         if getattr(sampling, name) is not None:
             raise Rejected(f"'{name}' is not supported by this server.", param=f"sampling_params.{name}")
-    same = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-    text = ("logit_bias", "n", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "no_stop_trim")
-    return GenerationFields(
+    return GenerationRequest(
         max_tokens=sampling.max_new_tokens,
         min_tokens=sampling.min_new_tokens,
         seed=sampling.sampling_seed,
         cache_salt=body.cache_salt or body.extra_key,
-        **{name: getattr(sampling, name) for name in (*same, *text)},
+        **{name: getattr(sampling, name) for name in SamplingFields.__struct_fields__},
     )
 
 
-def constraint_of(sampling: SamplingFields) -> Constraint | None:
-    """What the answer must match; None for anything. Raises Rejected for more than one constraint."""
+def constraint_of(sampling: GenerateSampling) -> Constraint | None:
+    """The constraint of the output, None without one. Raises Rejected for more than one."""
     given = [(name, value) for name in CONSTRAINTS if (value := getattr(sampling, name)) is not None]
     if len(given) > 1:
         raise Rejected(f"Only one of {', '.join(CONSTRAINTS)} is allowed.", param=f"sampling_params.{given[1][0]}")

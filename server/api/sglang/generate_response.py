@@ -14,11 +14,12 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...http.error_replies import envelope
 from ...http.middleware import is_valid_id
+from ...http.streaming import Framing
 from ..logprobs import NEVER
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogprobView:
     """Which log-probabilities of one prompt and its answers are shown.
 
     top: how many alternatives a token has; None: no log-probabilities. start: the prompt's from this token on, None for
@@ -36,13 +37,13 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """names: per choice. looks: per prompt. pieces: each token's bytes, when tokens are shown with their text.
+    """names: per choice. views: per prompt. pieces: each token's bytes, when tokens are shown with their text.
 
     is_list: the answer is a list. incremental: a chunk has only what is new.
     """
 
     names: list[str]
-    looks: list[Look]
+    views: list[LogprobView]
     pieces: list[bytes] | None
     is_list: bool
     incremental: bool
@@ -81,12 +82,13 @@ class _Choice:
 class GenerateResponseBuilder:
     """One answer in SGLang's own form. ``clock`` counts seconds."""
 
-    def __init__(self, order: PreparedRequest, options: ResponseOptions, clock: Callable[[], float]) -> None:
+    def __init__(self, request: PreparedRequest, options: ResponseOptions, clock: Callable[[], float]) -> None:
         self._options = options
         self._clock = clock
         self._began_s = clock()
-        self._order = order
-        self._choices = [_Choice(len(prompt)) for prompt in order.prompts for _ in range(order.n)]
+        self._request = request
+        self.framing = Framing(failure=self.failure)
+        self._choices = [_Choice(len(prompt)) for prompt in request.prompts for _ in range(request.n)]
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
         """The answer of a request without stream."""
@@ -112,7 +114,7 @@ class GenerateResponseBuilder:
         """Nothing behind the last token."""
         return []
 
-    def failed(self, error: Rejected) -> list[dict[str, Any]]:
+    def failure(self, error: Rejected) -> list[dict[str, Any]]:
         """The last chunk of a stream that fails: of the first choice that has not ended."""
         index = next((i for i, choice in enumerate(self._choices) if choice.finish is None), 0)
         self._choices[index].finish = {"type": "abort", "message": error.message, "status_code": error.status}
@@ -132,22 +134,22 @@ class GenerateResponseBuilder:
             "total_retractions": choice.num_retractions,
             "e2e_latency": self._clock() - self._began_s,
         }
-        look = self._options.looks[index // self._order.n]
-        if look.top is not None:
-            meta |= self._input_logprobs(index, look) | self._logprobs("output", choice.logprobs, top=look.top)
+        view = self._options.views[index // self._request.n]
+        if view.top is not None:
+            meta |= self._input_logprobs(index, view) | self._logprobs("output", choice.logprobs, top=view.top)
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
-    def _input_logprobs(self, index: int, look: Look) -> dict[str, Any]:
+    def _input_logprobs(self, index: int, view: LogprobView) -> dict[str, Any]:
         """Those of the prompt, of its first choice. As in SGLang, the first token shown has none."""
-        choice, prompt = self._choices[index], self._order.prompts[index // self._order.n]
-        if look.start is None or index % self._order.n or look.start >= len(prompt):
+        choice, prompt = self._choices[index], self._request.prompts[index // self._request.n]
+        if view.start is None or index % self._request.n or view.start >= len(prompt):
             return {"input_token_logprobs": []}
-        first = prompt[look.start]
-        lists = self._logprobs("input", choice.scores[look.start :], top=look.top or 0)  # scores begin at token 1
+        first = prompt[view.start]
+        lists = self._logprobs("input", choice.scores[view.start :], top=view.top or 0)  # scores begin at token 1
         pieces = self._options.pieces
         text = None if pieces is None else pieces[first].decode("utf-8", "replace")
         lists["input_token_logprobs"].insert(0, [None, first, text])
-        if look.top:
+        if view.top:
             lists["input_top_logprobs"].insert(0, None)
         return lists
 

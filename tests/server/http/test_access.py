@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.errors import Rejected
-from ebbtide.messages import TextParams
 from ebbtide.server.http.access import access_from
 from ebbtide.server.http.auth import Caller
-from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 
 
-def prepared(priority: int = 0, namespace: str = "") -> PreparedRequest:
-    return PreparedRequest(prompts=[], sampling=[], text=TextParams(), priority=priority, namespace=namespace)
-
-
-@pytest.mark.parametrize(("asked", "apply_limits"), [(-100, -100), (5, 5), (6, 5), (100, 5)])
-def test_priority_is_cut_for_all_but_the_admin(asked: int, apply_limits: int) -> None:
+@pytest.mark.parametrize(("asked", "granted"), [(-100, -100), (5, 5), (6, 5), (100, 5)])
+def test_priority_is_cut_for_all_but_the_admin(asked: int, granted: int) -> None:
     access = access_from(AccessConfig())
-    assert access.apply_limits(prepared(asked), Caller(), 5).priority == apply_limits
-    assert access.apply_limits(prepared(asked), Caller("a", is_admin=True), 5).priority == asked
+    assert access.sender(Caller(), max_priority=5).priority(asked) == granted
+    assert access.sender(Caller("a", is_admin=True), max_priority=5).priority(asked) == asked
 
 
 @pytest.mark.parametrize(
-    ("asked", "server", "apply_limits"), [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)]
+    ("asked", "server", "granted"), [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)]
 )
-def test_the_shorter_time_limit_holds(asked: float | None, server: float | None, apply_limits: float | None) -> None:
+def test_the_shorter_time_limit_holds(asked: float | None, server: float | None, granted: float | None) -> None:
     access = access_from(AccessConfig(), LimitsConfig(queue_timeout=3, request_timeout=server))
-    result = access.apply_limits(replace(prepared(), timeout_s=asked), Caller(), 0)
-    assert (result.queue_timeout_s, result.timeout_s) == (3, apply_limits)
+    result = access.sender(Caller(), timeout_s=asked)
+    assert (result.queue_timeout_s, result.timeout_s) == (3, granted)
 
 
 @pytest.mark.parametrize(
@@ -55,17 +47,19 @@ def test_a_key_has_only_so_many_requests_open(caller: Caller, num_open: int, ref
 
 def test_isolated_keys_share_no_part_of_the_cache() -> None:
     access = access_from(AccessConfig(isolate_keys=True))
-    spaces = [access.namespace(asked, Caller(owner)) for owner in ("", "a", "b") for asked in ("", "salt:x", "key:a|")]
+    senders = [access.sender(Caller(owner)) for owner in ("", "a", "b")]
+    spaces = [sender.namespace(asked) for sender in senders for asked in ("", "salt:x", "key:a|")]
     assert len(set(spaces)) == len(spaces) - 1, "a client without a key cannot take the place of one that has it"
 
 
 def test_a_salt_cannot_name_another_key_s_part() -> None:
     access = access_from(AccessConfig(isolate_keys=True))
-    target = access.namespace("salt:x", Caller("a"))
+    target = access.sender(Caller("a")).namespace("salt:x")
     salts = (target, "x", "key:a|salt:x", "a|salt:x")
-    assert target not in [access.namespace(f"salt:{salt}", Caller(owner)) for salt in salts for owner in ("", "b")]
+    senders = [access.sender(Caller(owner)) for owner in ("", "b")]
+    assert target not in [sender.namespace(f"salt:{salt}") for salt in salts for sender in senders]
 
 
 def test_without_isolation_the_cache_is_shared() -> None:
     access = access_from(AccessConfig())
-    assert access.namespace("", Caller("a")) == access.namespace("", Caller("b")) == ""
+    assert access.sender(Caller("a")).namespace("") == access.sender(Caller("b")).namespace("") == ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.errors import Rejected
+from ebbtide.server.api.generation_request import GenerationRequest
 from ebbtide.server.structured.constraints import (
     MAX_BYTES,
-    ConstraintFields,
     choice_constraint,
     constraint_of,
     ebnf_constraint,
@@ -32,7 +32,7 @@ def test_a_grammar_beyond_the_limit_is_refused(make) -> None:
 
 
 def test_no_field_is_no_constraint() -> None:
-    assert constraint_of(ConstraintFields()) is None
+    assert constraint_of(GenerationRequest()) is None
 
 
 def test_choices_are_taken_as_they_are() -> None:

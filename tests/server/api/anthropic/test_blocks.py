@@ -12,7 +12,8 @@ from ebbtide.server.api.anthropic.blocks import Block, Message, chat_messages
 
 
 def converted(messages: list[dict[str, Any]], system: Any = None) -> list[dict[str, Any]]:
-    return chat_messages(msgspec.convert(system, str | list[Block] | None), msgspec.convert(messages, list[Message]))
+    blocks = msgspec.convert(system, str | list[Block] | None)
+    return msgspec.to_builtins(chat_messages(blocks, msgspec.convert(messages, list[Message])))
 
 
 def text(content: str) -> dict[str, Any]:
@@ -41,8 +42,8 @@ def test_an_assistants_blocks_are_one_message() -> None:
             "content": "Look.",
             "reasoning_content": "why",
             "tool_calls": [
-                {"id": "t1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Zürich"}'}},
-                {"id": "t2", "type": "function", "function": {"name": "clock", "arguments": "{}"}},
+                {"id": "t1", "function": {"name": "weather", "arguments": '{"city": "Zürich"}'}},
+                {"id": "t2", "function": {"name": "clock", "arguments": "{}"}},
             ],
         }
     ]

@@ -6,12 +6,13 @@ import asyncio
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from ebbtide.config import ServerConfig
 from ebbtide.messages import RunnerInfo
-from ebbtide.server.api.anthropic.messages_request import MessagesBody, chat_fields
+from ebbtide.server.api.anthropic.messages_request import MessagesBody, chat_body
 from ebbtide.server.http.strict_json import convert, parse_arguments
 from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
@@ -234,7 +235,7 @@ async def test_a_call_that_must_be_is_forced_by_a_grammar(world, choice: Any) ->
 async def test_thinking_is_the_templates_to_switch(kind: str, *, opens: bool) -> None:
     messages = [{"role": "user", "content": "hi"}]
     body = convert({"messages": messages, "max_tokens": 1, "thinking": {"type": kind}}, MessagesBody)
-    assert chat_fields(body)["chat_template_kwargs"] == {"enable_thinking": opens, "thinking": opens}
+    assert chat_body(body).chat_template_kwargs == {"enable_thinking": opens, "thinking": opens}
 
 
 async def test_thinking_can_be_left_out(world) -> None:
@@ -257,10 +258,10 @@ async def test_thinking_can_be_left_out(world) -> None:
 async def test_a_tool_choice_is_the_chats_by_another_name(choice: Any, chat_choice: Any, parallel: Any) -> None:
     messages = [{"role": "user", "content": "hi"}]
     body = convert({"messages": messages, "max_tokens": 1, "tools": [TOOL], "tool_choice": choice}, MessagesBody)
-    fields = chat_fields(body)
-    assert (fields["tool_choice"], fields["parallel_tool_calls"]) == (chat_choice, parallel)
+    chat = chat_body(body)
+    assert (chat.tool_choice, chat.parallel_tool_calls) == (chat_choice, parallel)
     function = {"name": "weather", "description": "Looks.", "parameters": SCHEMA}
-    assert fields["tools"] == [{"type": "function", "function": function}]
+    assert msgspec.to_builtins(chat.tools) == [{"type": "function", "function": function | {"strict": None}}]
 
 
 @pytest.mark.parametrize("words", ["", "So", [{"type": "text", "text": "So"}], []])

@@ -11,8 +11,8 @@ from ebbtide.errors import Rejected
 from ebbtide.server.api.openai.responses_items import InputItem, chat_messages
 
 
-def messages(items: list[dict[str, Any]], instructions: str | None = None) -> list[dict[str, Any]]:
-    return chat_messages(instructions, msgspec.convert(items, list[InputItem]))
+def messages(items: str | list[dict[str, Any]], instructions: str | None = None) -> list[dict[str, Any]]:
+    return msgspec.to_builtins(chat_messages(instructions, msgspec.convert(items, str | list[InputItem])))
 
 
 def call(number: int) -> dict[str, Any]:
@@ -20,11 +20,11 @@ def call(number: int) -> dict[str, Any]:
 
 
 def written(number: int) -> dict[str, Any]:
-    return {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    return {"id": f"c{number}", "function": {"name": "f", "arguments": "{}"}}
 
 
 def test_a_text_is_the_users_message() -> None:
-    assert chat_messages(None, "hi") == [{"role": "user", "content": "hi"}]
+    assert messages("hi") == [{"role": "user", "content": "hi"}]
 
 
 def test_parts_of_text_are_joined() -> None:
@@ -112,3 +112,10 @@ def test_an_item_that_lacks_something_is_named(item: dict[str, Any], param: str)
     with pytest.raises(Rejected) as refusal:
         messages([item])
     assert refusal.value.param == param
+
+
+def test_a_conversation_without_a_message_is_refused() -> None:
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "why"}]}
+    with pytest.raises(Rejected) as refusal:
+        messages([thought])
+    assert refusal.value.param == "input"

@@ -1,4 +1,4 @@
-"""The session fields of a request that generates text, and what a turn is told from them. Knows no routes."""
+"""The session fields of a request that generates text, as the turn that the scheduler gets. Knows no route."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ TurnName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class SessionParams(msgspec.Struct):
-    """SGLang's form. rid: the earlier turn to go on from, in a plain session. offset: tokens to keep of its context."""
+    """A session in SGLang's form. All fields but id apply to plain sessions only.
+
+    Attributes:
+        rid: name of the earlier turn to branch from
+        offset: number of tokens to keep of that turn's context
+    """
 
     id: str
     rid: TurnName | None = None
@@ -24,21 +29,19 @@ class SessionParams(msgspec.Struct):
 
 
 class SessionFields(Protocol):
-    """What the bodies of all generating routes have."""
+    """The session fields that the bodies of all generating routes have."""
 
     @property
-    def session_id(self) -> str | None:
-        """Go on with this session."""
+    def session_id(self) -> str | None: ...
 
     @property
-    def session_params(self) -> SessionParams | None:
-        """The same with more to say."""
+    def session_params(self) -> SessionParams | None: ...
 
 
 def session_turn(body: SessionFields, *, name: str = "") -> SessionTurn | None:
-    """The session that a request goes on with, its prompt still left out; None without a session. Raises Rejected.
+    """The turn of a session, still without its prompt; None if the request names no session.
 
-    name: what later turns may call this one.
+    name: the name by which later turns may refer to this one. Raises Rejected if both fields are given.
     """
     params = body.session_params
     if body.session_id is not None and params is not None:
@@ -58,7 +61,7 @@ def session_turn(body: SessionFields, *, name: str = "") -> SessionTurn | None:
 
 
 def check_one_choice(num_prompts: int, n: int) -> None:
-    """Raises Rejected for a turn of several choices: a session has one next turn."""
+    """Raises Rejected for a session turn with several prompts or choices: a session has one next turn."""
     if num_prompts != 1:
         raise Rejected("A session's turn has one prompt.", param="prompt")
     if n != 1:

@@ -1,0 +1,35 @@
+"""The request of POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ebbtide.errors import Rejected
+
+from ..generation_request import GenerationRequest, NumTop
+from ..unsupported import UNSUPPORTED as COMMON
+
+DEFAULT_MAX_TOKENS = 16
+UNSUPPORTED = (*COMMON, "suffix", "best_of")
+
+
+class CompletionBody(GenerationRequest, kw_only=True):
+    """POST /v1/completions. prompt: a text, texts, token ids, or lists of token ids."""
+
+    prompt: str | list[Any]
+    logprobs: NumTop | None = None
+    echo: bool | None = None
+
+
+def prompts_of(body: CompletionBody) -> list[str | list[Any]]:
+    """The prompts one by one, each a text or a list of what should be token ids. Raises Rejected."""
+    prompt = body.prompt
+    is_single = isinstance(prompt, str) or (bool(prompt) and all(type(entry) is int for entry in prompt))
+    prompts: list[str | list[Any]] = [prompt] if is_single else list(prompt)
+    if {type(entry) for entry in prompts} not in ({str}, {list}):
+        raise Rejected(
+            "'prompt' must be a text, a list of texts, a list of token ids, or a list of such lists.", param="prompt"
+        )
+    if not all(prompts):
+        raise Rejected("'prompt' is empty, or has an empty entry.", param="prompt")
+    return prompts
