@@ -31,7 +31,7 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+class SamplingOptions(msgspec.Struct, kw_only=True):
     """The fields that have the same name and meaning in OpenAI's and SGLang's requests. null means absent."""
 
     temperature: Temperature | None = None
@@ -52,7 +52,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ebnf: str | None = None
 
 
-class GenerationRequest(SamplingFields, kw_only=True):
+class GenerationRequest(SamplingOptions, kw_only=True):
     """One request to generate text, its prompt apart."""
 
     model: str | None = None

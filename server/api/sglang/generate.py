@@ -25,7 +25,7 @@ from .generate_request import (
     DEFAULT_MAX_TOKENS,
     UNSUPPORTED,
     GenerateBody,
-    GenerateSampling,
+    SamplingFields,
     constraint_of,
     generation_request,
     per_prompt,
@@ -86,7 +86,7 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepa
 
 def _requests(body: GenerateBody, count: int) -> list[GenerationRequest]:
     """One request per prompt. Raises Rejected if they differ in ``n``."""
-    listed = per_prompt(body.sampling_params, GenerateSampling(), count, "sampling_params")
+    listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
     requests = [generation_request(sampling, body) for sampling in listed]
     if len({one.n or 1 for one in requests}) > 1:
         raise Rejected("'n' must be the same for all prompts of a batch.", param="sampling_params")
@@ -105,7 +105,7 @@ def _common_text(requests: list[GenerationRequest]) -> TextParams:
 
 
 async def _common_grammar(structured: StructuredOutput, body: GenerateBody, count: int) -> str:
-    listed = per_prompt(body.sampling_params, GenerateSampling(), count, "sampling_params")
+    listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
     constraint = constraint_of(listed[0])
     if any(constraint_of(other) != constraint for other in listed[1:]):
         raise Rejected("The constraint must be the same for all prompts of a batch.", param="sampling_params")

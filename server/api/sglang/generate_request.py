@@ -11,7 +11,7 @@ from msgspec import Meta
 from ebbtide.errors import Rejected
 
 from ...structured.constraints import Constraint, ebnf_constraint, json_constraint, regex_constraint
-from ..generation_request import CacheSalt, GenerationRequest, Index, NumTop, Priority, SamplingFields, Seed, Timeout
+from ..generation_request import CacheSalt, GenerationRequest, Index, NumTop, Priority, SamplingOptions, Seed, Timeout
 from ..session_params import SessionParams, TurnName
 
 DEFAULT_MAX_TOKENS = 128
@@ -31,7 +31,7 @@ V = TypeVar("V")
 Start = Annotated[int, Meta(ge=-1)]
 
 
-class GenerateSampling(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+class SamplingFields(SamplingOptions, kw_only=True, forbid_unknown_fields=True):
     """sampling_params. Unknown names are refused: OpenAI's names, sent here by mistake, would have no effect."""
 
     max_new_tokens: Index | None = None
@@ -50,7 +50,7 @@ class GenerateBody(msgspec.Struct, kw_only=True):
 
     text: str | list[str] | None = None
     input_ids: list[Any] | None = None
-    sampling_params: GenerateSampling | list[GenerateSampling] | None = None
+    sampling_params: SamplingFields | list[SamplingFields] | None = None
     rid: TurnName | list[TurnName] | None = None
     stream: bool | None = None
     return_logprob: bool | list[bool] | None = None
@@ -92,7 +92,7 @@ def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) ->
     return value
 
 
-def generation_request(sampling: GenerateSampling, body: GenerateBody) -> GenerationRequest:
+def generation_request(sampling: SamplingFields, body: GenerateBody) -> GenerationRequest:
     """The request for one prompt in this server's terms. Raises Rejected for what is not supported."""
     for name in REFUSED_SAMPLING:
         if getattr(sampling, name) is not None:
@@ -102,11 +102,11 @@ def generation_request(sampling: GenerateSampling, body: GenerateBody) -> Genera
         min_tokens=sampling.min_new_tokens,
         seed=sampling.sampling_seed,
         cache_salt=body.cache_salt or body.extra_key,
-        **{name: getattr(sampling, name) for name in SamplingFields.__struct_fields__},
+        **{name: getattr(sampling, name) for name in SamplingOptions.__struct_fields__},
     )
 
 
-def constraint_of(sampling: GenerateSampling) -> Constraint | None:
+def constraint_of(sampling: SamplingFields) -> Constraint | None:
     """The constraint of the output, None without one. Raises Rejected for more than one."""
     given = [(name, value) for name in CONSTRAINTS if (value := getattr(sampling, name)) is not None]
     if len(given) > 1:
