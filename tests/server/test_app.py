@@ -9,36 +9,38 @@ import pytest
 from ebbtide.errors import Rejected
 from ebbtide.server.http.middleware import VALID_ID
 
+from .conftest import World
+
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_unknown_route_is_an_envelope(world) -> None:
+async def test_an_unknown_route_is_an_envelope(world: World) -> None:
     reply = await world.client.get("/v1/nothing")
     assert reply.status_code == 404
     assert reply.json()["error"]["type"] == "not_found_error"
 
 
-async def test_a_wrong_method_names_the_right_one(world) -> None:
+async def test_a_wrong_method_names_the_right_one(world: World) -> None:
     reply = await world.client.get("/v1/chat/completions")
     assert reply.status_code == 405
     assert reply.headers["allow"] == "POST"
     assert reply.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_a_wrong_content_type_is_415(world) -> None:
+async def test_a_wrong_content_type_is_415(world: World) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         reply = await world.client.post("/v1/completions", content=b"{}", headers={"content-type": kind})
         assert reply.status_code == 415
         assert reply.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_json_with_a_charset_is_json(world) -> None:
+async def test_json_with_a_charset_is_json(world: World) -> None:
     headers = {"content-type": "Application/JSON; charset=utf-8"}
     assert (await world.client.post("/v1/completions", content=b'{"prompt":"x"}', headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_a_large_body_is_413_and_closes_the_connection(world, declared: bool) -> None:
+async def test_a_large_body_is_413_and_closes_the_connection(world: World, declared: bool) -> None:
     async def pieces():
         for _ in range(30):
             yield b" " * 10_000
@@ -51,21 +53,21 @@ async def test_a_large_body_is_413_and_closes_the_connection(world, declared: bo
 
 
 @pytest.mark.parametrize("wanted", ["abc", "A.b-c_9", "x" * 128])
-async def test_a_well_formed_request_id_is_echoed(world, wanted: str) -> None:
+async def test_a_well_formed_request_id_is_echoed(world: World, wanted: str) -> None:
     reply = await world.client.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-id": wanted})
     assert reply.headers["x-request-id"] == wanted
     assert reply.json()["id"] == f"cmpl-{wanted}"
 
 
 @pytest.mark.parametrize("wanted", ["", "a b", "a\tERROR forged", "x" * 129, "é"])
-async def test_another_request_id_is_replaced(world, wanted: str) -> None:
+async def test_another_request_id_is_replaced(world: World, wanted: str) -> None:
     for path in ("/health", "/nothing"):
         reply = await world.client.get(path, headers={"x-request-id": wanted.encode()})
         assert reply.headers["x-request-id"] != wanted
         assert VALID_ID.fullmatch(reply.headers["x-request-id"])
 
 
-async def test_requests_with_one_id_do_not_meet(world) -> None:
+async def test_requests_with_one_id_do_not_meet(world: World) -> None:
     headers = {"x-request-id": "same"}
     body = {"prompt": ["a", "b"], "n": 2, "rid": "same", "request_id": "same"}
     for _ in range(3):
@@ -75,7 +77,7 @@ async def test_requests_with_one_id_do_not_meet(world) -> None:
     assert not any("same" in rid for rid in rids)
 
 
-async def test_a_bug_is_an_envelope_with_the_request_id(world, caplog) -> None:
+async def test_a_bug_is_an_envelope_with_the_request_id(world: World, caplog: pytest.LogCaptureFixture) -> None:
     def fail(message: object) -> bool:
         raise RuntimeError("broken")
 
@@ -88,7 +90,9 @@ async def test_a_bug_is_an_envelope_with_the_request_id(world, caplog) -> None:
     assert "mine" in caplog.text
 
 
-async def test_the_debug_log_follows_a_request_and_has_nothing_of_its_prompt(world, caplog) -> None:
+async def test_the_debug_log_follows_a_request_and_has_nothing_of_its_prompt(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, logger="ebbtide")
     await world.client.post(
         "/v1/completions?api_key=hidden", json={"prompt": "secret"}, headers={"x-request-id": "mine"}
@@ -101,7 +105,7 @@ async def test_the_debug_log_follows_a_request_and_has_nothing_of_its_prompt(wor
     assert "hidden" not in caplog.text
 
 
-async def test_the_debug_log_names_the_trace_of_a_request(world, caplog) -> None:
+async def test_the_debug_log_names_the_trace_of_a_request(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="ebbtide")
     for parent in ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "forged\tERROR", "00-short-1-1"):
         await world.client.get("/health", headers={"x-request-id": "mine", "traceparent": parent})
@@ -110,12 +114,12 @@ async def test_the_debug_log_names_the_trace_of_a_request(world, caplog) -> None
     assert all(line.startswith("request mine: GET") for line in lines[1:])
 
 
-async def test_answers_say_how_long_their_making_took(world) -> None:
+async def test_answers_say_how_long_their_making_took(world: World) -> None:
     for path in ("/health", "/nothing", "/v1/models"):
         assert int((await world.client.get(path)).headers["openai-processing-ms"]) >= 0
 
 
-async def test_models_are_listed_and_found_by_an_id_with_slashes(world) -> None:
+async def test_models_are_listed_and_found_by_an_id_with_slashes(world: World) -> None:
     listed = (await world.client.get("/v1/models")).json()
     assert listed["object"] == "list"
     [card] = listed["data"]
@@ -126,7 +130,7 @@ async def test_models_are_listed_and_found_by_an_id_with_slashes(world) -> None:
     assert missing.json()["error"]["code"] == "model_not_found"
 
 
-async def test_an_unknown_model_is_404_on_both_routes(world) -> None:
+async def test_an_unknown_model_is_404_on_both_routes(world: World) -> None:
     for send in (world.chat, world.complete):
         reply = await send(model="gpt-4")
         assert reply.status_code == 404
@@ -134,7 +138,7 @@ async def test_an_unknown_model_is_404_on_both_routes(world) -> None:
         assert (await send(model="org/sim")).status_code == 200
 
 
-async def test_a_full_scheduler_queue_is_503_with_retry_after(world) -> None:
+async def test_a_full_scheduler_queue_is_503_with_retry_after(world: World) -> None:
     world.engine.full = True
     reply = await world.chat()
     assert reply.status_code == 503
@@ -142,7 +146,7 @@ async def test_a_full_scheduler_queue_is_503_with_retry_after(world) -> None:
     assert world.state.manager.num_open == 0
 
 
-async def test_draining_refuses_new_work_and_readiness_but_not_liveness(world) -> None:
+async def test_draining_refuses_new_work_and_readiness_but_not_liveness(world: World) -> None:
     world.state.liveness.start_draining()
     for reply in (await world.chat(), await world.complete(), await world.client.get("/ready")):
         assert reply.status_code == 503
@@ -152,7 +156,7 @@ async def test_draining_refuses_new_work_and_readiness_but_not_liveness(world) -
     assert (await world.client.get("/health")).status_code == 200
 
 
-async def test_a_dead_child_is_neither_healthy_nor_ready(world) -> None:
+async def test_a_dead_child_is_neither_healthy_nor_ready(world: World) -> None:
     assert (await world.client.get("/ready")).status_code == 200
     world.state.liveness.mark_dead("scheduler")
     assert (await world.client.get("/health")).status_code == 503
@@ -160,7 +164,7 @@ async def test_a_dead_child_is_neither_healthy_nor_ready(world) -> None:
     assert (await world.chat()).status_code == 503
 
 
-async def test_the_schema_describes_routes_and_bodies(world) -> None:
+async def test_the_schema_describes_routes_and_bodies(world: World) -> None:
     schema = (await world.client.get("/openapi.json")).json()
     assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/ready", "/metrics"} <= set(
         schema["paths"]
@@ -171,7 +175,7 @@ async def test_the_schema_describes_routes_and_bodies(world) -> None:
     assert content["application/json"]["schema"] == {"$ref": "#/components/schemas/CompletionBody"}
 
 
-async def test_should_retry_and_retry_after_become_headers(world) -> None:
+async def test_should_retry_and_retry_after_become_headers(world: World) -> None:
     error = Rejected("wait", status=429, kind="rate_limit_error", code="queue_full", retry_after_s=0.2)
     world.engine.answer = lambda request: world.state.manager.fail_all(error)
     reply = await world.chat()

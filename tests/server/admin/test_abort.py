@@ -40,7 +40,7 @@ async def abort(world: World, **body: object) -> int:
 
 
 @pytest.mark.parametrize("name", ["mine", "cmpl-mine", "chatcmpl-mine"])
-async def test_every_request_of_an_id_ends_and_no_other(world, name: str) -> None:
+async def test_every_request_of_an_id_ends_and_no_other(world: World, name: str) -> None:
     sent = {"json": {"prompt": "x", "n": 2}, "headers": {"x-request-id": "mine"}}
     tasks = await started(world, 2, **sent)
     [other] = await started(world, json={"prompt": "x"})
@@ -69,7 +69,7 @@ async def test_every_request_of_an_id_ends_and_no_other(world, name: str) -> Non
         ({"rid": "not good", "request_id": "b"}, {"x-request-id": "nor this"}, "b"),
     ],
 )
-async def test_all_ids_name_a_request_and_one_is_on_its_answer(world, body, headers, answered) -> None:
+async def test_all_ids_name_a_request_and_one_is_on_its_answer(world: World, body, headers, answered) -> None:
     names = [name for name in (*body.values(), *headers.values()) if " " not in name]
     for name in names:
         [task] = await started(world, json={"prompt": "x", **body}, headers=headers)
@@ -78,7 +78,7 @@ async def test_all_ids_name_a_request_and_one_is_on_its_answer(world, body, head
     assert await abort(world, rid="not good") == 0
 
 
-async def test_a_made_up_id_names_its_request_too(world) -> None:
+async def test_a_made_up_id_names_its_request_too(world: World) -> None:
     [task] = await started(world, json={"prompt": "x", "stream": True})
     rid = world.engine.requests[0].rids[0]
     world.engine.emit(rid, "H", 1)
@@ -89,7 +89,7 @@ async def test_a_made_up_id_names_its_request_too(world) -> None:
     await task
 
 
-async def test_a_stream_that_has_begun_ends_with_one_error_event(world) -> None:
+async def test_a_stream_that_has_begun_ends_with_one_error_event(world: World) -> None:
     [task] = await started(world, json={"prompt": "x", "stream": True, "rid": "mine"})
     world.engine.emit(world.engine.requests[0].rids[0], "H", 1)
     await abort(world, rid="mine")
@@ -102,7 +102,9 @@ async def test_a_stream_that_has_begun_ends_with_one_error_event(world) -> None:
 
 
 @pytest.mark.parametrize("body", [{"rid": "mine"}, {"abort_all": True}])
-async def test_a_request_whose_prompt_is_being_read_never_reaches_the_engine(world, body, monkeypatch) -> None:
+async def test_a_request_whose_prompt_is_being_read_never_reaches_the_engine(
+    world: World, body, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading, go_on = asyncio.Event(), asyncio.Event()
 
     async def text(prompt: str) -> list[int]:
@@ -122,7 +124,7 @@ async def test_a_request_whose_prompt_is_being_read_never_reaches_the_engine(wor
     assert world.state.manager.num_open == 0
 
 
-async def test_a_request_that_has_its_outcome_keeps_it(world) -> None:
+async def test_a_request_that_has_its_outcome_keeps_it(world: World) -> None:
     [task] = await started(world, json={"prompt": "x", "rid": "mine"})
     world.engine.emit(world.engine.requests[0].rids[0], "H", 1, finish="stop")
     assert world.state.manager.abort("mine", ValueError, owner=None) == 0
@@ -132,11 +134,11 @@ async def test_a_request_that_has_its_outcome_keeps_it(world) -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"abort_all": False}, {"rid": []}, {"rid": 7}, {"rid": [7]}, {"abort_all": "yes"}]
 )
-async def test_an_abort_of_nothing_in_particular_is_refused(world, body) -> None:
+async def test_an_abort_of_nothing_in_particular_is_refused(world: World, body) -> None:
     assert (await world.client.post("/abort_request", json=body)).status_code == 400
 
 
-async def test_each_key_ends_only_its_own_requests(engine, config: ServerConfig) -> None:
+async def test_each_key_ends_only_its_own_requests(engine: ScriptedEngine, config: ServerConfig) -> None:
     access = access_from(AccessConfig(api_key=(USER, OTHER), admin_api_key=ADMIN))
     state = build_state(engine, config, access=access)
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)

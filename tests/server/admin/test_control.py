@@ -6,11 +6,13 @@ import pytest
 
 from ebbtide.messages import ControlReq, Reply, ToScheduler
 
+from ..conftest import World
+
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def asked(world) -> list[ControlReq]:
+def asked(world: World) -> list[ControlReq]:
     """What the scheduler was asked; it agrees to everything, and refuses a flush that may not wait a second."""
     asked: list[ControlReq] = []
     plain_send = world.engine.send
@@ -29,7 +31,7 @@ def asked(world) -> list[ControlReq]:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_flush_is_text_when_done_and_an_error_when_refused(world, asked, method: str) -> None:
+async def test_a_flush_is_text_when_done_and_an_error_when_refused(world: World, asked, method: str) -> None:
     done = await world.client.request(method, "/flush_cache?timeout=2.5")
     assert (done.status_code, done.headers["content-type"]) == (200, "text/plain; charset=utf-8")
     refused = await world.client.request(method, "/flush_cache")
@@ -38,13 +40,13 @@ async def test_a_flush_is_text_when_done_and_an_error_when_refused(world, asked,
 
 
 @pytest.mark.parametrize("timeout", ["-1", "x", "nan", "inf", "", "1e999"])
-async def test_a_flush_takes_only_seconds(world, asked, timeout: str) -> None:
+async def test_a_flush_takes_only_seconds(world: World, asked, timeout: str) -> None:
     reply = await world.client.post(f"/flush_cache?timeout={timeout}")
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "timeout")
     assert asked == []
 
 
-async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world, asked) -> None:
+async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world: World, asked) -> None:
     for _ in range(2):
         paused = await world.client.post("/pause_generation")
         assert (paused.status_code, paused.json()["status"]) == (200, "ok")
@@ -59,7 +61,7 @@ async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world, asked) 
     assert [message.action for message in asked] == ["pause"] * 2 + ["continue"] * 2
 
 
-async def test_pausing_can_abort_what_is_open(world, asked) -> None:
+async def test_pausing_can_abort_what_is_open(world: World, asked) -> None:
     import asyncio
 
     world.engine.held = True
@@ -73,13 +75,13 @@ async def test_pausing_can_abort_what_is_open(world, asked) -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"mode": "retract"}', b'{"mode": 1}', b"[]", b"{"])
-async def test_other_ways_to_pause_are_refused_and_pause_nothing(world, asked, body: bytes) -> None:
+async def test_other_ways_to_pause_are_refused_and_pause_nothing(world: World, asked, body: bytes) -> None:
     assert (await world.client.post("/pause_generation", content=body)).status_code == 400
     assert asked == []
     assert (await world.client.get("/ready")).status_code == 200
 
 
-async def test_a_scheduler_that_takes_nothing_is_503_and_is_not_paused(world) -> None:
+async def test_a_scheduler_that_takes_nothing_is_503_and_is_not_paused(world: World) -> None:
     world.engine.full = True
     for path in ("/flush_cache", "/pause_generation", "/continue_generation"):
         reply = await world.client.post(path)
@@ -87,13 +89,13 @@ async def test_a_scheduler_that_takes_nothing_is_503_and_is_not_paused(world) ->
     assert (await world.client.get("/ready")).status_code == 200
 
 
-async def test_new_children_are_not_paused(world, asked) -> None:
+async def test_new_children_are_not_paused(world: World, asked) -> None:
     await world.client.post("/pause_generation")
     world.state.liveness.mark_started()
     assert (await world.client.get("/ready")).status_code == 200
 
 
-async def test_a_request_s_limit_is_the_shorter_one(world) -> None:
+async def test_a_request_s_limit_is_the_shorter_one(world: World) -> None:
     await world.complete(timeout=5)
     assert world.engine.requests[0].queue_timeout_s is None
     assert 0 < world.engine.requests[0].timeout_s <= 5
@@ -102,7 +104,7 @@ async def test_a_request_s_limit_is_the_shorter_one(world) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", True, 1e400])
-async def test_a_limit_that_is_no_time_is_refused(world, timeout: object) -> None:
+async def test_a_limit_that_is_no_time_is_refused(world: World, timeout: object) -> None:
     content = b'{"prompt": "x", "timeout": 1e400}' if timeout == 1e400 else None
     reply = await (
         world.complete(timeout=timeout) if content is None else world.client.post("/v1/completions", content=content)

@@ -7,6 +7,8 @@ import pytest
 from ebbtide.messages import AbortReq, PressureEvent, PressureVictim, Stats
 from ebbtide.server.metrics.pressure_log import NUM_EVENTS, PressureLog
 
+from ..conftest import World
+
 pytestmark = pytest.mark.anyio
 
 VICTIM = PressureVictim("r1", 5, 20, 32, 25, 1, offloaded=True)
@@ -14,13 +16,13 @@ EVENT = PressureEvent(9, "memory", [VICTIM], 0, 32, 0.7, 0.9, 4, 2)
 EMPTY = {"available": 0, "evictable": 0, "protected": 0, "session_held": 0, "uncached": 0, "total": 0}
 
 
-async def pressure(world) -> dict:
+async def pressure(world: World) -> dict:
     reply = await world.client.get("/pressure")
     assert reply.status_code == 200
     return reply.json()
 
 
-async def test_before_the_first_snapshot_everything_reads_zero(world) -> None:
+async def test_before_the_first_snapshot_everything_reads_zero(world: World) -> None:
     assert await pressure(world) == {
         "num_running_reqs": 0,
         "num_queue_reqs": 0,
@@ -34,7 +36,7 @@ async def test_before_the_first_snapshot_everything_reads_zero(world) -> None:
     }
 
 
-async def test_the_bar_shows_every_pool_of_the_last_snapshot(world) -> None:
+async def test_the_bar_shows_every_pool_of_the_last_snapshot(world: World) -> None:
     full = {"available": 160, "evictable": 32, "protected": 16, "session_held": 0, "uncached": 48}
     host = {"available": 96, "uncached": 32}
     gauges = {f"kv_{part}_tokens{{pool=full}}": float(value) for part, value in full.items()}
@@ -56,7 +58,7 @@ async def test_the_bar_shows_every_pool_of_the_last_snapshot(world) -> None:
     assert gone["pools"] == {"full": {**EMPTY, "quarantined": 0}, "host": EMPTY}
 
 
-async def test_an_event_is_shown_in_full_with_the_time_at_which_it_came(world) -> None:
+async def test_an_event_is_shown_in_full_with_the_time_at_which_it_came(world: World) -> None:
     times = iter([100.5, 101.25])
     log = PressureLog(lambda: next(times))
     log.add(EVENT)
@@ -91,7 +93,7 @@ async def test_an_event_is_shown_in_full_with_the_time_at_which_it_came(world) -
     assert {**shown, "time": 100.5} == first
 
 
-async def test_only_the_last_events_are_kept_and_all_are_counted(world) -> None:
+async def test_only_the_last_events_are_kept_and_all_are_counted(world: World) -> None:
     for step in range(NUM_EVENTS + 3):
         world.state.pressure.add(PressureEvent(step, "test", [], 0, 0, 0.7, 0.7, 1, 0))
     shown = await pressure(world)
@@ -100,7 +102,7 @@ async def test_only_the_last_events_are_kept_and_all_are_counted(world) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_full_queue_is_429_with_the_time_to_wait(world, stream: bool) -> None:
+async def test_a_full_queue_is_429_with_the_time_to_wait(world: World, stream: bool) -> None:
     def answer(request) -> None:
         refusal = AbortReq(request.rids[0], "queue_full", 429, "queue_full", "2 requests wait", retry_after_s=2.2)
         world.state.manager.handle(refusal)
@@ -115,7 +117,7 @@ async def test_a_full_queue_is_429_with_the_time_to_wait(world, stream: bool) ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_exhausted_pool_is_500_and_not_to_be_repeated(world, stream: bool) -> None:
+async def test_an_exhausted_pool_is_500_and_not_to_be_repeated(world: World, stream: bool) -> None:
     world.engine.answer = lambda request: world.engine.abort(request.rids[0])
     reply = await world.complete(stream=stream)
     assert reply.status_code == 500

@@ -12,6 +12,8 @@ from ebbtide.config import AccessConfig, ServeConfig
 from ebbtide.messages import Stats
 from ebbtide.server.admin.server_info import public_settings
 
+from ..conftest import Served, World
+
 pytestmark = pytest.mark.anyio
 
 GAUGES = {
@@ -27,7 +29,7 @@ GAUGES = {
 
 
 @pytest.fixture
-def loaded(world):
+def loaded(world: World):
     world.state.metrics.apply_stats(Stats(GAUGES, {"prompt_tokens_total": 10, "cached_tokens_total": 4}, {}))
     return world
 
@@ -43,12 +45,12 @@ async def test_server_info_has_what_bench_tools_read(loaded, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])
-async def test_model_info_is_about_the_model(world, path: str) -> None:
+async def test_model_info_is_about_the_model(world: World, path: str) -> None:
     info = (await world.client.get(path)).json()
     assert (info["model_path"], info["is_generation"], info["context_length"]) == ("org/sim", True, 512)
 
 
-async def test_the_version_is_that_of_the_package(world) -> None:
+async def test_the_version_is_that_of_the_package(world: World) -> None:
     assert (await world.client.get("/version")).json() == {"version": __version__}
 
 
@@ -61,7 +63,7 @@ def test_the_settings_have_no_secret_and_nothing_of_the_access() -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/health_generate", "/ready", "/metrics", "/v1/models", "/version"])
-async def test_head_is_get_without_a_body(served, path: str) -> None:
+async def test_head_is_get_without_a_body(served: Served, path: str) -> None:
     import httpx
 
     async with httpx.AsyncClient(base_url=served.url) as client:
@@ -71,7 +73,7 @@ async def test_head_is_get_without_a_body(served, path: str) -> None:
         assert (await client.head("/flush_cache")).status_code == 405, "it would not be harmless"
 
 
-async def test_embeddings_are_refused_clearly(world) -> None:
+async def test_embeddings_are_refused_clearly(world: World) -> None:
     reply = await world.client.post("/v1/embeddings", json={"input": "x", "model": "org/sim"})
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "not_supported")
     assert "embeddings" in reply.json()["error"]["message"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from ebbtide.config import AccessConfig
+from ebbtide.config import AccessConfig, ServerConfig
 from ebbtide.messages import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo, ToScheduler
 from ebbtide.server.app import create_app
 from ebbtide.server.http.access import access_from
 
-from ..conftest import build_state
+from ..conftest import ScriptedEngine, World, build_state
 
 pytestmark = pytest.mark.anyio
 INFO = SessionInfo(
@@ -52,12 +52,12 @@ class Asked:
 
 
 @pytest.fixture
-def asked(engine) -> Asked:
+def asked(engine: ScriptedEngine) -> Asked:
     engine.on_call = Asked()
     return engine.on_call
 
 
-async def test_a_session_is_opened_as_told_and_shown(world, asked: Asked) -> None:
+async def test_a_session_is_opened_as_told_and_shown(world: World, asked: Asked) -> None:
     reply = await world.client.post("/v1/sessions", json={"session_id": "a-1._Z", "streaming": False, "timeout": 2.5})
     assert (reply.status_code, reply.json()) == (200, SHOWN)
     [message] = asked.messages
@@ -65,7 +65,7 @@ async def test_a_session_is_opened_as_told_and_shown(world, asked: Asked) -> Non
 
 
 @pytest.mark.parametrize("body", [{"json": {}}, {"json": {"session_id": None, "streaming": None, "timeout": None}}, {}])
-async def test_a_session_needs_no_fields_and_streams(world, asked: Asked, body: dict[str, object]) -> None:
+async def test_a_session_needs_no_fields_and_streams(world: World, asked: Asked, body: dict[str, object]) -> None:
     for _ in range(2):
         assert (await world.client.post("/v1/sessions", **body)).status_code == 200
     first, second = asked.messages
@@ -73,21 +73,21 @@ async def test_a_session_needs_no_fields_and_streams(world, asked: Asked, body: 
     assert (first.streaming, first.timeout_s) == (True, None)
 
 
-async def test_sessions_are_listed_and_shown(world, asked: Asked) -> None:
+async def test_sessions_are_listed_and_shown(world: World, asked: Asked) -> None:
     assert (await world.client.get("/v1/sessions")).json() == {"object": "list", "data": [SHOWN]}
     assert (await world.client.get("/v1/sessions/s")).json() == SHOWN
     assert [type(message) for message in asked.messages] == [ListSessionsReq] * 2
     assert [message.session_id for message in asked.messages] == ["", "s"]
 
 
-async def test_a_session_is_closed(world, asked: Asked) -> None:
+async def test_a_session_is_closed(world: World, asked: Asked) -> None:
     reply = await world.client.delete("/v1/sessions/s")
     assert (reply.status_code, reply.json()) == (200, {"id": "s", "object": "session", "deleted": True})
     [message] = asked.messages
     assert message == CloseSessionReq(message.call, "s")
 
 
-async def test_sglang_opens_and_closes_sessions_its_way(world, asked: Asked) -> None:
+async def test_sglang_opens_and_closes_sessions_its_way(world: World, asked: Asked) -> None:
     opened = await world.client.post("/open_session", json={"capacity_of_str_len": 1000, "session_id": "s"})
     assert (opened.status_code, opened.json()) == (200, "s")
     streaming = {"capacity_of_str_len": 1, "streaming": True, "timeout": 5}
@@ -111,7 +111,7 @@ async def test_sglang_opens_and_closes_sessions_its_way(world, asked: Asked) -> 
     ],
 )
 async def test_a_refusal_is_an_error_of_its_status(
-    world, asked: Asked, status: int, code: str, kind: str, should_retry: str | None
+    world: World, asked: Asked, status: int, code: str, kind: str, should_retry: str | None
 ) -> None:
     asked.say = lambda call: Reply(call, status, code, "no")
     for reply in (await world.client.post("/v1/sessions"), await world.client.get("/v1/sessions/s")):
@@ -143,7 +143,7 @@ async def test_a_refusal_is_an_error_of_its_status(
     ],
 )
 async def test_a_bad_value_is_refused_and_not_asked(
-    world, asked: Asked, path: str, body: dict[str, object], param: str | None
+    world: World, asked: Asked, path: str, body: dict[str, object], param: str | None
 ) -> None:
     reply = await world.client.post(path, json=body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
@@ -151,23 +151,23 @@ async def test_a_bad_value_is_refused_and_not_asked(
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"session_id":"a","session_id":"b"}'])
-async def test_a_body_that_is_no_object_is_refused(world, asked: Asked, body: bytes) -> None:
+async def test_a_body_that_is_no_object_is_refused(world: World, asked: Asked, body: bytes) -> None:
     reply = await world.client.post("/v1/sessions", content=body, headers={"content-type": "application/json"})
     assert reply.status_code == 400
 
 
-async def test_no_session_is_opened_while_the_server_drains(world, asked: Asked) -> None:
+async def test_no_session_is_opened_while_the_server_drains(world: World, asked: Asked) -> None:
     world.state.liveness.start_draining()
     assert (await world.client.post("/v1/sessions")).status_code == 503
     assert (await world.client.delete("/v1/sessions/s")).status_code == 200
 
 
-async def test_a_dead_engine_is_no_answer_that_never_comes(world, asked: Asked) -> None:
+async def test_a_dead_engine_is_no_answer_that_never_comes(world: World, asked: Asked) -> None:
     world.engine.full = True
     assert (await world.client.get("/v1/sessions")).status_code == 503
 
 
-async def test_sessions_belong_to_the_key_that_asks(engine, config, asked: Asked) -> None:
+async def test_sessions_belong_to_the_key_that_asks(engine: ScriptedEngine, config: ServerConfig, asked: Asked) -> None:
     state = build_state(engine, config, access=access_from(AccessConfig(api_key=("one", "two"))))
     transport = httpx.ASGITransport(create_app(state))
     for key in ("one", "two"):

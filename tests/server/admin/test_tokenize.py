@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from ..conftest import World
+
 pytestmark = pytest.mark.anyio
 
 HI = [104, 105]
 CHAT = [{"role": "user", "content": "hi"}]
 
 
-async def post(world, path: str, **body: object):
+async def post(world: World, path: str, **body: object):
     return await world.client.post(path, json=body)
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-async def test_a_text_becomes_tokens_and_they_become_the_text(world, prefix: str) -> None:
+async def test_a_text_becomes_tokens_and_they_become_the_text(world: World, prefix: str) -> None:
     reply = await post(world, f"{prefix}/tokenize", prompt="hi", model="org/sim")
     assert reply.json() == {"tokens": HI, "count": 2, "max_model_len": 512}
     back = await post(world, f"{prefix}/detokenize", tokens=HI)
     assert back.json() == {"text": "hi", "prompt": "hi"}
 
 
-async def test_several_texts_at_once(world) -> None:
+async def test_several_texts_at_once(world: World) -> None:
     reply = await post(world, "/tokenize", prompt=["hi", "", "é"], return_token_strs=True)
     assert reply.json() == {
         "tokens": [HI, [], [195, 169]],
@@ -35,14 +37,14 @@ async def test_several_texts_at_once(world) -> None:
     assert (await post(world, "/detokenize", tokens=[])).json()["text"] == ""
 
 
-async def test_a_chat_goes_through_the_template_as_it_would_to_be_answered(world) -> None:
+async def test_a_chat_goes_through_the_template_as_it_would_to_be_answered(world: World) -> None:
     await world.chat(messages=CHAT)
     assert (await post(world, "/tokenize", messages=CHAT)).json()["tokens"] == world.engine.requests[0].prompt
     shorter = (await post(world, "/tokenize", messages=CHAT, add_generation_prompt=False)).json()
     assert shorter["count"] == len(world.engine.requests[0].prompt) - 1
 
 
-async def test_tools_are_a_part_of_the_prompt(world) -> None:
+async def test_tools_are_a_part_of_the_prompt(world: World) -> None:
     tools = [{"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}]
     tokens = (await post(world, "/tokenize", messages=CHAT, tools=tools)).json()["tokens"]
     text = (await post(world, "/detokenize", tokens=tokens)).json()["text"]
@@ -50,7 +52,7 @@ async def test_tools_are_a_part_of_the_prompt(world) -> None:
     assert text.endswith("hi")
 
 
-async def test_special_tokens_are_left_out_unless_asked_for(world) -> None:
+async def test_special_tokens_are_left_out_unless_asked_for(world: World) -> None:
     assert (await post(world, "/detokenize", tokens=[256, *HI])).json()["text"] == "hi"
     shown = await post(world, "/detokenize", tokens=[256, *HI], skip_special_tokens=False)
     assert shown.json()["text"] == "<|end|>hi"
@@ -76,7 +78,7 @@ async def test_special_tokens_are_left_out_unless_asked_for(world) -> None:
         {"messages": CHAT, "continue_final_message": True},
     ],
 )
-async def test_bad_requests_to_tokenize_are_refused(world, body: dict[str, object]) -> None:
+async def test_bad_requests_to_tokenize_are_refused(world: World, body: dict[str, object]) -> None:
     reply = await post(world, "/tokenize", **body)
     assert reply.status_code == 400
     assert reply.json()["error"]["type"] == "invalid_request_error"
@@ -85,15 +87,15 @@ async def test_bad_requests_to_tokenize_are_refused(world, body: dict[str, objec
 @pytest.mark.parametrize(
     "tokens", [None, "x", [99999999], [-1], [1.0], [True], [[1], 2], [[[1]]], [[260]], [[1]] * 1025]
 )
-async def test_bad_ids_are_refused(world, tokens: object) -> None:
+async def test_bad_ids_are_refused(world: World, tokens: object) -> None:
     assert (await post(world, "/detokenize", tokens=tokens)).status_code == 400
 
 
-async def test_an_unknown_model_is_404(world) -> None:
+async def test_an_unknown_model_is_404(world: World) -> None:
     for path, field in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})):
         assert (await post(world, path, model="other", **field)).status_code == 404
 
 
-async def test_it_needs_no_engine(world) -> None:
+async def test_it_needs_no_engine(world: World) -> None:
     world.state.liveness.start_draining()
     assert (await post(world, "/tokenize", prompt="hi")).status_code == 200

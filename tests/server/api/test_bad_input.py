@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ..conftest import World
+
 pytestmark = pytest.mark.anyio
 
 CHAT = "/v1/chat/completions"
@@ -78,19 +80,19 @@ def check_refused(reply: Any, param: str | None = None, *, status: int = 400) ->
         ("min_new_tokens", [0, 5]),
     ],
 )
-async def test_a_bad_value_is_refused_by_name(world, field: str, values: list[Any]) -> None:
+async def test_a_bad_value_is_refused_by_name(world: World, field: str, values: list[Any]) -> None:
     for value in values:
         check_refused(await world.chat(**{field: value}), field)
     assert world.engine.requests == []
 
 
 @pytest.mark.parametrize("value", [21, 10**6, -1, True, 2.5])
-async def test_more_alternatives_than_allowed_are_refused(world, value: Any) -> None:
+async def test_more_alternatives_than_allowed_are_refused(world: World, value: Any) -> None:
     check_refused(await world.chat(logprobs=True, top_logprobs=value), "top_logprobs")
     check_refused(await world.complete(logprobs=value), "logprobs")
 
 
-async def test_the_edges_of_each_range_are_taken(world) -> None:
+async def test_the_edges_of_each_range_are_taken(world: World) -> None:
     edges: list[dict[str, Any]] = [
         {"temperature": 2, "top_p": 1, "min_p": 1, "repetition_penalty": 2},
         {"temperature": 0, "top_p": 0, "min_p": 0, "top_k": -1},
@@ -117,17 +119,17 @@ async def test_the_edges_of_each_range_are_taken(world) -> None:
         ["plain"],
     ],
 )
-async def test_content_that_is_no_text_is_refused(world, content: Any) -> None:
+async def test_content_that_is_no_text_is_refused(world: World, content: Any) -> None:
     check_refused(await world.chat(messages=[{"role": "user", "content": content}]))
 
 
 @pytest.mark.parametrize("role", ["", "root", "User", None, 1])
-async def test_an_unknown_role_is_refused(world, role: Any) -> None:
+async def test_an_unknown_role_is_refused(world: World, role: Any) -> None:
     check_refused(await world.chat(messages=[{"role": role, "content": "hi"}]), "messages[0].role")
 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
-async def test_numbers_that_are_none_are_refused(world, literal: str) -> None:
+async def test_numbers_that_are_none_are_refused(world: World, literal: str) -> None:
     for name in [*NUMBERS, "unknown_field"]:
         check_refused(await world.client.post(CHAT, content=f'{{{HI},"{name}":{literal}}}', headers=JSON))
 
@@ -151,20 +153,20 @@ async def test_numbers_that_are_none_are_refused(world, literal: str) -> None:
         b"{" + HI.encode() + b',"n":' + b"9" * 10_000 + b"}",
     ],
 )
-async def test_a_body_that_is_not_strict_json_is_refused(world, body: bytes) -> None:
+async def test_a_body_that_is_not_strict_json_is_refused(world: World, body: bytes) -> None:
     check_refused(await world.client.post(CHAT, content=body, headers=JSON))
     assert world.engine.requests == []
 
 
 @pytest.mark.parametrize("text", ["\0", "\ufffe", "\u2028", "a" + "\u0301" * 50, "\U0001f600"])
-async def test_odd_but_valid_text_is_taken_as_it_is(world, text: str) -> None:
+async def test_odd_but_valid_text_is_taken_as_it_is(world: World, text: str) -> None:
     assert (await world.complete(prompt=text)).status_code == 200
     assert world.engine.requests[0].prompt == list(text.encode())
 
 
 @pytest.mark.parametrize("depth", [129, 1000, 20_000])
 @pytest.mark.parametrize("pair", ["[]", "{}"])
-async def test_deep_nesting_is_refused_quickly(world, depth: int, pair: str) -> None:
+async def test_deep_nesting_is_refused_quickly(world: World, depth: int, pair: str) -> None:
     opening = "[" if pair == "[]" else '{"a":'
     value = opening * depth + "1" + pair[1] * depth
     start = time.monotonic()
@@ -173,19 +175,19 @@ async def test_deep_nesting_is_refused_quickly(world, depth: int, pair: str) -> 
 
 
 @pytest.mark.parametrize("prompt", ["[1" + ",1" * 500_001 + "]", "[[1]" + ",[1]" * 500_001 + "]"])
-async def test_more_elements_than_any_prompt_has_are_refused_unparsed(world, prompt: str) -> None:
+async def test_more_elements_than_any_prompt_has_are_refused_unparsed(world: World, prompt: str) -> None:
     reply = await world.client.post(CHAT, content=f'{{{HI},"x":{prompt}}}', headers=JSON)
     assert reply.status_code == 413
     assert reply.json()["error"]["code"] == "request_too_large"
 
 
-async def test_nesting_within_the_limit_is_taken(world) -> None:
+async def test_nesting_within_the_limit_is_taken(world: World) -> None:
     value = "[" * 120 + "]" * 120
     reply = await world.client.post(CHAT, content=f'{{{HI},"x":{value}}}', headers=JSON)
     assert reply.status_code == 200
 
 
-async def test_the_context_limit_is_exact_and_named(world) -> None:
+async def test_the_context_limit_is_exact_and_named(world: World) -> None:
     assert (await world.complete(prompt=[1] * 200, max_tokens=312)).status_code == 200
     reply = await world.complete(prompt=[1] * 200, max_tokens=313)
     check_refused(reply, "max_tokens")
@@ -195,7 +197,7 @@ async def test_the_context_limit_is_exact_and_named(world) -> None:
     assert "512" in reply.json()["error"]["message"]
 
 
-async def test_the_pool_limit_is_exact_and_named(world) -> None:
+async def test_the_pool_limit_is_exact_and_named(world: World) -> None:
     # 16 pages of 16 tokens; the KV of the last token is never written.
     assert (await world.complete(prompt=[1] * 255, max_tokens=200)).status_code == 200
     assert (await world.complete(prompt=[1] * 256, max_tokens=1)).status_code == 200
@@ -205,18 +207,18 @@ async def test_the_pool_limit_is_exact_and_named(world) -> None:
     assert "256" in reply.json()["error"]["message"]
 
 
-async def test_a_text_far_beyond_the_context_is_not_tokenised(world) -> None:
+async def test_a_text_far_beyond_the_context_is_not_tokenised(world: World) -> None:
     reply = await world.complete(prompt="x" * 50_000)
     check_refused(reply, "prompt")
     assert reply.json()["error"]["code"] == "context_length_exceeded"
 
 
-async def test_n_times_prompts_has_a_limit(world) -> None:
+async def test_n_times_prompts_has_a_limit(world: World) -> None:
     check_refused(await world.complete(prompt=[[1]] * 64, n=64), "n")
     assert world.engine.requests == []
 
 
-async def test_a_missing_field_is_named(world) -> None:
+async def test_a_missing_field_is_named(world: World) -> None:
     check_refused(await world.client.post(CHAT, json={}), "messages")
     check_refused(await world.client.post("/v1/completions", json={}), "prompt")
     check_refused(await world.chat(messages=[{"content": "hi"}]), "messages[0]")
@@ -225,7 +227,7 @@ async def test_a_missing_field_is_named(world) -> None:
     )
 
 
-async def test_a_compressed_body_is_refused_with_that_reason(world) -> None:
+async def test_a_compressed_body_is_refused_with_that_reason(world: World) -> None:
     for coding in ("gzip", "br", "gzip, identity"):
         reply = await world.client.post(CHAT, content=b"\x1f\x8b", headers=JSON | {"content-encoding": coding})
         assert reply.status_code == 415
@@ -235,17 +237,17 @@ async def test_a_compressed_body_is_refused_with_that_reason(world) -> None:
     ).is_success
 
 
-async def test_min_tokens_must_not_exceed_max_tokens(world) -> None:
+async def test_min_tokens_must_not_exceed_max_tokens(world: World) -> None:
     check_refused(await world.chat(min_tokens=5, max_tokens=4), "min_tokens")
 
 
-async def test_continuing_needs_an_assistant_message(world) -> None:
+async def test_continuing_needs_an_assistant_message(world: World) -> None:
     check_refused(await world.chat(continue_final_message=True), "messages")
     both = {"continue_final_message": True, "add_generation_prompt": True}
     check_refused(await world.chat(**both), "continue_final_message")
 
 
-async def test_refused_requests_leave_nothing_behind(world) -> None:
+async def test_refused_requests_leave_nothing_behind(world: World) -> None:
     for _ in range(100):
         await world.chat(n=0)
         await world.complete(prompt=[999])
@@ -253,7 +255,7 @@ async def test_refused_requests_leave_nothing_behind(world) -> None:
     assert (await world.chat()).status_code == 200
 
 
-async def test_errors_do_not_repeat_a_large_input(world) -> None:
+async def test_errors_do_not_repeat_a_large_input(world: World) -> None:
     value = json.dumps("y" * 50_000)
     reply = await world.client.post(CHAT, content=f'{{{HI},"temperature":{value}}}', headers=JSON)
     check_refused(reply, "temperature")

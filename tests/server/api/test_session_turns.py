@@ -7,18 +7,20 @@ import pytest
 from ebbtide.messages import AbortReq, SessionTurn, TextBatch, TextItem
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_SYSTEM, SIM_USER
 
+from ..conftest import World
+
 pytestmark = pytest.mark.anyio
 HI = [SIM_USER, *b"hi", SIM_EOS, SIM_ASSISTANT]
 
 
-async def test_a_chat_turn_comes_as_a_first_and_as_a_later_one(world) -> None:
+async def test_a_chat_turn_comes_as_a_first_and_as_a_later_one(world: World) -> None:
     assert (await world.chat(session_id="s")).status_code == 200
     [request] = world.engine.requests
     assert request.prompt == HI
     assert request.session == SessionTurn("s", continuation=[SIM_EOS, *HI], head=1, context_limit=True)
 
 
-async def test_a_completion_turn_is_the_new_text_alone(world) -> None:
+async def test_a_completion_turn_is_the_new_text_alone(world: World) -> None:
     assert (await world.complete(session_id="s", prompt="hi")).status_code == 200
     assert (await world.complete(session_id="s", prompt=[1, 2], max_tokens=5)).status_code == 200
     text, ids = world.engine.requests
@@ -28,13 +30,13 @@ async def test_a_completion_turn_is_the_new_text_alone(world) -> None:
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
-async def test_a_limit_that_the_client_names_is_not_the_contexts(world, limit: str) -> None:
+async def test_a_limit_that_the_client_names_is_not_the_contexts(world: World, limit: str) -> None:
     await world.chat(session_id="s", **{limit: 7})
     [request] = world.engine.requests
     assert (request.sampling.max_tokens, request.session.context_limit) == (7, False)
 
 
-async def test_messages_that_can_only_come_first_say_why(world) -> None:
+async def test_messages_that_can_only_come_first_say_why(world: World) -> None:
     messages = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
     assert (await world.chat(session_id="s", messages=messages)).status_code == 200
     session = world.engine.requests[0].session
@@ -42,12 +44,12 @@ async def test_messages_that_can_only_come_first_say_why(world) -> None:
     assert "only the messages that are new" in session.refusal
 
 
-async def test_a_system_message_may_come_later(world) -> None:
+async def test_a_system_message_may_come_later(world: World) -> None:
     await world.chat(session_id="s", messages=[{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}])
     assert world.engine.requests[0].session.continuation == [SIM_EOS, SIM_SYSTEM, *b"x", SIM_EOS, *HI]
 
 
-async def test_sglangs_form_names_a_session_too(world) -> None:
+async def test_sglangs_form_names_a_session_too(world: World) -> None:
     params = {"id": "s", "rid": "r1", "offset": 3, "replace": True, "drop_previous_output": True}
     assert (await world.complete(session_params=params)).status_code == 200
     assert (await world.complete(session_params={"id": "s", "rid": None, "offset": 0})).status_code == 200
@@ -57,7 +59,7 @@ async def test_sglangs_form_names_a_session_too(world) -> None:
     assert (bare.parent, bare.offset, bare.replace, bare.drop_previous_output) == ("", -1, False, False)
 
 
-async def test_the_affinity_header_is_no_session(world) -> None:
+async def test_the_affinity_header_is_no_session(world: World) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
     reply = await world.client.post("/v1/chat/completions", json=body, headers={"X-Session-ID": "s"})
     assert reply.status_code == 200
@@ -75,17 +77,19 @@ async def test_the_affinity_header_is_no_session(world) -> None:
         ({"session_params": "s"}, "session_params"),
     ],
 )
-async def test_a_turn_that_cannot_be_is_refused_on_both_routes(world, fields: dict[str, object], param: str) -> None:
+async def test_a_turn_that_cannot_be_is_refused_on_both_routes(
+    world: World, fields: dict[str, object], param: str
+) -> None:
     for reply in (await world.chat(**fields), await world.complete(**fields)):
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
     assert world.engine.requests == []
 
 
-async def test_a_turn_has_one_prompt(world) -> None:
+async def test_a_turn_has_one_prompt(world: World) -> None:
     assert (await world.complete(session_id="s", prompt=["a", "b"])).status_code == 400
 
 
-async def test_usage_counts_the_whole_context(world) -> None:
+async def test_usage_counts_the_whole_context(world: World) -> None:
     def answer(request) -> None:
         item = TextItem(request.rids[0], "x", [1], 1, finish="stop", cached_tokens=90, prompt_tokens=100)
         world.state.manager.handle(TextBatch([item]))
@@ -98,7 +102,7 @@ async def test_usage_counts_the_whole_context(world) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_refused_turn_is_a_plain_error_also_of_a_stream(world, stream: bool) -> None:
+async def test_a_refused_turn_is_a_plain_error_also_of_a_stream(world: World, stream: bool) -> None:
     def refuse(request) -> None:
         abort = AbortReq(request.rids[0], "session", 409, "session_busy", "A turn of this session runs.")
         world.state.manager.handle(abort)
@@ -109,7 +113,7 @@ async def test_a_refused_turn_is_a_plain_error_also_of_a_stream(world, stream: b
     assert reply.json()["error"]["code"] == "session_busy"
 
 
-async def test_the_ids_of_a_turns_prompt_are_not_made_up(world) -> None:
+async def test_the_ids_of_a_turns_prompt_are_not_made_up(world: World) -> None:
     """The front knows only what is new of it."""
     for reply in (
         await world.chat(session_id="s", return_token_ids=True),
@@ -123,7 +127,7 @@ async def test_the_ids_of_a_turns_prompt_are_not_made_up(world) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"), [({"prompt_logprobs": 1}, "prompt_logprobs"), ({"max_tokens": 0}, "max_tokens")]
 )
-async def test_a_look_at_the_prompt_is_no_turn(world, fields: dict[str, int], param: str) -> None:
+async def test_a_look_at_the_prompt_is_no_turn(world: World, fields: dict[str, int], param: str) -> None:
     for reply in (await world.chat(session_id="s", **fields), await world.complete(session_id="s", **fields)):
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
@@ -135,7 +139,7 @@ async def test_a_look_at_the_prompt_is_no_turn(world, fields: dict[str, int], pa
         ("/v1/messages", {"model": "org/sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}),
     ],
 )
-async def test_routes_without_sessions_say_so(world, path: str, body: dict[str, object]) -> None:
+async def test_routes_without_sessions_say_so(world: World, path: str, body: dict[str, object]) -> None:
     """To ignore the field would answer without the conversation."""
     assert (await world.client.post(path, json=body)).status_code == 200
     reply = await world.client.post(path, json={**body, "session_id": "s"})

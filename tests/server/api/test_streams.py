@@ -11,6 +11,8 @@ import pytest
 from ebbtide.config import ServerConfig
 from ebbtide.messages import PressureUsage, TextBatch, TextItem
 
+from ..conftest import World
+
 pytestmark = pytest.mark.anyio
 
 
@@ -27,7 +29,7 @@ def events(text: str) -> list[Any]:
     return found
 
 
-async def test_a_chat_stream_has_role_text_finish_and_end_marker(world) -> None:
+async def test_a_chat_stream_has_role_text_finish_and_end_marker(world: World) -> None:
     reply = await world.chat(stream=True)
     assert reply.status_code == 200
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -46,7 +48,7 @@ async def test_a_chat_stream_has_role_text_finish_and_end_marker(world) -> None:
     assert all("usage" not in chunk for chunk in chunks)
 
 
-async def test_choice_zero_is_announced_first_even_when_another_speaks_first(world) -> None:
+async def test_choice_zero_is_announced_first_even_when_another_speaks_first(world: World) -> None:
     def answer(request) -> None:
         for rid in reversed(request.rids):
             world.engine.emit(rid, "x", 1, finish="length")
@@ -60,7 +62,7 @@ async def test_choice_zero_is_announced_first_even_when_another_speaks_first(wor
 
 @pytest.mark.parametrize("route", ["chat", "complete"])
 @pytest.mark.parametrize("n", [1, 2])
-async def test_the_usage_chunk_is_the_last_and_equals_the_whole_answers(world, route: str, n: int) -> None:
+async def test_the_usage_chunk_is_the_last_and_equals_the_whole_answers(world: World, route: str, n: int) -> None:
     send = getattr(world, route)
     *chunks, end = events((await send(stream=True, n=n, stream_options={"include_usage": True})).text)
     assert end == "[DONE]"
@@ -70,12 +72,12 @@ async def test_the_usage_chunk_is_the_last_and_equals_the_whole_answers(world, r
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
-async def test_no_chunk_without_choices_unless_usage_was_asked_for(world, options) -> None:
+async def test_no_chunk_without_choices_unless_usage_was_asked_for(world: World, options) -> None:
     *chunks, _ = events((await world.chat(stream=True, stream_options=options)).text)
     assert all(chunk["choices"] for chunk in chunks)
 
 
-async def test_running_usage_is_on_every_chunk(world) -> None:
+async def test_running_usage_is_on_every_chunk(world: World) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     for send in (world.chat, world.complete):
         *chunks, _ = events((await send(stream=True, stream_options=options)).text)
@@ -84,7 +86,7 @@ async def test_running_usage_is_on_every_chunk(world) -> None:
         assert counts[-1] == 6
 
 
-async def test_a_text_stream_has_text_and_finish(world) -> None:
+async def test_a_text_stream_has_text_and_finish(world: World) -> None:
     *chunks, end = events((await world.complete(stream=True)).text)
     assert end == "[DONE]"
     assert {chunk["object"] for chunk in chunks} == {"text_completion"}
@@ -92,20 +94,20 @@ async def test_a_text_stream_has_text_and_finish(world) -> None:
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks][-1] == "stop"
 
 
-async def test_a_text_stream_of_several_choices_begins_with_choice_zero(world) -> None:
+async def test_a_text_stream_of_several_choices_begins_with_choice_zero(world: World) -> None:
     world.engine.answer = lambda request: [world.engine.emit(r, "x", 1, finish="stop") for r in request.rids[::-1]]
     *chunks, _ = events((await world.complete(stream=True, prompt=["a", "b"], n=2)).text)
     assert [chunk["choices"][0]["index"] for chunk in chunks[:4]] == [0, 1, 2, 3]
 
 
-async def test_streamed_logprobs_equal_the_whole_answers(world) -> None:
+async def test_streamed_logprobs_equal_the_whole_answers(world: World) -> None:
     whole = (await world.chat(logprobs=True, top_logprobs=2)).json()["choices"][0]["logprobs"]["content"]
     *chunks, _ = events((await world.chat(stream=True, logprobs=True, top_logprobs=2)).text)
     entries = [c["choices"][0]["logprobs"]["content"] for c in chunks if c["choices"][0]["logprobs"]]
     assert [entry for content in entries for entry in content] == whole
 
 
-async def test_line_separators_of_unicode_are_escaped(world) -> None:
+async def test_line_separators_of_unicode_are_escaped(world: World) -> None:
     world.engine.reply = "a\u2028\u2029\u0085b"
     text = (await world.chat(stream=True)).text
     assert not any(separator in text for separator in "\u2028\u2029\u0085")
@@ -113,7 +115,7 @@ async def test_line_separators_of_unicode_are_escaped(world) -> None:
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == world.engine.reply
 
 
-async def test_an_item_without_text_makes_no_chunk(world) -> None:
+async def test_an_item_without_text_makes_no_chunk(world: World) -> None:
     def answer(request) -> None:
         world.engine.emit(request.rids[0], "", 1)
         world.engine.emit(request.rids[0], "ab", 2, finish="stop")
@@ -123,14 +125,14 @@ async def test_an_item_without_text_makes_no_chunk(world) -> None:
     assert len(chunks) == 3
 
 
-async def test_a_refusal_before_the_first_token_is_a_plain_http_error(world) -> None:
+async def test_a_refusal_before_the_first_token_is_a_plain_http_error(world: World) -> None:
     world.engine.answer = lambda request: world.engine.abort(request.rids[0])
     reply = await world.chat(stream=True)
     assert reply.status_code == 500
     assert reply.json()["error"]["code"] == "kv_cache_exhausted"
 
 
-async def test_an_error_after_the_first_token_is_one_event_and_no_end_marker(world) -> None:
+async def test_an_error_after_the_first_token_is_one_event_and_no_end_marker(world: World) -> None:
     def answer(request) -> None:
         rid = request.rids[0]
         world.engine.emit(rid, "He", 1)
@@ -159,14 +161,14 @@ async def test_an_error_after_the_first_token_is_one_event_and_no_end_marker(wor
         ({"messages": [{"role": "user", "content": "x" * 600}]}, 400),
     ],
 )
-async def test_stream_and_whole_are_refused_alike(world, fields: dict[str, Any], status: int) -> None:
+async def test_stream_and_whole_are_refused_alike(world: World, fields: dict[str, Any], status: int) -> None:
     streamed, whole = await world.chat(**fields, stream=True), await world.chat(**fields)
     assert streamed.status_code == whole.status_code == status
     assert streamed.json() == whole.json()
     assert world.engine.requests == []
 
 
-async def test_pressure_shows_in_the_usage_of_a_retracted_request_only(world) -> None:
+async def test_pressure_shows_in_the_usage_of_a_retracted_request_only(world: World) -> None:
     def answer(request) -> None:
         item = TextItem(
             request.rids[0], "x", tokens=[1], num_output_tokens=1, finish="stop", pressure=PressureUsage(2, 30, 400)
@@ -180,7 +182,9 @@ async def test_pressure_shows_in_the_usage_of_a_retracted_request_only(world) ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_pressure_cost_the_choices_is_added_up_but_they_waited_side_by_side(world, stream: bool) -> None:
+async def test_what_pressure_cost_the_choices_is_added_up_but_they_waited_side_by_side(
+    world: World, stream: bool
+) -> None:
     costs = [PressureUsage(1, 10, 400), None, PressureUsage(2, 30, 700)]
 
     def answer(request) -> None:
@@ -200,7 +204,7 @@ class TestKeepAlive:
     def config(self) -> ServerConfig:
         return ServerConfig(keep_alive_s=0.01)
 
-    async def test_silence_is_filled_with_comments_and_the_text_is_complete(self, world) -> None:
+    async def test_silence_is_filled_with_comments_and_the_text_is_complete(self, world: World) -> None:
         later = asyncio.get_running_loop().call_later
         world.engine.answer = lambda request: later(
             0.05, lambda: world.engine.emit(request.rids[0], "late", 1, finish="stop")
@@ -212,7 +216,7 @@ class TestKeepAlive:
         assert end == "[DONE]"
         assert chunks[1]["choices"][0]["delta"]["content"] == "late"
 
-    async def test_an_error_after_a_keep_alive_is_an_event(self, world) -> None:
+    async def test_an_error_after_a_keep_alive_is_an_event(self, world: World) -> None:
         later = asyncio.get_running_loop().call_later
         world.engine.answer = lambda request: later(0.05, lambda: world.engine.abort(request.rids[0]))
         reply = await world.chat(stream=True)

@@ -16,10 +16,12 @@ import pytest
 
 from ebbtide.config import ServerConfig
 
+from ..conftest import Served
+
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def until(served, claim: Callable[[], bool], *, seconds: int = 1) -> None:
+def until(served: Served, claim: Callable[[], bool], *, seconds: int = 1) -> None:
     """Wait for ``claim`` to hold: each message to the engine is a chance, ``seconds`` the limit of the promise."""
     for _ in range(50 * seconds):
         served.engine.heard.clear()
@@ -29,7 +31,7 @@ def until(served, claim: Callable[[], bool], *, seconds: int = 1) -> None:
     raise AssertionError(f"it did not happen within {seconds} s")
 
 
-def raw_request(served, body: dict, *, read_until: bytes = b"") -> socket.socket:
+def raw_request(served: Served, body: dict, *, read_until: bytes = b"") -> socket.socket:
     """A connection that has sent a chat request and read up to ``read_until``."""
     host, port = served.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=10)
@@ -44,7 +46,7 @@ def raw_request(served, body: dict, *, read_until: bytes = b"") -> socket.socket
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_ends_its_request(served, stream: bool) -> None:
+def test_a_client_that_leaves_ends_its_request(served: Served, stream: bool) -> None:
     served.engine.held = True
     connection = raw_request(served, {"stream": stream, "n": 2})
     until(served, lambda: bool(served.engine.requests))
@@ -61,7 +63,7 @@ def test_a_client_that_leaves_ends_its_request(served, stream: bool) -> None:
     assert httpx.get(served.url + "/health").status_code == 200
 
 
-def test_many_leaving_clients_leave_nothing_behind(served) -> None:
+def test_many_leaving_clients_leave_nothing_behind(served: Served) -> None:
     served.engine.held = True
     for round_number in range(30):
         raw_request(served, {"stream": round_number % 2 == 0}).close()
@@ -74,7 +76,7 @@ def test_many_leaving_clients_leave_nothing_behind(served) -> None:
     )
 
 
-def test_a_reader_that_pauses_gets_everything_and_costs_only_the_text(served) -> None:
+def test_a_reader_that_pauses_gets_everything_and_costs_only_the_text(served: Served) -> None:
     served.engine.held = True
     connection = raw_request(served, {"stream": True})
     until(served, lambda: bool(served.engine.requests))
@@ -107,7 +109,7 @@ def all_that_comes(connection: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("config", [ServerConfig(slow_reader_timeout=0.5)], ids=["half a second"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_reader_that_takes_nothing_for_long_is_disconnected(served, stream: bool) -> None:
+def test_a_reader_that_takes_nothing_for_long_is_disconnected(served: Served, stream: bool) -> None:
     served.engine.held = True
     connection = raw_request(served, {"stream": stream})
     until(served, lambda: bool(served.engine.requests))
@@ -127,7 +129,7 @@ def test_a_reader_that_takes_nothing_for_long_is_disconnected(served, stream: bo
     assert b"[DONE]" not in received
 
 
-def test_the_official_client_works_unmodified(served) -> None:
+def test_the_official_client_works_unmodified(served: Served) -> None:
     with openai.OpenAI(base_url=served.url + "/v1", api_key="x", max_retries=0) as client:
         whole = client.chat.completions.create(model="org/sim", messages=MESSAGES, logprobs=True, top_logprobs=2)
         assert whole.choices[0].message.content == "Hello!"
@@ -148,7 +150,7 @@ def test_the_official_client_works_unmodified(served) -> None:
         assert client.models.retrieve("org/sim").id == "org/sim"
 
 
-def test_the_official_accumulator_ends_with_the_whole_answer(served) -> None:
+def test_the_official_accumulator_ends_with_the_whole_answer(served: Served) -> None:
     client = openai.OpenAI(base_url=served.url + "/v1", api_key="x", max_retries=0)
     with client, client.chat.completions.stream(model="org/sim", messages=MESSAGES, logprobs=True) as stream:
         final = stream.get_final_completion()
@@ -157,7 +159,7 @@ def test_the_official_accumulator_ends_with_the_whole_answer(served) -> None:
     assert len(final.choices[0].logprobs.content) == 6
 
 
-def test_the_official_async_client_works_unmodified(served) -> None:
+def test_the_official_async_client_works_unmodified(served: Served) -> None:
     async def talk() -> str:
         async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="x", max_retries=0) as client:
             whole = await client.chat.completions.create(model="org/sim", messages=MESSAGES)
@@ -171,7 +173,7 @@ def test_the_official_async_client_works_unmodified(served) -> None:
     assert asyncio.run(talk()) == "Hello!"
 
 
-def test_the_official_client_reads_our_errors(served) -> None:
+def test_the_official_client_reads_our_errors(served: Served) -> None:
     with openai.OpenAI(base_url=served.url + "/v1", api_key="x", max_retries=2) as client:
         with pytest.raises(openai.BadRequestError) as refused:
             client.chat.completions.create(model="org/sim", messages=MESSAGES, max_tokens=10**9)
@@ -185,7 +187,7 @@ def test_the_official_client_reads_our_errors(served) -> None:
         assert len(served.engine.requests) == 1, "x-should-retry: false was obeyed"
 
 
-def test_the_official_client_raises_on_an_error_in_a_stream(served) -> None:
+def test_the_official_client_raises_on_an_error_in_a_stream(served: Served) -> None:
     def answer(request) -> None:
         served.engine.emit(request.rids[0], "He", 1)
         served.engine.abort(request.rids[0], num=1)
@@ -199,7 +201,7 @@ def test_the_official_client_raises_on_an_error_in_a_stream(served) -> None:
                 pass
 
 
-def test_health_answers_while_a_large_body_is_read(served) -> None:
+def test_health_answers_while_a_large_body_is_read(served: Served) -> None:
     body = json.dumps({"prompt": [1] * 60_000})
     failures: list[int] = []
 
@@ -219,7 +221,7 @@ def test_health_answers_while_a_large_body_is_read(served) -> None:
     assert failures == []
 
 
-def test_what_is_no_http_is_refused_in_the_envelope(served) -> None:
+def test_what_is_no_http_is_refused_in_the_envelope(served: Served) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(b"BREW /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -230,7 +232,7 @@ def test_what_is_no_http_is_refused_in_the_envelope(served) -> None:
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
-def test_a_fault_is_logged_once_and_ends_its_connection(served, caplog) -> None:
+def test_a_fault_is_logged_once_and_ends_its_connection(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> bool:
         raise RuntimeError("broken")
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -84,7 +85,9 @@ def test_no_repr_of_the_configuration_has_a_key() -> None:
     assert "s3cret" not in repr(AccessConfig(api_key=("s3cret",), admin_api_key="s3cret"))
 
 
-def test_a_daemon_with_keys_asks_for_them_and_shows_them_nowhere(start_daemon, monkeypatch) -> None:
+def test_a_daemon_with_keys_asks_for_them_and_shows_them_nowhere(
+    start_daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secrets = ("S3CRET-FLAG", "S3CRET-ENV", "S3CRET-ADMIN")
     monkeypatch.setenv("EBBTIDE_API_KEY", secrets[1])
     daemon = start_daemon("--api-key", secrets[0], "--admin-api-key", secrets[2], "--log-level", "debug")

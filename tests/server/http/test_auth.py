@@ -13,7 +13,7 @@ from ebbtide.server.app import Route, create_app, routes
 from ebbtide.server.http.access import access_from
 from ebbtide.server.http.auth import PUBLIC_PATHS, Keys
 
-from ..conftest import World, build_state
+from ..conftest import ScriptedEngine, World, build_state
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ def access() -> AccessConfig:
 
 
 @pytest.fixture
-async def world(engine, config: ServerConfig, access: AccessConfig):
+async def world(engine: ScriptedEngine, config: ServerConfig, access: AccessConfig):
     state = build_state(engine, config, access=access_from(access))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -43,7 +43,7 @@ def concrete(route: Route) -> str:
     return re.sub(r"\{.*?\}", "x", route.path)
 
 
-async def test_every_route_but_the_probes_needs_a_key(world) -> None:
+async def test_every_route_but_the_probes_needs_a_key(world: World) -> None:
     paths = {concrete(route) for route in routes(world.state)} | {"/docs", "/redoc", "/openapi.json", "/nothing", "/"}
     assert paths > PUBLIC_PATHS
     for path in paths - PUBLIC_PATHS:
@@ -59,11 +59,11 @@ async def test_every_route_but_the_probes_needs_a_key(world) -> None:
 @pytest.mark.parametrize(
     "path", ["//v1/models", "/V1/models", "/v1/models/", "/health/", "//health", "/%68ealth/../v1/models", "/metrics/x"]
 )
-async def test_other_spellings_of_a_path_open_nothing(world, path: str) -> None:
+async def test_other_spellings_of_a_path_open_nothing(world: World, path: str) -> None:
     assert (await world.client.get(path)).status_code == 401
 
 
-async def test_the_refusal_is_an_envelope_with_a_request_id(world) -> None:
+async def test_the_refusal_is_an_envelope_with_a_request_id(world: World) -> None:
     reply = await world.client.get("/v1/models", headers={"x-request-id": "mine"})
     error = reply.json()["error"]
     assert (error["type"], error["code"], error["param"]) == ("authentication_error", "invalid_api_key", None)
@@ -82,19 +82,19 @@ async def test_the_refusal_is_an_envelope_with_a_request_id(world) -> None:
         {"x-api-key": USER, "authorization": "Bearer none"},
     ],
 )
-async def test_a_right_key_opens_in_every_accepted_form(world, headers: dict[str, str]) -> None:
+async def test_a_right_key_opens_in_every_accepted_form(world: World, headers: dict[str, str]) -> None:
     assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize(
     "key", [b"", b" ", b"\xff\xfe", USER[:-1].encode(), USER.encode() + b"x", USER.upper().encode()]
 )
-async def test_no_other_bytes_are_a_key(world, key: bytes) -> None:
+async def test_no_other_bytes_are_a_key(world: World, key: bytes) -> None:
     for headers in ([(b"authorization", b"Bearer " + key)], [(b"x-api-key", key)]):
         assert (await world.client.get("/v1/models", headers=headers)).status_code == 401
 
 
-async def test_options_needs_no_key(world) -> None:
+async def test_options_needs_no_key(world: World) -> None:
     reply = await world.client.options("/v1/chat/completions")
     assert reply.status_code == 405
     assert reply.headers["allow"] == "POST"
@@ -113,12 +113,12 @@ USES = {
 }
 
 
-async def test_every_route_is_for_probes_for_any_key_or_for_the_admin(world) -> None:
+async def test_every_route_is_for_probes_for_any_key_or_for_the_admin(world: World) -> None:
     unclassified = {route.path for route in routes(world.state)} - PUBLIC_PATHS - STEERS - USES
     assert not unclassified, "say here who may use it"
 
 
-async def test_routes_that_steer_the_server_need_the_admin_key(world) -> None:
+async def test_routes_that_steer_the_server_need_the_admin_key(world: World) -> None:
     table = routes(world.state)
     assert {route.path for route in table if route.is_admin} == STEERS
     world.engine.full = True  # what gets past the check finds nobody there
@@ -130,7 +130,7 @@ async def test_routes_that_steer_the_server_need_the_admin_key(world) -> None:
 
 
 @pytest.mark.parametrize("access", [AccessConfig(api_key=(USER,)), AccessConfig(), AccessConfig(admin_api_key=ADMIN)])
-async def test_without_an_admin_key_every_key_steers(world, access: AccessConfig) -> None:
+async def test_without_an_admin_key_every_key_steers(world: World, access: AccessConfig) -> None:
     world.engine.full = True
     for path in STEERS:
         for key in (USER, ADMIN):
@@ -140,18 +140,20 @@ async def test_without_an_admin_key_every_key_steers(world, access: AccessConfig
 
 
 @pytest.mark.parametrize("access", [AccessConfig()])
-async def test_without_keys_any_key_will_do(world) -> None:
+async def test_without_keys_any_key_will_do(world: World) -> None:
     for headers in ({}, bearer("none")):
         assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
 
 
-async def test_the_admin_may_ask_for_more_priority(world) -> None:
+async def test_the_admin_may_ask_for_more_priority(world: World) -> None:
     for key, granted in ((USER, 0), (ADMIN, 70)):
         await world.client.post("/v1/completions", json={"prompt": "x", "priority": 70}, headers=bearer(key))
         assert world.engine.requests[-1].priority == granted
 
 
-async def test_one_key_cannot_take_all_places(engine, config: ServerConfig, access: AccessConfig) -> None:
+async def test_one_key_cannot_take_all_places(
+    engine: ScriptedEngine, config: ServerConfig, access: AccessConfig
+) -> None:
     engine.held = True
     state = build_state(engine, config, access=access_from(access, LimitsConfig(max_requests_per_key=1)))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)

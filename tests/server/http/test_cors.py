@@ -12,7 +12,7 @@ from ebbtide.server.app import create_app
 from ebbtide.server.http.access import access_from
 from ebbtide.server.http.cors import check_origins_and_root_path
 
-from ..conftest import World, build_state
+from ..conftest import ScriptedEngine, World, build_state
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ def access() -> AccessConfig:
 
 
 @pytest.fixture
-async def world(engine, config: ServerConfig, access: AccessConfig):
+async def world(engine: ScriptedEngine, config: ServerConfig, access: AccessConfig):
     state = build_state(engine, config, access=access_from(access))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     headers = {"authorization": "Bearer right", "origin": PAGE}
@@ -35,7 +35,7 @@ async def world(engine, config: ServerConfig, access: AccessConfig):
     state.prompts.close()
 
 
-async def test_a_preflight_needs_no_key(world) -> None:
+async def test_a_preflight_needs_no_key(world: World) -> None:
     del world.client.headers["authorization"]
     reply = await world.client.options("/v1/chat/completions", headers=ASKS)
     assert reply.status_code == 200
@@ -45,7 +45,7 @@ async def test_a_preflight_needs_no_key(world) -> None:
     assert "x-request-id" in reply.headers
 
 
-async def test_answers_and_errors_can_be_read(world) -> None:
+async def test_answers_and_errors_can_be_read(world: World) -> None:
     def fail(message: object) -> bool:
         raise RuntimeError("broken")
 
@@ -62,7 +62,7 @@ async def test_answers_and_errors_can_be_read(world) -> None:
         assert "error" in reply.json()
 
 
-async def test_other_origins_get_no_permission(world) -> None:
+async def test_other_origins_get_no_permission(world: World) -> None:
     other = {"origin": "https://evil.example"}
     assert (await world.client.options("/v1/models", headers=ASKS | other)).status_code == 400
     for reply in (await world.client.get("/v1/models", headers=other), await world.client.options("/", headers=other)):
@@ -70,7 +70,7 @@ async def test_other_origins_get_no_permission(world) -> None:
 
 
 @pytest.mark.parametrize("access", [AccessConfig()])
-async def test_by_default_no_page_has_permission(world) -> None:
+async def test_by_default_no_page_has_permission(world: World) -> None:
     reply = await world.client.options("/v1/chat/completions", headers=ASKS)
     assert reply.status_code == 405
     assert "access-control-allow-origin" not in reply.headers
@@ -94,7 +94,7 @@ FOREIGN = [
 @pytest.mark.parametrize(
     "access", [AccessConfig(root_path="/llm"), AccessConfig(allowed_origins=(PAGE,), root_path="/llm")]
 )
-async def test_a_foreign_page_changes_nothing(world) -> None:
+async def test_a_foreign_page_changes_nothing(world: World) -> None:
     del world.client.headers["origin"]
     for method, path in CHANGES:
         for headers in FOREIGN:
@@ -118,7 +118,7 @@ async def test_a_foreign_page_changes_nothing(world) -> None:
         {},
     ],
 )
-async def test_own_and_named_pages_and_other_programs_may_ask(world, headers: dict[str, str]) -> None:
+async def test_own_and_named_pages_and_other_programs_may_ask(world: World, headers: dict[str, str]) -> None:
     del world.client.headers["origin"]
     world.engine.on_call = lambda message: Reply(message.call)
     assert (await world.client.post("/v1/completions", json={"prompt": "hi"}, headers=headers)).status_code == 200
@@ -126,14 +126,14 @@ async def test_own_and_named_pages_and_other_programs_may_ask(world, headers: di
 
 
 @pytest.mark.parametrize("access", [AccessConfig(disable_docs=True)])
-async def test_the_description_can_be_switched_off(world) -> None:
+async def test_the_description_can_be_switched_off(world: World) -> None:
     for path in ("/docs", "/redoc", "/openapi.json"):
         assert (await world.client.get(path)).status_code == 404
     assert (await world.client.get("/v1/models")).status_code == 200
 
 
 @pytest.mark.parametrize("access", [AccessConfig(api_key=("right",), root_path="/llm")])
-async def test_under_a_proxy_s_path_everything_is_where_it_was(world) -> None:
+async def test_under_a_proxy_s_path_everything_is_where_it_was(world: World) -> None:
     assert (await world.client.get("/openapi.json")).json()["servers"] == [{"url": "/llm"}]
     del world.client.headers["authorization"]
     for prefix in ("", "/llm"):  # whether the proxy strips its own path or not

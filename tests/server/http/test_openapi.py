@@ -9,18 +9,18 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ebbtide.config import AccessConfig
+from ebbtide.config import AccessConfig, ServerConfig
 from ebbtide.server.app import create_app, routes
 from ebbtide.server.http.access import access_from
 
-from ..conftest import build_state
+from ..conftest import ScriptedEngine, World, build_state
 
 pytestmark = pytest.mark.anyio
 HTTP_METHODS = {"get", "post", "delete", "put"}
 
 
 @pytest.fixture
-async def schema(world) -> dict[str, Any]:
+async def schema(world: World) -> dict[str, Any]:
     reply = await world.client.get("/openapi.json")
     assert reply.status_code == 200
     return reply.json()
@@ -32,14 +32,14 @@ def operations(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any
             yield method, path, operation
 
 
-async def test_every_route_is_described_and_nothing_else(world, schema) -> None:
+async def test_every_route_is_described_and_nothing_else(world: World, schema: dict[str, Any]) -> None:
     shown = {(method.upper(), path) for method, path, _ in operations(schema)}
     assert shown == {(route.method, route.path.replace(":path}", "}")) for route in routes(world.state)}
     ids = [operation["operationId"] for _, _, operation in operations(schema)]
     assert len(set(ids)) == len(ids)
 
 
-async def test_every_operation_says_what_it_does_and_how_it_fails(schema) -> None:
+async def test_every_operation_says_what_it_does_and_how_it_fails(schema: dict[str, Any]) -> None:
     for method, path, operation in operations(schema):
         assert operation["summary"], (method, path)
         assert operation["tags"]
@@ -53,7 +53,7 @@ async def test_every_operation_says_what_it_does_and_how_it_fails(schema) -> Non
                 assert reference == "#/components/schemas/Error"
 
 
-async def test_path_parameters_and_bodies_are_declared(world, schema) -> None:
+async def test_path_parameters_and_bodies_are_declared(world: World, schema: dict[str, Any]) -> None:
     for _, path, operation in operations(schema):
         declared = {entry["name"] for entry in operation.get("parameters", []) if entry["in"] == "path"}
         assert declared == {part.strip("{}") for part in path.split("/") if part.startswith("{")}
@@ -65,17 +65,17 @@ async def test_path_parameters_and_bodies_are_declared(world, schema) -> None:
     assert {entry["name"] for entry in schema["paths"]["/v1/loads"]["get"]["parameters"]} == {"include", "format"}
 
 
-async def test_streams_are_announced_where_a_body_can_ask_for_one(schema) -> None:
+async def test_streams_are_announced_where_a_body_can_ask_for_one(schema: dict[str, Any]) -> None:
     for path, streams in (("/v1/chat/completions", True), ("/generate", True), ("/tokenize", False)):
         assert ("text/event-stream" in schema["paths"][path]["post"]["responses"]["200"]["content"]) == streams
 
 
-async def test_an_answer_without_a_body_is_announced_as_one(world, schema) -> None:
+async def test_an_answer_without_a_body_is_announced_as_one(world: World, schema: dict[str, Any]) -> None:
     assert not schema["paths"]["/close_session"]["post"]["responses"]["200"].get("content")
     assert set(schema["paths"]["/flush_cache"]["post"]["responses"]["200"]["content"]) == {"text/plain"}
 
 
-async def test_every_type_is_a_valid_schema_and_every_reference_leads_somewhere(schema) -> None:
+async def test_every_type_is_a_valid_schema_and_every_reference_leads_somewhere(schema: dict[str, Any]) -> None:
     types = schema["components"]["schemas"]
     for name, definition in types.items():
         jsonschema.Draft202012Validator.check_schema(definition)
@@ -85,7 +85,7 @@ async def test_every_type_is_a_valid_schema_and_every_reference_leads_somewhere(
     assert all(reference.removeprefix("#/components/schemas/") in types for reference in references)
 
 
-async def test_an_error_has_the_described_form(world, schema) -> None:
+async def test_an_error_has_the_described_form(world: World, schema: dict[str, Any]) -> None:
     reply = await world.client.post("/v1/completions", json={})
     types = {"$ref": "#/components/schemas/Error", "components": schema["components"]}
     jsonschema.validate(reply.json(), types)
@@ -93,7 +93,9 @@ async def test_an_error_has_the_described_form(world, schema) -> None:
         jsonschema.validate({"error": "flat"}, types)
 
 
-async def test_keys_are_described_where_they_are_needed(world, engine, config, schema) -> None:
+async def test_keys_are_described_where_they_are_needed(
+    world: World, engine: ScriptedEngine, config: ServerConfig, schema: dict[str, Any]
+) -> None:
     assert "security" not in schema
     state = build_state(engine, config, access=access_from(AccessConfig(api_key=("right",))))
     import httpx

@@ -6,6 +6,7 @@ import os
 import shutil
 import ssl
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -93,7 +94,7 @@ def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(files: Path, auth
 
 
 def test_a_daemon_serves_https_and_asks_for_client_certificates(
-    start_daemon, files: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    start_daemon: Any, files: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = ("--ssl-certfile", str(files / "cert.pem"), "--ssl-keyfile", str(files / "key.pem"))
     daemon = start_daemon(*flags, "--ssl-ca-certs", str(files / "ca.pem"))

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
+from ebbtide.config import ServerConfig
 from ebbtide.server.app import create_app
 from ebbtide.server.http.http_server import http_server
 from ebbtide.server.http.listening import listen, url_of
 from ebbtide.server.http.wire_protocol import MAX_HEAD_BYTES, MAX_HEADERS, OVERFLOW_CONNECTIONS, WireLimits
 
-from ..conftest import build_state
+from ..conftest import ScriptedEngine, build_state
 
 GET = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -25,7 +26,7 @@ Serve = Callable[..., str]
 
 
 @pytest.fixture
-def serve(engine, config) -> Iterator[Serve]:
+def serve(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Serve]:
     """Starts a server with these limits: ``serve(max_connections=…, receive_timeout_s=…)``; its URL."""
     with contextlib.ExitStack() as ends:
 
@@ -95,7 +96,7 @@ def test_a_request_that_does_not_arrive_is_408(serve: Serve, sent: bytes) -> Non
     assert (status, error["type"], error["code"]) == (408, "timeout_error", "request_timeout")
 
 
-def test_bytes_that_trickle_in_gain_nothing(serve: Serve, engine) -> None:
+def test_bytes_that_trickle_in_gain_nothing(serve: Serve, engine: ScriptedEngine) -> None:
     with connection(serve(receive_timeout_s=0.3)) as opened:
         opened.sendall(HEAD + b"X-Slow: ")
         opened.settimeout(0.05)
@@ -135,7 +136,7 @@ def test_a_connection_stays_open_between_requests(serve: Serve) -> None:
         assert b" 200 " in answer(opened)
 
 
-def test_an_answer_may_take_longer_than_a_request_s_arrival(serve: Serve, engine) -> None:
+def test_an_answer_may_take_longer_than_a_request_s_arrival(serve: Serve, engine: ScriptedEngine) -> None:
     engine.held = True
     url = serve(receive_timeout_s=0.1)
     with httpx.Client(base_url=url, timeout=20) as client, pytest.raises(httpx.ReadTimeout):
@@ -197,7 +198,7 @@ def test_far_too_many_connections_are_not_answered_at_all(serve: Serve) -> None:
             assert rest(last) == b""
 
 
-def test_a_refusal_never_lands_in_an_earlier_request_s_answer(serve: Serve, engine) -> None:
+def test_a_refusal_never_lands_in_an_earlier_request_s_answer(serve: Serve, engine: ScriptedEngine) -> None:
     engine.held = True
     body = b'{"prompt": "x"}'
     with connection(serve(receive_timeout_s=0.2)) as opened:
@@ -213,7 +214,9 @@ def test_idle_connections_outlive_the_pools_of_clients() -> None:
     assert http_server(app, None).config.timeout_keep_alive >= 75
 
 
-def test_a_wish_for_websockets_is_answered_in_plain_http_and_not_logged(serve: Serve, caplog) -> None:
+def test_a_wish_for_websockets_is_answered_in_plain_http_and_not_logged(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     with connection(serve()) as opened:
         opened.sendall(GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
         assert answer(opened).startswith(b"HTTP/1.1 200 ")

@@ -12,6 +12,8 @@ from ebbtide.messages import Stats
 from ebbtide.server.metrics.help_texts import GAUGE_TEXTS, HISTOGRAM_TEXTS, TOTAL_TEXTS
 from ebbtide.server.metrics.metrics import FrontMetrics
 
+from ..conftest import World
+
 
 def read(metrics: FrontMetrics) -> dict[str, float]:
     """Every sample; the key has the labels apart from the model's name."""
@@ -161,7 +163,7 @@ def test_a_key_that_is_no_name_does_not_break_the_page(metrics: FrontMetrics) ->
 
 
 @pytest.mark.anyio
-async def test_times_are_taken_once_per_request_that_made_a_token(world) -> None:
+async def test_times_are_taken_once_per_request_that_made_a_token(world: World) -> None:
     await world.chat(n=3)
     await world.chat(stream=True)
     world.engine.answer = lambda request: world.engine.abort(request.rids[0])
@@ -179,7 +181,7 @@ async def test_times_are_taken_once_per_request_that_made_a_token(world) -> None
 
 
 @pytest.mark.anyio
-async def test_a_request_that_is_found_too_long_in_front_is_counted_as_one(world) -> None:
+async def test_a_request_that_is_found_too_long_in_front_is_counted_as_one(world: World) -> None:
     for _ in range(2):
         assert (await world.complete(prompt=[1] * 600)).status_code == 400
     assert (await world.complete(n=0)).status_code == 400

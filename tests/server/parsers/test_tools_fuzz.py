@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ebbtide.messages import RunnerInfo
 
-from ..conftest import INFO
+from ..conftest import INFO, World
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_odd_requests_are_answered_or_refused(world, seed: int) -> None:
+async def test_odd_requests_are_answered_or_refused(world: World, seed: int) -> None:
     rng = random.Random(seed)
     statuses = set()
     for number in range(100):

@@ -23,7 +23,7 @@ from ebbtide.tokenization.tokenizer import SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
 from ..api.test_bad_input import check_refused
-from ..conftest import INFO
+from ..conftest import INFO, World
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +73,7 @@ def schema_format(schema: Any, **more: object) -> dict[str, Any]:
         ({"structured_outputs": {"json_object": True, "regex": None}}, ["{}"], ["1"]),
     ],
 )
-async def test_a_constraint_reaches_the_engine(world, fields: Any, good: list[str], bad: list[str]) -> None:
+async def test_a_constraint_reaches_the_engine(world: World, fields: Any, good: list[str], bad: list[str]) -> None:
     for ask in (world.chat, world.complete):
         reply = await ask(**fields)
         assert reply.status_code == 200, reply.text
@@ -91,12 +91,12 @@ async def test_a_constraint_reaches_the_engine(world, fields: Any, good: list[st
         {"guided_json": None, "grammar": None, "structural_tag": None},
     ],
 )
-async def test_null_and_text_are_no_constraint(world, fields: Any) -> None:
+async def test_null_and_text_are_no_constraint(world: World, fields: Any) -> None:
     assert (await world.chat(**fields)).status_code == 200
     assert world.engine.requests[0].grammar == ""
 
 
-async def test_text_beside_a_constraint_is_only_one(world) -> None:
+async def test_text_beside_a_constraint_is_only_one(world: World) -> None:
     assert (await world.chat(response_format={"type": "text"}, regex="a")).status_code == 200
     assert matches(world.engine.requests[0].grammar, "a")
 
@@ -129,7 +129,7 @@ async def test_text_beside_a_constraint_is_only_one(world) -> None:
         ("structural_tag", [{"a": 1}]),
     ],
 )
-async def test_what_cannot_be_kept_is_refused_by_name(world, field: str, values: list[Any]) -> None:
+async def test_what_cannot_be_kept_is_refused_by_name(world: World, field: str, values: list[Any]) -> None:
     for value in values:
         for ask in (world.chat, world.complete):
             reply = await ask(**{field.partition(".")[0]: value}, stream=True)
@@ -138,14 +138,14 @@ async def test_what_cannot_be_kept_is_refused_by_name(world, field: str, values:
     assert world.engine.requests == []
 
 
-async def test_two_constraints_are_refused(world) -> None:
+async def test_two_constraints_are_refused(world: World) -> None:
     reply = await world.chat(regex="a", ebnf='start: "a"')
     check_refused(reply, "ebnf")
     assert "Only one" in reply.json()["error"]["message"]
     check_refused(await world.chat(response_format={"type": "json_object"}, structured_outputs={"regex": "a"}))
 
 
-async def test_a_grammar_that_takes_too_long_is_refused_and_another_is_not(world, monkeypatch: Any) -> None:
+async def test_a_grammar_that_takes_too_long_is_refused_and_another_is_not(world: World, monkeypatch: Any) -> None:
     release = threading.Event()
     compile_now = Guidance.compile
 
@@ -167,7 +167,7 @@ async def test_a_grammar_that_takes_too_long_is_refused_and_another_is_not(world
         structured.close()
 
 
-async def test_reading_the_vocabulary_does_not_count_against_a_grammar(world, monkeypatch: Any) -> None:
+async def test_reading_the_vocabulary_does_not_count_against_a_grammar(world: World, monkeypatch: Any) -> None:
     """It happens with the first grammar, and takes seconds for a large vocabulary on a busy machine."""
     build, begun, release = Guidance.__init__, threading.Event(), threading.Event()
 
@@ -189,7 +189,7 @@ async def test_reading_the_vocabulary_does_not_count_against_a_grammar(world, mo
         structured.close()
 
 
-async def test_a_grammar_is_compiled_once_for_all_requests(world, monkeypatch: Any) -> None:
+async def test_a_grammar_is_compiled_once_for_all_requests(world: World, monkeypatch: Any) -> None:
     compiled: list[str] = []
     compile_now = Guidance.compile
 
@@ -206,7 +206,7 @@ async def test_a_grammar_is_compiled_once_for_all_requests(world, monkeypatch: A
 
 
 @pytest.mark.parametrize("mark", ["</think>", "<|user|>"])
-async def test_a_constraint_can_start_behind_a_mark(world, mark: str) -> None:
+async def test_a_constraint_can_start_behind_a_mark(world: World, mark: str) -> None:
     """The first is text, the second a control token of the simulated model."""
     constraint = schema_constraint({"const": [1]}, "response_format")
     grammar = await world.state.structured.compile(constraint, after=ReasoningPrefix(mark))
@@ -223,7 +223,7 @@ async def test_a_constraint_can_start_behind_a_mark(world, mark: str) -> None:
 
 @pytest.mark.parametrize("opens", ["<think>", "<|user|>"])
 @pytest.mark.parametrize("closes", ["</think>", "<|system|>"])
-async def test_what_stands_before_a_constraint_can_be_left_out(world, opens: str, closes: str) -> None:
+async def test_what_stands_before_a_constraint_can_be_left_out(world: World, opens: str, closes: str) -> None:
     constraint = schema_constraint({"const": [1]}, "response_format")
     grammar = await world.state.structured.compile(constraint, after=ReasoningPrefix(closes, opens))
     special = {name: token for token, name in enumerate(map(bytes.decode, sim_vocabulary().pieces[256:]), 256)}
@@ -244,7 +244,7 @@ async def test_what_stands_before_a_constraint_can_be_left_out(world, opens: str
     assert not accepts(opens, "why", closes, "[2]")
 
 
-async def test_whitespace_is_bounded(world) -> None:
+async def test_whitespace_is_bounded(world: World) -> None:
     await world.chat(response_format=schema_format(PERSON))
     grammar = world.engine.requests[0].grammar
     assert matches(grammar, '{\n    "name": "Ada",\n    "age": 36\n}')
@@ -254,7 +254,7 @@ async def test_whitespace_is_bounded(world) -> None:
     assert not matches(grammar, ADA + " ")
 
 
-async def test_a_constraint_of_another_part_of_the_server_is_compiled_the_same_way(world) -> None:
+async def test_a_constraint_of_another_part_of_the_server_is_compiled_the_same_way(world: World) -> None:
     grammar = await world.state.structured.compile(Constraint('start: "x"', "tools"))
     assert matches(grammar, "x")
 
@@ -270,13 +270,13 @@ async def test_a_constraint_of_another_part_of_the_server_is_compiled_the_same_w
         ("structured_outputs", {"grammar": 'root ::= ""'}),
     ],
 )
-async def test_a_grammar_of_the_empty_text_alone_is_refused(world, field: str, value: Any) -> None:
+async def test_a_grammar_of_the_empty_text_alone_is_refused(world: World, field: str, value: Any) -> None:
     """It was accepted, and ended as 500."""
     check_refused(await world.chat(**{field: value}), field)
     assert world.engine.requests == []
 
 
-async def test_thousands_of_choices_are_kept_and_the_limit_is_told(world) -> None:
+async def test_thousands_of_choices_are_kept_and_the_limit_is_told(world: World) -> None:
     choices = [f"choice {number}" for number in range(10_000)]
     assert (await world.chat(structured_outputs={"choice": choices})).status_code == 200
     grammar = world.engine.requests[-1].grammar
@@ -286,7 +286,7 @@ async def test_thousands_of_choices_are_kept_and_the_limit_is_told(world) -> Non
     assert "has 10001 choices: at most 10000 are allowed" in reply.json()["error"]["message"]
 
 
-async def test_a_grammar_that_finds_no_thread_in_time_is_told_to_come_again(world, monkeypatch: Any) -> None:
+async def test_a_grammar_that_finds_no_thread_in_time_is_told_to_come_again(world: World, monkeypatch: Any) -> None:
     begun, release, read_now = threading.Semaphore(0), threading.Event(), structured_module.lark_of_ebnf
 
     def slow(text: str) -> str:
@@ -311,7 +311,7 @@ async def test_a_grammar_that_finds_no_thread_in_time_is_told_to_come_again(worl
         structured.close()
 
 
-async def test_a_large_grammar_is_not_remembered_once_it_is_read(world, monkeypatch: Any) -> None:
+async def test_a_large_grammar_is_not_remembered_once_it_is_read(world: World, monkeypatch: Any) -> None:
     read: list[int] = []
     read_now = structured_module.lark_of_ebnf
     monkeypatch.setattr(structured_module, "lark_of_ebnf", lambda text: read.append(len(text)) or read_now(text))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from ebbtide.config import AccessConfig
+from ebbtide.config import AccessConfig, ServerConfig
 from ebbtide.errors import Rejected
 from ebbtide.server.api.anthropic.errors import anthropic_error
 from ebbtide.server.app import create_app
 from ebbtide.server.daemon.loading import AppSwitch
 from ebbtide.server.http.access import access_from
 
-from ...conftest import build_state
+from ...conftest import ScriptedEngine, build_state
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ def test_the_type_follows_from_the_status(status: int, kind: str) -> None:
 
 @pytest.mark.parametrize("root_path", ["", "/llm"])
 async def test_a_missing_key_and_a_missing_route_are_answered_in_the_form_of_their_api(
-    engine, config, root_path: str
+    engine: ScriptedEngine, config: ServerConfig, root_path: str
 ) -> None:
     access = access_from(AccessConfig(api_key=("key",), root_path=root_path))
     state = build_state(engine, config, access=access)

@@ -90,7 +90,7 @@ def without_ids(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if key != "id"} | {"content": content}
 
 
-async def test_a_message_says_why_it_stopped_and_what_it_cost(world) -> None:
+async def test_a_message_says_why_it_stopped_and_what_it_cost(world: World) -> None:
     reply = await ask(world, system="Be brief.", metadata={"user_id": "u"})
     prompt_len = len(world.engine.requests[0].prompt)
     assert reply.json() == {
@@ -111,7 +111,7 @@ async def test_a_message_says_why_it_stopped_and_what_it_cost(world) -> None:
     }
 
 
-async def test_sampling_fields_reach_the_engine(world) -> None:
+async def test_sampling_fields_reach_the_engine(world: World) -> None:
     await whole(world, temperature=0.5, top_p=0.25, top_k=5, max_tokens=7, stop_sequences=["STOP", "END"])
     request = world.engine.requests[0]
     sampling = request.sampling
@@ -119,7 +119,7 @@ async def test_sampling_fields_reach_the_engine(world) -> None:
     assert request.text.stop == ("STOP", "END")
 
 
-async def test_events_come_in_the_order_of_the_api(world) -> None:
+async def test_events_come_in_the_order_of_the_api(world: World) -> None:
     events = await streamed(world)
     assert [event["type"] for event in events] == [
         "message_start",
@@ -147,13 +147,13 @@ async def test_events_come_in_the_order_of_the_api(world) -> None:
         "</think>",
     ],
 )
-async def test_a_stream_says_the_same_as_the_whole_answer(world, reply: str, finish: str) -> None:
+async def test_a_stream_says_the_same_as_the_whole_answer(world: World, reply: str, finish: str) -> None:
     world.engine.reply, world.engine.finish = reply, finish
     answer = await whole(world, tools=[TOOL])
     assert without_ids(joined(await streamed(world, tools=[TOOL]))) == without_ids(answer)
 
 
-async def test_thinking_and_tool_use_are_blocks_of_their_own(world) -> None:
+async def test_thinking_and_tool_use_are_blocks_of_their_own(world: World) -> None:
     world.engine.reply = f"<think>why</think>Look.\n{CALL}"
     body = await whole(world, tools=[TOOL])
     thinking, text, use = body["content"]
@@ -166,7 +166,7 @@ async def test_thinking_and_tool_use_are_blocks_of_their_own(world) -> None:
 
 
 @pytest.mark.parametrize("city", ["1e999", "-1e999", "NaN", "[" * 200 + "]" * 200])
-async def test_arguments_that_json_cannot_hold_are_no_input(world, city: str) -> None:
+async def test_arguments_that_json_cannot_hold_are_no_input(world: World, city: str) -> None:
     world.engine.reply = CALL.replace('"Zürich 👩‍👩‍👧"', city)
     assert city in world.engine.reply
     answer = await whole(world, tools=[TOOL])
@@ -174,7 +174,7 @@ async def test_arguments_that_json_cannot_hold_are_no_input(world, city: str) ->
     assert without_ids(joined(await streamed(world, tools=[TOOL]))) == without_ids(answer)
 
 
-async def test_an_answer_without_text_has_no_block(world) -> None:
+async def test_an_answer_without_text_has_no_block(world: World) -> None:
     world.engine.answer = lambda request: world.engine.emit(request.rids[0], "", 1, finish="stop")
     assert (await whole(world))["content"] == []
     assert [event["type"] for event in await streamed(world)] == ["message_start", "message_delta", "message_stop"]
@@ -185,14 +185,14 @@ async def test_an_answer_without_text_has_no_block(world) -> None:
     [("END", "stop", "stop_sequence", "END"), (None, "length", "max_tokens", None), (256, "stop", "end_turn", None)],
 )
 async def test_the_stop_reason_tells_what_ended_it(
-    world, matched: str | int | None, finish: str, reason: str, sequence: str | None
+    world: World, matched: str | int | None, finish: str, reason: str, sequence: str | None
 ) -> None:
     world.engine.answer = lambda request: world.engine.emit(request.rids[0], "x", 1, finish=finish, matched=matched)
     for message in (await whole(world), joined(await streamed(world))):
         assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
 
 
-async def test_an_error_in_a_stream_is_an_event_of_its_own(world) -> None:
+async def test_an_error_in_a_stream_is_an_event_of_its_own(world: World) -> None:
     def fail(request: Any) -> None:
         world.engine.emit(request.rids[0], "x", 1)
         world.engine.abort(request.rids[0], 1)
@@ -209,7 +209,7 @@ class TestSilentBefore:
     def config(self) -> ServerConfig:
         return ServerConfig(keep_alive_s=0.01)
 
-    async def test_silence_is_broken_by_pings(self, world) -> None:
+    async def test_silence_is_broken_by_pings(self, world: World) -> None:
         def answer(request: Any) -> None:
             emit = world.engine.emit
             asyncio.get_running_loop().call_later(0.2, lambda: emit(request.rids[0], "x", 1, finish="stop"))
@@ -220,13 +220,13 @@ class TestSilentBefore:
         assert typed_events(reply.text)[0]["type"] == "message_start"
 
 
-async def test_a_schema_becomes_a_grammar(world) -> None:
+async def test_a_schema_becomes_a_grammar(world: World) -> None:
     await whole(world, output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
     assert world.engine.requests[0].grammar
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])
-async def test_a_call_that_must_be_is_forced_by_a_grammar(world, choice: Any) -> None:
+async def test_a_call_that_must_be_is_forced_by_a_grammar(world: World, choice: Any) -> None:
     await whole(world, tools=[TOOL], tool_choice=choice)
     assert world.engine.requests[0].grammar
 
@@ -238,7 +238,7 @@ async def test_thinking_is_the_templates_to_switch(kind: str, *, opens: bool) ->
     assert chat_body(body).chat_template_kwargs == {"enable_thinking": opens, "thinking": opens}
 
 
-async def test_thinking_can_be_left_out(world) -> None:
+async def test_thinking_can_be_left_out(world: World) -> None:
     world.engine.reply = "<think>why</think>yes"
     body = await whole(world, thinking={"type": "adaptive", "display": "omitted"})
     assert [block["type"] for block in body["content"]] == ["text"]
@@ -265,7 +265,7 @@ async def test_a_tool_choice_is_the_chats_by_another_name(choice: Any, chat_choi
 
 
 @pytest.mark.parametrize("words", ["", "So", [{"type": "text", "text": "So"}], []])
-async def test_an_assistants_words_at_the_end_are_the_beginning_of_the_answer(world, words: Any) -> None:
+async def test_an_assistants_words_at_the_end_are_the_beginning_of_the_answer(world: World, words: Any) -> None:
     question = {"role": "user", "content": "hi"}
     await whole(world, messages=[question])
     await whole(world, messages=[question, {"role": "assistant", "content": words}])
@@ -304,7 +304,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
     ],
 )
 async def test_what_cannot_be_is_refused_in_anthropics_form(
-    world, fields: dict[str, Any], status: int, says: str
+    world: World, fields: dict[str, Any], status: int, says: str
 ) -> None:
     reply = await ask(world, **fields)
     assert reply.status_code == status, reply.text
@@ -316,12 +316,12 @@ async def test_what_cannot_be_is_refused_in_anthropics_form(
     assert not world.engine.requests
 
 
-async def test_malformed_json_and_wrong_methods_are_refused_in_anthropics_form(world) -> None:
+async def test_malformed_json_and_wrong_methods_are_refused_in_anthropics_form(world: World) -> None:
     assert (await world.client.post("/v1/messages", content=b"{")).json()["type"] == "error"
     assert (await world.client.get("/v1/messages")).json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_the_count_is_that_of_the_prompt(world) -> None:
+async def test_the_count_is_that_of_the_prompt(world: World) -> None:
     fields = {
         "system": [{"type": "text", "text": "Be brief."}],
         "messages": [{"role": "user", "content": "grüß"}, {"role": "assistant", "content": "yes"}],
@@ -333,14 +333,14 @@ async def test_the_count_is_that_of_the_prompt(world) -> None:
     assert reply.json() == {"input_tokens": len(world.engine.requests[0].prompt)}
 
 
-async def test_a_prompt_that_does_not_fit_can_be_counted(world) -> None:
+async def test_a_prompt_that_does_not_fit_can_be_counted(world: World) -> None:
     messages = [{"role": "user", "content": "x" * 9000}]
     reply = await world.client.post("/v1/messages/count_tokens", json={"messages": messages})
     assert reply.json()["input_tokens"] > 9000
     assert (await ask(world, messages=messages)).status_code == 400
 
 
-async def test_a_count_is_refused_like_a_message(world) -> None:
+async def test_a_count_is_refused_like_a_message(world: World) -> None:
     for fields in ({}, {"messages": [{"role": "user", "content": [IMAGE]}]}, {"messages": [], "model": "m"}):
         reply = await world.client.post("/v1/messages/count_tokens", json=fields)
         assert reply.status_code == 400

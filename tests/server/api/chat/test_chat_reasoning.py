@@ -12,7 +12,7 @@ from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 
-from ...conftest import INFO
+from ...conftest import INFO, World
 from ...structured.test_structured import matches
 from ..test_streams import events
 from .test_chat_tools import as_joined, joined
@@ -47,7 +47,7 @@ async def streamed(world: Any, reply: str = REPLY, **fields: Any) -> list[dict[s
     return events(answer.text)[:-1]
 
 
-async def test_reasoning_has_its_own_fields_and_count(world) -> None:
+async def test_reasoning_has_its_own_fields_and_count(world: World) -> None:
     body = await whole(world)
     message = body["choices"][0]["message"]
     assert message["content"] == "yes 👩‍👩‍👧"
@@ -58,13 +58,13 @@ async def test_reasoning_has_its_own_fields_and_count(world) -> None:
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
 @pytest.mark.parametrize("reply", [REPLY, "<think>only", "no reasoning", "<think>\n\n</think>\n\nempty", "<thi", "\n"])
-async def test_a_stream_says_the_same_as_the_whole_answer(world, reply: str, finish: str) -> None:
+async def test_a_stream_says_the_same_as_the_whole_answer(world: World, reply: str, finish: str) -> None:
     world.engine.finish = finish
     chunks = await streamed(world, reply)
     assert joined([chunk["choices"][0] for chunk in chunks]) == as_joined((await whole(world, reply))["choices"][0])
 
 
-async def test_a_streamed_delta_has_both_names(world) -> None:
+async def test_a_streamed_delta_has_both_names(world: World) -> None:
     deltas = [chunk["choices"][0]["delta"] for chunk in await streamed(world)]
     assert deltas[0] == {"role": "assistant", "content": ""}
     shown = [delta for delta in deltas if "reasoning" in delta]
@@ -72,12 +72,12 @@ async def test_a_streamed_delta_has_both_names(world) -> None:
     assert all(delta["reasoning"] == delta["reasoning_content"] and "content" not in delta for delta in shown)
 
 
-async def test_the_last_usage_counts_reasoning_too(world) -> None:
+async def test_the_last_usage_counts_reasoning_too(world: World) -> None:
     chunks = await streamed(world, stream_options={"include_usage": True})
     assert chunks[-1]["usage"] == (await whole(world))["usage"]
 
 
-async def test_logprobs_of_reasoning_are_not_lost(world) -> None:
+async def test_logprobs_of_reasoning_are_not_lost(world: World) -> None:
     reply = "<think>\nso\n</think>\n\nyes"
     chunks = await streamed(world, reply, logprobs=True)
     choices = [chunk["choices"][0] for chunk in chunks]
@@ -91,14 +91,14 @@ async def test_logprobs_of_reasoning_are_not_lost(world) -> None:
     assert body["choices"][0]["logprobs"]["content"] == entries
 
 
-async def test_reasoning_can_stay_in_the_text(world) -> None:
+async def test_reasoning_can_stay_in_the_text(world: World) -> None:
     body = await whole(world, separate_reasoning=False)
     message = body["choices"][0]["message"]
     assert message["content"] == REPLY
     assert "reasoning" not in message
 
 
-async def test_reasoning_can_be_left_out(world) -> None:
+async def test_reasoning_can_be_left_out(world: World) -> None:
     body = await whole(world, include_reasoning=False)
     message = body["choices"][0]["message"]
     assert message["content"] == "yes 👩‍👩‍👧"
@@ -108,12 +108,12 @@ async def test_reasoning_can_be_left_out(world) -> None:
     assert not any("reasoning" in delta for delta in deltas)
 
 
-async def test_reasoning_can_come_in_one_piece(world) -> None:
+async def test_reasoning_can_come_in_one_piece(world: World) -> None:
     deltas = [chunk["choices"][0]["delta"] for chunk in await streamed(world, stream_reasoning=False)]
     assert [delta["reasoning"] for delta in deltas if "reasoning" in delta] == ["why 日\n\nso"]
 
 
-async def test_an_answer_may_go_on_with_reasoning_that_was_begun(world) -> None:
+async def test_an_answer_may_go_on_with_reasoning_that_was_begun(world: World) -> None:
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>be"}]
     body = await whole(world, "cause</think>yes", messages=messages, continue_final_message=True)
     message = body["choices"][0]["message"]
@@ -122,7 +122,7 @@ async def test_an_answer_may_go_on_with_reasoning_that_was_begun(world) -> None:
     assert world.engine.requests[0].prompt == prompt
 
 
-async def test_a_constraint_begins_behind_the_reasoning(world) -> None:
+async def test_a_constraint_begins_behind_the_reasoning(world: World) -> None:
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>"}]
     tool = {"type": "function", "function": {"name": "f"}}
     for fields in ({"response_format": {"type": "json_object"}}, {"tools": [tool], "tool_choice": "required"}):
@@ -135,7 +135,7 @@ async def test_a_constraint_begins_behind_the_reasoning(world) -> None:
     assert not matches(call, "so</think>{}")
 
 
-async def test_a_model_may_reason_before_a_constraint_or_not(world) -> None:
+async def test_a_model_may_reason_before_a_constraint_or_not(world: World) -> None:
     await world.chat(response_format={"type": "json_object"})
     closed = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>\n\n</think>"}]
     await world.chat(messages=closed, continue_final_message=True, response_format={"type": "json_object"})
@@ -147,12 +147,12 @@ async def test_a_model_may_reason_before_a_constraint_or_not(world) -> None:
     assert not matches(past, "<think>why</think>{}")
 
 
-async def test_what_a_message_says_opens_nothing(world) -> None:
+async def test_what_a_message_says_opens_nothing(world: World) -> None:
     body = await whole(world, "yes", messages=[{"role": "user", "content": "<think>"}])
     assert body["choices"][0]["message"]["content"] == "yes"
 
 
-async def test_earlier_reasoning_is_accepted(world) -> None:
+async def test_earlier_reasoning_is_accepted(world: World) -> None:
     for name in ("reasoning", "reasoning_content"):
         messages = [{"role": "assistant", "content": "a", name: "why"}, {"role": "user", "content": "q"}]
         assert (await world.chat(messages=messages)).status_code == 200

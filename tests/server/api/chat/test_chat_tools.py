@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ebbtide.messages import RunnerInfo, TextBatch, TextItem
 from ebbtide.tokenization.vocabulary import SIM_SYSTEM
 
-from ...conftest import INFO
+from ...conftest import INFO, World
 from ...structured.test_structured import matches
 from ..test_streams import events
 
@@ -76,7 +76,7 @@ def as_joined(choice: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def test_a_call_is_taken_out_of_the_answer(world) -> None:
+async def test_a_call_is_taken_out_of_the_answer(world: World) -> None:
     choice = await whole(world, f"I look.\n{CALL}")
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "I look.\n"
@@ -86,11 +86,11 @@ async def test_a_call_is_taken_out_of_the_answer(world) -> None:
     assert call["function"] == {"name": "weather", "arguments": '{"city": "Zürich 👩‍👩‍👧 e\u0301"}'}
 
 
-async def test_content_is_null_beside_calls_alone(world) -> None:
+async def test_content_is_null_beside_calls_alone(world: World) -> None:
     assert (await whole(world, CALL))["message"]["content"] is None
 
 
-async def test_a_streamed_call_says_its_name_once_and_then_only_arguments(world) -> None:
+async def test_a_streamed_call_says_its_name_once_and_then_only_arguments(world: World) -> None:
     choices = await streamed(world, CALL)
     parts = [part for choice in choices for part in choice["delta"].get("tool_calls", ())]
     first, *rest = parts
@@ -119,7 +119,7 @@ async def test_a_streamed_call_says_its_name_once_and_then_only_arguments(world)
     ],
 )
 @pytest.mark.parametrize("finish", ["stop", "length"])
-async def test_a_stream_says_the_same_as_the_whole_answer(world, reply: str, finish: str) -> None:
+async def test_a_stream_says_the_same_as_the_whole_answer(world: World, reply: str, finish: str) -> None:
     world.engine.finish = finish
     message = as_joined(await whole(world, reply))
     assert joined(await streamed(world, reply)) == message
@@ -129,7 +129,7 @@ async def test_a_stream_says_the_same_as_the_whole_answer(world, reply: str, fin
         assert (message["content"], message["finish"]) == (reply, finish)
 
 
-async def test_text_in_front_of_a_stop_string_is_not_lost(world) -> None:
+async def test_text_in_front_of_a_stop_string_is_not_lost(world: World) -> None:
     def answer(request: Any) -> None:
         [rid] = request.rids
         item = TextItem(rid, "before <tool", tokens=[1], num_output_tokens=9, finish="stop", matched="END")
@@ -142,32 +142,32 @@ async def test_text_in_front_of_a_stop_string_is_not_lost(world) -> None:
     assert joined(await streamed(world, "", stop=["END"]))["content"] == "before <tool"
 
 
-async def test_at_most_one_call_if_asked(world) -> None:
+async def test_at_most_one_call_if_asked(world: World) -> None:
     choice = await whole(world, f"{CALL}\n{CLOCK}", parallel_tool_calls=False)
     assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["weather"]
     assert choice["finish_reason"] == "tool_calls"
 
 
-async def test_none_reads_no_calls_and_shows_no_tools(world) -> None:
+async def test_none_reads_no_calls_and_shows_no_tools(world: World) -> None:
     choice = await whole(world, CALL, tool_choice="none")
     assert (choice["message"]["content"], choice["finish_reason"]) == (CALL, "stop")
     assert "tool_calls" not in choice["message"]
     assert SIM_SYSTEM not in world.engine.requests[0].prompt
 
 
-async def test_an_empty_list_of_tools_is_none(world) -> None:
+async def test_an_empty_list_of_tools_is_none(world: World) -> None:
     choice = await whole(world, CALL, tools=[])
     assert choice["message"]["content"] == CALL
 
 
-async def test_only_allowed_functions_are_calls(world) -> None:
+async def test_only_allowed_functions_are_calls(world: World) -> None:
     allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "clock"}}]}
     choice = await whole(world, CALL + CLOCK, tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
     assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["clock"]
     assert b"weather" in bytes(token for token in world.engine.requests[0].prompt if token < 256)
 
 
-async def test_every_choice_has_calls_of_its_own(world) -> None:
+async def test_every_choice_has_calls_of_its_own(world: World) -> None:
     world.engine.reply = CALL
     body = (await world.chat(tools=TOOLS, n=3)).json()
     ids = [choice["message"]["tool_calls"][0]["id"] for choice in body["choices"]]
@@ -178,14 +178,14 @@ async def test_every_choice_has_calls_of_its_own(world) -> None:
         assert joined(mine)["calls"] == [["weather", '{"city": "Zürich 👩‍👩‍👧 e\u0301"}']]
 
 
-async def test_logprobs_of_held_back_tokens_are_not_lost(world) -> None:
+async def test_logprobs_of_held_back_tokens_are_not_lost(world: World) -> None:
     reply = CALL.replace("Zürich 👩‍👩‍👧 e\u0301", "x")
     choices = await streamed(world, reply, logprobs=True)
     entries = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
     assert "".join(entry["token"] for entry in entries) == reply
 
 
-async def test_a_required_call_is_enforced_and_read(world) -> None:
+async def test_a_required_call_is_enforced_and_read(world: World) -> None:
     reply = '[{"name": "weather", "arguments": {"city": "日"}}, {"name": "clock", "arguments": {}}]'
     choice = await whole(world, reply, tool_choice="required")
     calls = [["weather", '{"city": "日"}'], ["clock", "{}"]]
@@ -195,7 +195,7 @@ async def test_a_required_call_is_enforced_and_read(world) -> None:
     assert not matches(world.engine.requests[0].grammar, "I would rather talk.")
 
 
-async def test_a_named_function_is_called_and_said_to_be(world) -> None:
+async def test_a_named_function_is_called_and_said_to_be(world: World) -> None:
     named = {"type": "function", "function": {"name": "weather"}}
     choice = await whole(world, '{"city": "日"}', tool_choice=named)
     calls = [["weather", '{"city": "日"}']]
@@ -205,7 +205,7 @@ async def test_a_named_function_is_called_and_said_to_be(world) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
-async def test_a_required_call_that_was_cut_says_length(world, choice: Any) -> None:
+async def test_a_required_call_that_was_cut_says_length(world: World, choice: Any) -> None:
     world.engine.finish = "length"
     reply = '{"city": "Par' if choice != "required" else '[{"name": "weather", "arguments": {"city": "Par'
     message = as_joined(await whole(world, reply, tool_choice=choice))
@@ -214,12 +214,12 @@ async def test_a_required_call_that_was_cut_says_length(world, choice: Any) -> N
     assert joined(await streamed(world, reply, tool_choice=choice)) == message
 
 
-async def test_a_required_call_outranks_the_form_of_an_answer(world) -> None:
+async def test_a_required_call_outranks_the_form_of_an_answer(world: World) -> None:
     await whole(world, "[]", tool_choice="required", response_format={"type": "json_object"})
     assert not matches(world.engine.requests[0].grammar, "{}")
 
 
-async def test_a_call_may_take_the_place_of_an_answer_in_a_form(world) -> None:
+async def test_a_call_may_take_the_place_of_an_answer_in_a_form(world: World) -> None:
     form = {"type": "json_object"}
     choice = await whole(world, CALL, response_format=form)
     assert choice["finish_reason"] == "tool_calls"
@@ -229,13 +229,13 @@ async def test_a_call_may_take_the_place_of_an_answer_in_a_form(world) -> None:
     assert (await whole(world, '{"a": 1}', response_format=form))["message"]["content"] == '{"a": 1}'
 
 
-async def test_a_required_call_and_another_constraint_are_refused(world) -> None:
+async def test_a_required_call_and_another_constraint_are_refused(world: World) -> None:
     reply = await world.chat(tools=TOOLS, tool_choice="required", regex="a+")
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "tool_choice"
 
 
-async def test_a_schema_that_cannot_be_enforced_is_refused_only_then(world) -> None:
+async def test_a_schema_that_cannot_be_enforced_is_refused_only_then(world: World) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "odd"}}}}}]
     reply = await world.chat(tools=tools, tool_choice="required")
     assert reply.status_code == 400
@@ -244,7 +244,7 @@ async def test_a_schema_that_cannot_be_enforced_is_refused_only_then(world) -> N
 
 
 @pytest.mark.parametrize("content", [{"content": None}, {"content": ""}, {}])
-async def test_a_conversation_with_calls_can_go_on(world, content: dict[str, Any]) -> None:
+async def test_a_conversation_with_calls_can_go_on(world: World, content: dict[str, Any]) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": "x"})}}
     messages = [
         {"role": "user", "content": "q"},
@@ -268,13 +268,13 @@ async def test_a_conversation_with_calls_can_go_on(world, content: dict[str, Any
         [{"role": "tool", "tool_call_id": "x", "content": "y"}],
     ],
 )
-async def test_odd_conversations_are_no_error_of_the_server(world, messages: list[dict[str, Any]]) -> None:
+async def test_odd_conversations_are_no_error_of_the_server(world: World, messages: list[dict[str, Any]]) -> None:
     assert (await world.chat(messages=messages)).status_code == 200
     assert (await world.chat(messages=messages, tools=TOOLS)).status_code == 200
 
 
 @pytest.mark.parametrize("calls", ["x", [3], [{}], [{"function": {}}], [{"function": {"name": "f", "arguments": 3}}]])
-async def test_a_malformed_call_in_the_history_is_refused(world, calls: Any) -> None:
+async def test_a_malformed_call_in_the_history_is_refused(world: World, calls: Any) -> None:
     reply = await world.chat(messages=[{"role": "assistant", "tool_calls": calls}])
     assert reply.status_code == 400
     assert reply.json()["error"]["param"].startswith("messages")

@@ -7,10 +7,12 @@ import pytest
 from ebbtide.messages import TextBatch, TextItem
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_SYSTEM, SIM_USER
 
+from ...conftest import World
+
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_chat_has_the_shape_of_openai(world) -> None:
+async def test_a_chat_has_the_shape_of_openai(world: World) -> None:
     reply = await world.chat()
     assert reply.status_code == 200
     body = reply.json()
@@ -29,7 +31,7 @@ async def test_a_chat_has_the_shape_of_openai(world) -> None:
     }
 
 
-async def test_the_template_renders_roles_parts_and_null(world) -> None:
+async def test_the_template_renders_roles_parts_and_null(world: World) -> None:
     await world.chat(
         messages=[
             {"role": "developer", "content": "d"},
@@ -46,18 +48,18 @@ async def test_the_template_renders_roles_parts_and_null(world) -> None:
     ]
 
 
-async def test_a_control_token_in_a_message_is_plain_text(world) -> None:
+async def test_a_control_token_in_a_message_is_plain_text(world: World) -> None:
     await world.chat(messages=[{"role": "user", "content": "x<|end|>"}])
     assert world.engine.requests[0].prompt == [SIM_USER, *b"x<|end|>", SIM_EOS, SIM_ASSISTANT]
 
 
-async def test_the_last_message_can_be_continued(world) -> None:
+async def test_the_last_message_can_be_continued(world: World) -> None:
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "Ab"}]
     await world.chat(messages=messages, continue_final_message=True, add_generation_prompt=False)
     assert world.engine.requests[0].prompt == [SIM_USER, ord("q"), SIM_EOS, SIM_ASSISTANT, ord("A"), ord("b")]
 
 
-async def test_n_choices_share_a_prompt_that_counts_once(world) -> None:
+async def test_n_choices_share_a_prompt_that_counts_once(world: World) -> None:
     body = (await world.chat(n=3)).json()
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
     assert body["usage"]["prompt_tokens"] == 5
@@ -67,7 +69,7 @@ async def test_n_choices_share_a_prompt_that_counts_once(world) -> None:
     assert len(set(request.rids)) == 3
 
 
-async def test_every_sampling_field_reaches_the_scheduler(world) -> None:
+async def test_every_sampling_field_reaches_the_scheduler(world: World) -> None:
     reply = await world.chat(
         temperature=0.5,
         top_p=0.25,
@@ -105,7 +107,7 @@ async def test_every_sampling_field_reaches_the_scheduler(world) -> None:
     assert (request.priority, request.namespace) == (-5, "salt:mine")
 
 
-async def test_null_means_absent_for_every_optional_field(world) -> None:
+async def test_null_means_absent_for_every_optional_field(world: World) -> None:
     names = (
         "model max_tokens max_completion_tokens temperature top_p top_k min_p presence_penalty frequency_penalty"
         " repetition_penalty logit_bias seed n stop stop_token_ids min_tokens ignore_eos skip_special_tokens stream"
@@ -116,29 +118,29 @@ async def test_null_means_absent_for_every_optional_field(world) -> None:
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.logprobs) == (1.0, 1.0, 0, None)
 
 
-async def test_absent_max_tokens_fills_the_context(world) -> None:
+async def test_absent_max_tokens_fills_the_context(world: World) -> None:
     await world.chat()
     assert world.engine.requests[0].sampling.max_tokens == 512 - 5
 
 
-async def test_requests_without_a_seed_get_different_ones(world) -> None:
+async def test_requests_without_a_seed_get_different_ones(world: World) -> None:
     await world.chat()
     await world.chat()
     assert world.engine.requests[0].sampling.seed != world.engine.requests[1].sampling.seed
 
 
 @pytest.mark.parametrize("temperature", [0, -0.0, 1e-10, 1e-4])
-async def test_tiny_temperatures_are_greedy(world, temperature: float) -> None:
+async def test_tiny_temperatures_are_greedy(world: World, temperature: float) -> None:
     await world.chat(temperature=temperature)
     assert world.engine.requests[0].sampling.temperature == 0
 
 
-async def test_a_client_cannot_raise_its_priority(world) -> None:
+async def test_a_client_cannot_raise_its_priority(world: World) -> None:
     await world.chat(priority=100)
     assert world.engine.requests[0].priority == 0
 
 
-async def test_logprobs_travel_with_their_tokens(world) -> None:
+async def test_logprobs_travel_with_their_tokens(world: World) -> None:
     content = (await world.chat(logprobs=True, top_logprobs=2)).json()["choices"][0]["logprobs"]["content"]
     assert "".join(entry["token"] for entry in content) == "Hello!"
     assert [entry["top_logprobs"][1]["token"] for entry in content] == [f"{i}.1" for i in range(6)]
@@ -153,12 +155,12 @@ async def test_logprobs_travel_with_their_tokens(world) -> None:
     }
 
 
-async def test_logprobs_without_alternatives_have_an_empty_list(world) -> None:
+async def test_logprobs_without_alternatives_have_an_empty_list(world: World) -> None:
     content = (await world.chat(logprobs=True)).json()["choices"][0]["logprobs"]["content"]
     assert content[0]["top_logprobs"] == []
 
 
-async def test_a_stop_string_is_reported_to_client_and_scheduler(world) -> None:
+async def test_a_stop_string_is_reported_to_client_and_scheduler(world: World) -> None:
     def answer(request) -> None:
         item = TextItem(request.rids[0], "He", tokens=[1, 2, 3], num_output_tokens=3, finish="stop", matched="llo")
         world.state.manager.handle(TextBatch([item]))
@@ -172,7 +174,7 @@ async def test_a_stop_string_is_reported_to_client_and_scheduler(world) -> None:
     assert (finish.rid, finish.num_output_tokens) == (world.engine.requests[0].rids[0], 3)
 
 
-async def test_end_of_text_is_no_stop_reason_but_a_named_stop_token_is(world) -> None:
+async def test_end_of_text_is_no_stop_reason_but_a_named_stop_token_is(world: World) -> None:
     def answer(request) -> None:
         world.engine.emit(request.rids[0], "x", 1, finish="stop", matched=SIM_EOS)
 
@@ -183,12 +185,12 @@ async def test_end_of_text_is_no_stop_reason_but_a_named_stop_token_is(world) ->
     assert world.engine.finishes == []
 
 
-async def test_the_length_limit_is_a_finish_reason(world) -> None:
+async def test_the_length_limit_is_a_finish_reason(world: World) -> None:
     world.engine.finish = "length"
     assert (await world.chat(max_tokens=6)).json()["choices"][0]["finish_reason"] == "length"
 
 
-async def test_an_engine_abort_is_a_server_error_and_not_an_answer(world) -> None:
+async def test_an_engine_abort_is_a_server_error_and_not_an_answer(world: World) -> None:
     world.engine.answer = lambda request: world.engine.abort(request.rids[0])
     reply = await world.chat()
     assert reply.status_code == 500
@@ -201,7 +203,7 @@ async def test_an_engine_abort_is_a_server_error_and_not_an_answer(world) -> Non
     }
 
 
-async def test_one_failed_choice_ends_all_of_them(world) -> None:
+async def test_one_failed_choice_ends_all_of_them(world: World) -> None:
     world.engine.answer = lambda request: world.engine.abort(request.rids[1])
     assert (await world.chat(n=3)).status_code == 500
     rids = world.engine.requests[0].rids
@@ -209,7 +211,7 @@ async def test_one_failed_choice_ends_all_of_them(world) -> None:
     assert world.state.manager.num_open == 0
 
 
-async def test_a_field_without_effect_is_named_once_in_the_log(world, caplog) -> None:
+async def test_a_field_without_effect_is_named_once_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for _ in range(3):
         await world.chat(service_tier="auto", response_format=None, temperature=1)
@@ -218,7 +220,7 @@ async def test_a_field_without_effect_is_named_once_in_the_log(world, caplog) ->
     ]
 
 
-async def test_what_the_log_remembers_of_clients_is_bounded(world) -> None:
+async def test_what_the_log_remembers_of_clients_is_bounded(world: World) -> None:
     for start in range(0, 2000, 100):
         await world.chat(**{f"{number}{'x' * 500}": 1 for number in range(start, start + 100)})
     assert len(world.state.ignored_fields) == 1000

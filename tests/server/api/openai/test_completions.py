@@ -8,10 +8,12 @@ import pytest
 
 from ebbtide.messages import TextAlternative, TextBatch, TextItem, TextLogprob
 
+from ...conftest import World
+
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_text_is_continued_with_sixteen_tokens_by_default(world) -> None:
+async def test_a_text_is_continued_with_sixteen_tokens_by_default(world: World) -> None:
     body = (await world.complete()).json()
     assert body["object"] == "text_completion"
     assert body["choices"] == [
@@ -21,12 +23,12 @@ async def test_a_text_is_continued_with_sixteen_tokens_by_default(world) -> None
     assert (request.prompt, request.sampling.max_tokens) == ([*b"hi"], 16)
 
 
-async def test_null_max_tokens_means_the_default(world) -> None:
+async def test_null_max_tokens_means_the_default(world: World) -> None:
     await world.complete(max_tokens=None)
     assert world.engine.requests[0].sampling.max_tokens == 16
 
 
-async def test_the_default_shrinks_to_what_the_context_leaves(world) -> None:
+async def test_the_default_shrinks_to_what_the_context_leaves(world: World) -> None:
     assert (await world.complete(prompt="x" * 250, max_tokens=5)).status_code == 200
     assert (await world.complete(prompt="x" * 500)).status_code == 400, "the pool holds 256 tokens"
 
@@ -42,7 +44,7 @@ async def test_the_default_shrinks_to_what_the_context_leaves(world) -> None:
         (" ", [[32]]),
     ],
 )
-async def test_every_form_of_prompt(world, prompt: Any, ids: list[list[int]] | None) -> None:
+async def test_every_form_of_prompt(world: World, prompt: Any, ids: list[list[int]] | None) -> None:
     reply = await world.complete(prompt=prompt)
     if ids is None:
         assert reply.status_code == 400
@@ -51,7 +53,7 @@ async def test_every_form_of_prompt(world, prompt: Any, ids: list[list[int]] | N
         assert [choice["index"] for choice in reply.json()["choices"]] == list(range(len(ids)))
 
 
-async def test_choices_are_numbered_prompt_by_prompt(world) -> None:
+async def test_choices_are_numbered_prompt_by_prompt(world: World) -> None:
     def answer(request) -> None:
         for choice, rid in enumerate(request.rids):
             world.engine.emit(rid, f"{request.prompt[0]}.{choice}", 1, finish="stop")
@@ -67,14 +69,14 @@ async def test_choices_are_numbered_prompt_by_prompt(world) -> None:
     "prompt",
     ["", [""], [], [[]], ["ok", ""], [260], [-1], [2**31], [1.0], [True], [[1], [260]], [None], None, 5, {}, [[[1]]]],
 )
-async def test_a_bad_prompt_is_refused_before_anything_runs(world, prompt: Any) -> None:
+async def test_a_bad_prompt_is_refused_before_anything_runs(world: World, prompt: Any) -> None:
     reply = await world.complete(prompt=prompt)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "prompt"
     assert world.engine.requests == []
 
 
-async def test_one_too_long_prompt_of_a_batch_stops_all_of_it(world) -> None:
+async def test_one_too_long_prompt_of_a_batch_stops_all_of_it(world: World) -> None:
     reply = await world.complete(prompt=["a", "b", "c" * 600, "d"])
     assert reply.status_code == 400
     assert world.engine.requests == []
@@ -83,13 +85,13 @@ async def test_one_too_long_prompt_of_a_batch_stops_all_of_it(world) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"suffix": "x"}, {"best_of": 2}, {"use_beam_search": True}])
-async def test_fields_of_others_are_refused_by_name(world, fields: dict[str, Any]) -> None:
+async def test_fields_of_others_are_refused_by_name(world: World, fields: dict[str, Any]) -> None:
     reply = await world.complete(**fields)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == next(iter(fields))
 
 
-async def test_logprobs_come_as_parallel_lists(world) -> None:
+async def test_logprobs_come_as_parallel_lists(world: World) -> None:
     logprobs = (await world.complete(logprobs=1)).json()["choices"][0]["logprobs"]
     assert logprobs["tokens"] == list("Hello!")
     assert logprobs["token_logprobs"] == [-0.5] * 6
@@ -97,7 +99,7 @@ async def test_logprobs_come_as_parallel_lists(world) -> None:
     assert logprobs["text_offset"] == [0, 1, 2, 3, 4, 5]
 
 
-async def test_half_characters_and_minus_infinity_are_valid_json(world) -> None:
+async def test_half_characters_and_minus_infinity_are_valid_json(world: World) -> None:
     halves = [TextAlternative("\ufffd", raw, float("-inf"), raw[0]) for raw in (b"\xc3", b"\xa9", b"x")]
 
     def answer(request) -> None:
@@ -115,7 +117,7 @@ async def test_half_characters_and_minus_infinity_are_valid_json(world) -> None:
     assert [entry["bytes"] for entry in chat] == [[0xC3], [0xA9], [120]]
 
 
-async def test_the_engine_is_asked_to_score_a_prompt_only_when_that_is_needed(world) -> None:
+async def test_the_engine_is_asked_to_score_a_prompt_only_when_that_is_needed(world: World) -> None:
     cases: list[tuple[dict[str, Any], tuple[int | None, int | None]]] = [
         ({}, (None, None)),
         ({"echo": True}, (None, None)),
@@ -146,7 +148,7 @@ async def test_the_engine_is_asked_to_score_a_prompt_only_when_that_is_needed(wo
         ({"echo": True, "suffix": "x"}, "suffix"),
     ],
 )
-async def test_wishes_that_do_not_go_together_are_refused(world, fields: dict[str, Any], param: str) -> None:
+async def test_wishes_that_do_not_go_together_are_refused(world: World, fields: dict[str, Any], param: str) -> None:
     reply = await world.complete(**fields)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param
@@ -161,7 +163,9 @@ async def test_wishes_that_do_not_go_together_are_refused(world, fields: dict[st
         ({"echo": True, "logprobs": 10, "prompt_logprobs": 10}, "prompt_logprobs"),
     ],
 )
-async def test_a_reply_of_too_many_log_probabilities_is_refused(world, fields: dict[str, Any], param: str) -> None:
+async def test_a_reply_of_too_many_log_probabilities_is_refused(
+    world: World, fields: dict[str, Any], param: str
+) -> None:
     prompts = ["x" * 120] * 7
     reply = await world.complete(prompt=prompts, n=20, max_tokens=1, **fields)
     assert reply.status_code == 400
@@ -171,7 +175,7 @@ async def test_a_reply_of_too_many_log_probabilities_is_refused(world, fields: d
 
 
 @pytest.mark.parametrize("route", ["complete", "chat"])
-async def test_a_failure_after_the_prompt_was_scored_is_still_an_http_error(world, route: str) -> None:
+async def test_a_failure_after_the_prompt_was_scored_is_still_an_http_error(world: World, route: str) -> None:
     """Nothing of the answer was there: the status line has not gone out."""
 
     def answer(request) -> None:

@@ -67,7 +67,7 @@ def without_ids(value: Any) -> Any:
     return [without_ids(entry) for entry in value] if isinstance(value, list) else value
 
 
-async def test_a_response_says_what_it_answers_and_what_it_cost(world) -> None:
+async def test_a_response_says_what_it_answers_and_what_it_cost(world: World) -> None:
     reply = await ask(world, instructions="Be brief.", metadata={"a": "b"}, store=True, user="u", truncation="auto")
     body = reply.json()
     assert body["id"] == f"resp_{reply.headers['x-request-id']}"
@@ -98,14 +98,14 @@ async def test_a_response_says_what_it_answers_and_what_it_cost(world) -> None:
     assert prompt_of(world) == "Be brief.hi"
 
 
-async def test_sampling_fields_reach_the_engine(world) -> None:
+async def test_sampling_fields_reach_the_engine(world: World) -> None:
     await whole(world, temperature=0.5, top_p=0.25, max_output_tokens=7, seed=3, top_k=5)
     sampling = world.engine.requests[0].sampling
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.5, 0.25, 7)
     assert (sampling.seed, sampling.top_k) == (3, 5)
 
 
-async def test_events_are_numbered_and_come_in_the_order_of_the_api(world) -> None:
+async def test_events_are_numbered_and_come_in_the_order_of_the_api(world: World) -> None:
     events = await streamed(world)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"].removeprefix("response.") for event in events] == [
@@ -142,7 +142,7 @@ async def test_events_are_numbered_and_come_in_the_order_of_the_api(world) -> No
         "</think>",
     ],
 )
-async def test_the_last_event_of_a_stream_has_the_whole_answer(world, reply: str, finish: str) -> None:
+async def test_the_last_event_of_a_stream_has_the_whole_answer(world: World, reply: str, finish: str) -> None:
     world.engine.reply, world.engine.finish = reply, finish
     answer = await whole(world, tools=[TOOL])
     events = await streamed(world, tools=[TOOL])
@@ -154,7 +154,7 @@ async def test_the_last_event_of_a_stream_has_the_whole_answer(world, reply: str
         assert joined == (item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"])
 
 
-async def test_reasoning_and_calls_are_items_of_their_own(world) -> None:
+async def test_reasoning_and_calls_are_items_of_their_own(world: World) -> None:
     world.engine.reply = f"<think>why</think>Look.\n{CALL}"
     body = await whole(world, tools=[TOOL])
     reasoning, message, call = body["output"]
@@ -169,13 +169,13 @@ async def test_reasoning_and_calls_are_items_of_their_own(world) -> None:
     assert body["tools"] == [TOOL]
 
 
-async def test_an_answer_without_text_still_has_a_message(world) -> None:
+async def test_an_answer_without_text_still_has_a_message(world: World) -> None:
     world.engine.answer = lambda request: world.engine.emit(request.rids[0], "", 1, finish="stop")
     assert (await whole(world))["output"][0]["content"][0]["text"] == ""
     assert "response.output_item.done" in [event["type"] for event in await streamed(world)]
 
 
-async def test_an_answer_that_is_cut_is_incomplete(world) -> None:
+async def test_an_answer_that_is_cut_is_incomplete(world: World) -> None:
     world.engine.finish = "length"
     body = await whole(world)
     assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -184,7 +184,7 @@ async def test_an_answer_that_is_cut_is_incomplete(world) -> None:
     assert (await streamed(world))[-1]["type"] == "response.incomplete"
 
 
-async def test_logprobs_travel_with_their_text(world) -> None:
+async def test_logprobs_travel_with_their_text(world: World) -> None:
     include = ["message.output_text.logprobs"]
     body = await whole(world, include=include, top_logprobs=2)
     entries = body["output"][0]["content"][0]["logprobs"]
@@ -198,14 +198,14 @@ async def test_logprobs_travel_with_their_text(world) -> None:
     assert next(e for e in events if e["type"] == "response.content_part.added")["part"]["logprobs"] == []
 
 
-async def test_logprobs_of_reasoning_are_not_the_texts(world) -> None:
+async def test_logprobs_of_reasoning_are_not_the_texts(world: World) -> None:
     world.engine.reply = "<think>why</think>yes"
     body = await whole(world, top_logprobs=0)
     assert "".join(entry["token"] for entry in body["output"][1]["content"][0]["logprobs"]).endswith("yes")
     assert "logprobs" not in body["output"][0]["content"][0]
 
 
-async def test_an_error_in_a_stream_is_a_failed_response(world) -> None:
+async def test_an_error_in_a_stream_is_a_failed_response(world: World) -> None:
     def fail(request: Any) -> None:
         world.engine.emit(request.rids[0], "x", 1)
         world.engine.abort(request.rids[0], 1)
@@ -229,7 +229,7 @@ class TestSilentBefore:
     def config(self) -> ServerConfig:
         return ServerConfig(keep_alive_s=0.01)
 
-    async def test_a_failed_response_is_announced_first(self, world) -> None:
+    async def test_a_failed_response_is_announced_first(self, world: World) -> None:
         def fail(request: Any) -> None:
             rid = request.rids[0]
             asyncio.get_running_loop().call_later(0.2, lambda: world.engine.abort(rid))
@@ -241,14 +241,14 @@ class TestSilentBefore:
         assert kinds == ["response.created", "response.in_progress", "response.failed"]
 
 
-async def test_an_error_before_the_stream_is_a_plain_one(world) -> None:
+async def test_an_error_before_the_stream_is_a_plain_one(world: World) -> None:
     world.engine.answer = lambda request: world.engine.abort(request.rids[0])
     reply = await ask(world, stream=True)
     assert reply.status_code == 500
     assert reply.json()["error"]["code"] == "kv_cache_exhausted"
 
 
-async def test_a_json_schema_becomes_a_grammar(world) -> None:
+async def test_a_json_schema_becomes_a_grammar(world: World) -> None:
     form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     body = await whole(world, text={"format": form, "verbosity": "low"})
     assert world.engine.requests[0].grammar
@@ -260,7 +260,7 @@ async def test_a_json_schema_becomes_a_grammar(world) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
-async def test_a_call_that_must_be_is_forced_by_a_grammar(world, choice: Any) -> None:
+async def test_a_call_that_must_be_is_forced_by_a_grammar(world: World, choice: Any) -> None:
     body = await whole(world, tools=[TOOL], tool_choice=choice)
     assert body["tool_choice"] == choice
     assert world.engine.requests[0].grammar
@@ -296,7 +296,7 @@ async def test_a_call_that_must_be_is_forced_by_a_grammar(world, choice: Any) ->
     ],
 )
 async def test_what_cannot_be_is_refused_in_the_clients_own_names(
-    world, fields: dict[str, Any], status: int, param: str | None, code: str | None
+    world: World, fields: dict[str, Any], status: int, param: str | None, code: str | None
 ) -> None:
     reply = await ask(world, **fields)
     error = reply.json()["error"]
@@ -310,7 +310,7 @@ async def test_what_cannot_be_is_refused_in_the_clients_own_names(
     ("method", "path"),
     [("GET", "/v1/responses/resp_1"), ("DELETE", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel")],
 )
-async def test_no_response_is_ever_found(world, method: str, path: str) -> None:
+async def test_no_response_is_ever_found(world: World, method: str, path: str) -> None:
     reply = await world.client.request(method, path)
     assert reply.status_code == 404
     error = reply.json()["error"]
@@ -318,7 +318,7 @@ async def test_no_response_is_ever_found(world, method: str, path: str) -> None:
     assert "'resp_1'" in error["message"]
 
 
-async def test_a_request_can_be_ended_by_the_id_of_its_response(world) -> None:
+async def test_a_request_can_be_ended_by_the_id_of_its_response(world: World) -> None:
     world.engine.held = True
     pending = asyncio.ensure_future(ask(world, rid="mine"))
     while not world.engine.requests:

@@ -12,6 +12,7 @@ from ebbtide.messages import SessionTurn, TextAlternative, TextBatch, TextItem, 
 from ebbtide.server.admin.abort import aborted
 from ebbtide.tokenization.vocabulary import SIM_EOS
 
+from ...conftest import World
 from ...structured.test_structured import matches
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +34,7 @@ async def stream(world: Any, **fields: Any) -> list[dict[str, Any]]:
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-async def test_one_answer_has_the_shape_of_sglang(world) -> None:
+async def test_one_answer_has_the_shape_of_sglang(world: World) -> None:
     body = await generate(world, rid="mine")
     assert (body["text"], body["output_ids"]) == ("Hello!", list(b"Hello!"))
     meta = body["meta_info"]
@@ -48,7 +49,7 @@ async def test_one_answer_has_the_shape_of_sglang(world) -> None:
     }
 
 
-async def test_the_end_says_what_ended_it(world) -> None:
+async def test_the_end_says_what_ended_it(world: World) -> None:
     world.engine.answer = lambda request: world.engine.emit(request.rids[0], "x", 1, finish="stop", matched=SIM_EOS)
     assert (await generate(world))["meta_info"]["finish_reason"] == {"type": "stop", "matched": SIM_EOS}
     world.engine.answer = lambda request: world.engine.emit(request.rids[0], "x", 1, finish="stop", matched="END")
@@ -57,12 +58,12 @@ async def test_the_end_says_what_ended_it(world) -> None:
     assert (await generate(world))["meta_info"]["finish_reason"] == {"type": "length", "length": 1}
 
 
-async def test_an_answer_without_a_rid_is_called_as_in_its_header(world) -> None:
+async def test_an_answer_without_a_rid_is_called_as_in_its_header(world: World) -> None:
     reply = await world.client.post("/generate", json={"text": "hi"})
     assert reply.json()["meta_info"]["id"] == reply.headers["x-request-id"]
 
 
-async def test_a_rid_that_is_no_id_is_replaced_in_the_answer_too(world) -> None:
+async def test_a_rid_that_is_no_id_is_replaced_in_the_answer_too(world: World) -> None:
     bad = "a b\n"
     reply = await world.client.post("/generate", json={"text": "hi", "rid": bad})
     assert reply.json()["meta_info"]["id"] == reply.headers["x-request-id"]
@@ -76,7 +77,7 @@ async def test_a_rid_that_is_no_id_is_replaced_in_the_answer_too(world) -> None:
     assert turn["meta_info"]["id"] == world.engine.requests[-1].session.turn == "the turn's name"
 
 
-async def test_a_batch_is_answered_with_a_list(world) -> None:
+async def test_a_batch_is_answered_with_a_list(world: World) -> None:
     two = await generate(world, text=["hi", "there"], rid=["a", "b"])
     assert [(one["text"], one["meta_info"]["id"], one["meta_info"]["prompt_tokens"]) for one in two] == [
         ("Hello!", "a", 2),
@@ -90,14 +91,14 @@ async def test_a_batch_is_answered_with_a_list(world) -> None:
     assert ids == [[*b"hi"], [*b"there"], [*b"hi"], [1, 2]]
 
 
-async def test_samples_of_a_prompt_are_a_list_too(world) -> None:
+async def test_samples_of_a_prompt_are_a_list_too(world: World) -> None:
     three = await generate(world, sampling_params={"n": 3}, rid="r")
     assert [one["meta_info"]["id"] for one in three] == ["r-0", "r-1", "r-2"]
     many = await generate(world, text=["a", "b"], sampling_params={"n": 2}, rid="r")
     assert [one["meta_info"]["id"] for one in many] == ["r-0-0", "r-0-1", "r-1-0", "r-1-1"]
 
 
-async def test_every_sampling_field_reaches_the_scheduler(world) -> None:
+async def test_every_sampling_field_reaches_the_scheduler(world: World) -> None:
     await generate(
         world,
         sampling_params={
@@ -134,13 +135,13 @@ async def test_every_sampling_field_reaches_the_scheduler(world) -> None:
     assert (request.priority, request.namespace) == (-3, "salt:mine")
 
 
-async def test_each_prompt_of_a_batch_may_have_its_own_sampling(world) -> None:
+async def test_each_prompt_of_a_batch_may_have_its_own_sampling(world: World) -> None:
     await generate(world, text=["a", "b"], sampling_params=[{"max_new_tokens": 3}, {"temperature": 0}])
     first, second = (request.sampling for request in world.engine.requests)
     assert (first.max_tokens, first.temperature, second.max_tokens, second.temperature) == (3, 1.0, 128, 0.0)
 
 
-async def test_logprobs_are_triples(world) -> None:
+async def test_logprobs_are_triples(world: World) -> None:
     meta = (await generate(world, return_logprob=True, top_logprobs_num=2))["meta_info"]
     assert meta["output_token_logprobs"][0] == [-0.5, ord("H"), None]
     assert meta["output_top_logprobs"][1] == [[-1.0, 0, None], [-2.0, 1, None]]
@@ -151,7 +152,7 @@ async def test_logprobs_are_triples(world) -> None:
     assert "output_token_logprobs" not in (await generate(world))["meta_info"]
 
 
-async def test_the_prompt_can_be_looked_at_from_any_token_on(world) -> None:
+async def test_the_prompt_can_be_looked_at_from_any_token_on(world: World) -> None:
     def answer(request: Any) -> None:
         scores = [
             TextLogprob(
@@ -179,12 +180,12 @@ async def test_the_prompt_can_be_looked_at_from_any_token_on(world) -> None:
     assert [len(one["meta_info"]["input_token_logprobs"]) for one in two] == [2, 0], "a prompt is looked at once"
 
 
-async def test_one_prompt_of_a_batch_may_have_logprobs(world) -> None:
+async def test_one_prompt_of_a_batch_may_have_logprobs(world: World) -> None:
     two = await generate(world, text=["a", "b"], return_logprob=[False, True], top_logprobs_num=[0, 1])
     assert ["output_top_logprobs" in one["meta_info"] for one in two] == [False, True]
 
 
-async def test_a_stream_repeats_the_text_so_far(world) -> None:
+async def test_a_stream_repeats_the_text_so_far(world: World) -> None:
     chunks = await stream(world)
     assert [chunk["text"] for chunk in chunks] == ["H", "He", "Hel", "Hell", "Hello", "Hello!"]
     assert [chunk["output_ids"] for chunk in chunks][:2] == [[72], [72, 101]]
@@ -196,7 +197,7 @@ async def test_a_stream_repeats_the_text_so_far(world) -> None:
 
 
 @pytest.mark.parametrize("config", [ServerConfig(keep_alive_s=0, incremental_streaming_output=True)])
-async def test_a_stream_can_have_only_what_is_new(world, config: ServerConfig) -> None:
+async def test_a_stream_can_have_only_what_is_new(world: World, config: ServerConfig) -> None:
     chunks = await stream(world, return_logprob=True)
     assert [chunk["text"] for chunk in chunks] == list("Hello!")
     assert [chunk["output_ids"] for chunk in chunks] == [[value] for value in b"Hello!"]
@@ -204,13 +205,13 @@ async def test_a_stream_can_have_only_what_is_new(world, config: ServerConfig) -
     assert chunks[-1]["meta_info"]["completion_tokens"] == 6
 
 
-async def test_the_chunks_of_a_batch_have_an_index(world) -> None:
+async def test_the_chunks_of_a_batch_have_an_index(world: World) -> None:
     chunks = await stream(world, text=["a", "b"])
     last = {chunk["index"]: chunk["text"] for chunk in chunks}
     assert last == {0: "Hello!", 1: "Hello!"}
 
 
-async def test_a_stream_that_fails_ends_with_an_abort(world) -> None:
+async def test_a_stream_that_fails_ends_with_an_abort(world: World) -> None:
     def fail(request: Any) -> None:
         world.engine.emit(request.rids[0], "x", 1)
         item = TextItem(request.rids[0], "", [], 1, finish="abort")
@@ -225,7 +226,7 @@ async def test_a_stream_that_fails_ends_with_an_abort(world) -> None:
     assert last["error"]["code"] == "kv_cache_exhausted"
 
 
-async def test_a_turn_goes_on_with_a_session_and_has_a_name(world) -> None:
+async def test_a_turn_goes_on_with_a_session_and_has_a_name(world: World) -> None:
     first = await generate(world, session_params={"id": "s"})
     second = await generate(world, text="more", rid="r2", session_params={"id": "s", "rid": first["meta_info"]["id"]})
     third = await generate(world, text=None, input_ids=[5], session_id="s", sampling_params={"max_new_tokens": 4})
@@ -239,7 +240,7 @@ async def test_a_turn_goes_on_with_a_session_and_has_a_name(world) -> None:
     assert len(set(names)) == 3
 
 
-async def test_a_turns_name_is_not_the_clients_request_id(world) -> None:
+async def test_a_turns_name_is_not_the_clients_request_id(world: World) -> None:
     for _ in range(2):
         headers = {"x-request-id": "same"}
         await world.client.post("/generate", json={"text": "hi", "session_id": "s"}, headers=headers)
@@ -247,7 +248,7 @@ async def test_a_turns_name_is_not_the_clients_request_id(world) -> None:
     assert first != second
 
 
-async def test_the_context_of_a_turn_is_counted_whole(world) -> None:
+async def test_the_context_of_a_turn_is_counted_whole(world: World) -> None:
     def answer(request: Any) -> None:
         item = TextItem(request.rids[0], "x", [1], 1, finish="stop", cached_tokens=90, prompt_tokens=100)
         world.state.manager.handle(TextBatch([item]))
@@ -257,7 +258,7 @@ async def test_the_context_of_a_turn_is_counted_whole(world) -> None:
     assert (meta["prompt_tokens"], meta["cached_tokens"]) == (100, 90)
 
 
-async def test_a_request_can_be_aborted_by_its_rid(world) -> None:
+async def test_a_request_can_be_aborted_by_its_rid(world: World) -> None:
     counts: list[int] = []
 
     def answer(_: Any) -> None:
@@ -317,7 +318,7 @@ async def test_a_request_can_be_aborted_by_its_rid(world) -> None:
         ({"session_id": "s", "sampling_params": {"n": 2}}, "n"),
     ],
 )
-async def test_a_bad_value_is_refused(world, fields: dict[str, Any], param: str | None) -> None:
+async def test_a_bad_value_is_refused(world: World, fields: dict[str, Any], param: str | None) -> None:
     reply = await world.client.post("/generate", json={"text": "hi", **fields})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
     assert world.engine.requests == []
@@ -327,7 +328,7 @@ async def test_a_bad_value_is_refused(world, fields: dict[str, Any], param: str 
     "constraint",
     [{"json_schema": '{"const": "yes"}'}, {"regex": '"yes"'}, {"ebnf": 'root ::= "\\"yes\\""'}, {"regex": None}],
 )
-async def test_a_constraint_reaches_the_engine(world, constraint: dict[str, str]) -> None:
+async def test_a_constraint_reaches_the_engine(world: World, constraint: dict[str, str]) -> None:
     both = [{"max_new_tokens": 5, **constraint}, {"max_new_tokens": 6, **constraint}]
     reply = await world.client.post("/generate", json={"text": ["a", "b"], "sampling_params": both})
     assert reply.status_code == 200, reply.text
