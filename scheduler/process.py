@@ -19,7 +19,7 @@ from ebbtide.runtime.child import Handshake, run_child
 
 from .core import Scheduler
 from .grammar.grammar_compiler import CompilerThread
-from .health.watchdog import LoopPulse, create_scheduler_watchdog
+from .health.watchdog import LoopMonitor, create_scheduler_watchdog
 from .kv_events.publisher import KvEvents, open_kv_events
 from .memory.allocator import PageAllocator
 from .memory.node import CacheObserver
@@ -54,7 +54,7 @@ class Reporter:
 
     scheduler: Scheduler
     channels: Channels
-    pulse: LoopPulse
+    monitor: LoopMonitor
     last_stats_s: float = 0.0
     last_heartbeat_s: float = 0.0
     last_tokens: int = 0
@@ -70,7 +70,9 @@ class Reporter:
             self._stats(now, idle=idle)
         if now - self.last_heartbeat_s >= HEARTBEAT_EVERY_S:
             self.last_heartbeat_s = now
-            self.channels.send_to_tokenizer.send(self.pulse.heartbeat(self.scheduler, self.channels.inbox.handled, now))
+            self.channels.send_to_tokenizer.send(
+                self.monitor.heartbeat(self.scheduler, self.channels.inbox.handled, now)
+            )
 
     def became_idle(self, now: float) -> None:
         """The last request has ended: gauges must not keep their old values, nor totals lack what it added."""
@@ -95,15 +97,15 @@ class Loop:
         scheduler: Scheduler,
         runner: Runner,
         channels: Channels,
-        pulse: LoopPulse,
+        monitor: LoopMonitor,
         kv_events: KvEvents | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._wires = channels
-        self._pulse = pulse
+        self._monitor = monitor
         self._kv_events = kv_events
-        self._reporter = Reporter(scheduler, channels, pulse)
+        self._reporter = Reporter(scheduler, channels, monitor)
         self._checked = True
         self._wait_s = 0.0
 
@@ -113,11 +115,11 @@ class Loop:
         messages = self._wires.inbox.drain(self._wait_s)
         started = time.monotonic()
         if messages:
-            self._pulse.begins(started)
+            self._monitor.work_arrived(started)
         scheduler.receive(messages, started)
         plan = scheduler.next_step(started)
         if plan is not None:
-            self._pulse.planned(scheduler, plan, started)
+            self._monitor.step_planned(scheduler, plan, started)
             self._runner.submit(plan)
             self._checked = False
         settles = scheduler.num_in_flight and (
@@ -127,7 +129,7 @@ class Loop:
             scheduler.settle(self._runner.collect())
             scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
         scheduler.state.metrics.passed(time.monotonic())
-        self._pulse.turned(scheduler, self.send_output(), time.monotonic())
+        self._monitor.iteration_ended(scheduler, self.send_output(), time.monotonic())
         scheduler.self_check_during_busy()
         self.publish_kv_events()
         if scheduler.idle and not self._checked:
@@ -196,7 +198,7 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     watchdog.start()
 
     def progress(text: str) -> None:
-        watchdog.loop.loading(text)
+        watchdog.loop.loading_started(text)
         handshake.progress(text)
 
     context: zmq.Context[Any] = zmq.Context()
@@ -207,7 +209,7 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     channels = Channels(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
     scheduler = build_scheduler(section.scheduler, runner.info, None if kv_events is None else kv_events.recorder)
     loop = Loop(scheduler, runner, channels, watchdog.loop, kv_events)
-    watchdog.loop.serving()
+    watchdog.loop.serving_started()
     handshake.ready(runner.info)
     while True:
         loop.turn()

@@ -1,7 +1,7 @@
-"""What counts as progress, what the loop says of itself, and when silence has lasted too long.
+"""What counts as progress, the status that the loop publishes, and the detection of stalls.
 
-Progress is a token, a finish, or a prompt computed further than ever: a long first prefill is progress, computing again
-after a retraction is not. Clocks are passed in.
+Progress is an output token, a finished request, or a request computed further than ever before: a long first prefill is
+progress, recomputing after a retraction is not. Time is passed in.
 """
 
 from __future__ import annotations
@@ -15,115 +15,112 @@ from ..state import Output
 
 
 class Activity(Enum):
-    """What the loop does. BLOCKED: requests wait, nothing runs and nothing is on its way. PAUSED: as it was told."""
+    """State of the scheduler loop."""
 
     RUNNING = "running"
-    BLOCKED = "blocked"
+    BLOCKED = "blocked"  # requests wait, but none runs and no step is in flight
     IDLE = "idle"
-    PAUSED = "paused"
+    PAUSED = "paused"  # by an operator
 
     @property
-    def may_rest(self) -> bool:
-        """Whether no progress is nothing to worry about."""
-        return self in (Activity.IDLE, Activity.PAUSED)
+    def expects_progress(self) -> bool:
+        """False if a lack of progress is normal."""
+        return self not in (Activity.IDLE, Activity.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
-    """The loop's state in a few numbers, replaced as a whole.
+class LoopStatus:
+    """What the watchdog knows of the loop. Immutable: the loop replaces the whole object."""
 
-    phase: "serving", or what is loaded or compiled. work: how often idleness has ended. progress: a count that grows.
-    """
-
-    phase: str
+    phase: str  # "serving", or what is being loaded or compiled
     activity: Activity
-    work: int = 0
-    progress: int = 0
-    forward_ct: int = 0
+    work_periods: int = 0  # how often the loop became busy
+    progress: int = 0  # monotone counter of ``ProgressCounter``
+    forward_ct: int = 0  # steps handed to the runner
 
 
-class Progress:
-    """Counts the turns of the loop that brought the work forward."""
+class ProgressCounter:
+    """Counts the iterations of the loop that made progress."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._marks: dict[str, int] = {}  # how far requests were computed in turns without a token
+        self._marks: dict[str, int] = {}  # by rid: most tokens computed in iterations without an output token
 
-    def saw(self, output: Output, running: Iterable[Request]) -> bool:
-        """One turn's output and the requests that run after it; whether it brought anything forward."""
-        moved = _has_outcome(output) or self._computed_further(running)
-        self.count += moved
-        return moved
+    def record(self, output: Output, running: Iterable[Request]) -> bool:
+        """Record one iteration: its output and the requests running after it. Returns True if it made progress."""
+        progressed = _has_outcome(output) or self._computed_further(running)
+        self.count += progressed
+        return progressed
 
     def _computed_further(self, running: Iterable[Request]) -> bool:
-        """Walks the requests: asked only of turns without a token, of which a wedge or a long prefill is made."""
+        """True if a request was computed further than ever. Costs O(running), but runs only without output tokens."""
         marks: dict[str, int] = {}
-        moved = False
+        progressed = False
         for req in running:
-            # A retraction writes the high water mark, so a mark may be forgotten when its request leaves the rows.
+            # A retraction stores the high-water mark in the history, so marks of other requests need not be kept.
             mark = max(self._marks.get(req.rid, 0), req.history.high_water)
             marks[req.rid] = max(mark, req.num_confirmed)
-            moved |= req.num_confirmed > mark
+            progressed |= req.num_confirmed > mark
         self._marks = marks
-        return moved
+        return progressed
 
 
 def _has_outcome(output: Output) -> bool:
-    """A token, a finish, or a request given up with an answer. A client's abort and a refusal move nothing on."""
+    """True for an output token, a finish, or an abort for memory. Client aborts and rejections are no progress."""
     return any(item.tokens or item.finish not in (None, "abort") for item in output.items) or any(
         abort.reason == "kv_cache_exhausted" for abort in output.aborts
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds: without progress until the end, until a dump only (None: never), and for loading as a whole."""
+class WatchdogTimeouts:
+    """Time limits in seconds."""
 
-    hard_s: float
-    soft_s: float | None = None
-    load_s: float = 1800.0
-
-
-class Alarm(Enum):
-    """What silence calls for."""
-
-    SOFT = "dump"
-    HARD = "dump and end"
+    hard_s: float  # without progress until the process ends
+    soft_s: float | None = None  # without progress until a dump is written; None: no such dump
+    load_s: float = 1800.0  # for loading and compiling in total
 
 
-class Judge:
-    """Compares one pulse with the next. Time at rest never counts, and each time work begins the patience is whole."""
+class WatchdogAction(Enum):
+    """What the watchdog must do."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    DUMP = "dump"
+    DUMP_AND_EXIT = "dump and exit"
+
+
+class StallDetector:
+    """Measures time without progress. Idle and paused time does not count; new work restarts the measurement."""
+
+    def __init__(self, timeouts: WatchdogTimeouts) -> None:
+        self._timeouts = timeouts
         self._seen: tuple[bool, int, int] | None = None
         self._since = 0.0
         self._soft_due = 0.0
-        self.stalled_s = 0.0  # at the last look
+        self.stalled_s = 0.0  # at the last check
 
-    def look(self, pulse: Pulse, now: float) -> Alarm | None:
-        """What the time ``now`` (seconds of a clock that only this process's own time moves) calls for."""
-        loading = pulse.phase != "serving"
-        seen = (loading, pulse.work, pulse.progress)
-        if seen != self._seen or pulse.activity.may_rest:
+    def check(self, status: LoopStatus, now: float) -> WatchdogAction | None:
+        """The action that is due at ``now`` (seconds of a clock that stands still while the process is suspended)."""
+        loading = status.phase != "serving"
+        seen = (loading, status.work_periods, status.progress)
+        if seen != self._seen or not status.activity.expects_progress:
             self._seen, self._since = seen, now
-            self._soft_due = self._patience.soft_s or 0.0
+            self._soft_due = self._timeouts.soft_s or 0.0
         self.stalled_s = now - self._since
-        if pulse.activity.may_rest:
+        if not status.activity.expects_progress:
             return None
-        if self.stalled_s >= (self._patience.load_s if loading else self._patience.hard_s):
-            return Alarm.HARD
-        return self._soft(loading=loading)
+        if self.stalled_s >= (self._timeouts.load_s if loading else self._timeouts.hard_s):
+            return WatchdogAction.DUMP_AND_EXIT
+        return self._check_soft_timeout(loading=loading)
 
-    def _soft(self, *, loading: bool) -> Alarm | None:
+    def _check_soft_timeout(self, *, loading: bool) -> WatchdogAction | None:
         if loading or not self._soft_due or self.stalled_s < self._soft_due:
             return None
-        self._soft_due = 2 * self.stalled_s  # a wedge that lasts is told of at growing intervals
-        return Alarm.SOFT
+        self._soft_due = 2 * self.stalled_s  # a lasting stall is dumped at doubling intervals
+        return WatchdogAction.DUMP
 
 
-class AdmissionAlarm:
-    """Notices that requests wait and none is admitted: after ``alarm_s`` seconds, then at doubling intervals."""
+class AdmissionStallDetector:
+    """Detects that requests wait and none is admitted: after ``alarm_s`` seconds, then at doubling intervals."""
 
     def __init__(self, alarm_s: float) -> None:
         self._alarm_s = alarm_s
@@ -131,8 +128,8 @@ class AdmissionAlarm:
         self._blocked_since: float | None = None
         self._due_s = alarm_s
 
-    def look(self, *, waits: bool, admitted: bool, blocked: bool, now: float) -> float | None:
-        """One turn; the seconds since an admission when they are worth a line now."""
+    def record(self, *, waits: bool, admitted: bool, blocked: bool, now: float) -> float | None:
+        """Record one iteration. Returns the seconds since the last admission if a warning is due, else None."""
         if not blocked:
             self._blocked_since = None
         elif self._blocked_since is None:
@@ -146,6 +143,6 @@ class AdmissionAlarm:
         self._due_s = 2 * waited
         return waited
 
-    def blocked_long(self, now: float) -> bool:
-        """Whether nothing could run for the alarm's time."""
+    def is_blocked_long(self, now: float) -> bool:
+        """True if the loop was blocked for ``alarm_s`` seconds or longer."""
         return self._blocked_since is not None and now - self._blocked_since >= self._alarm_s

@@ -1,7 +1,7 @@
-"""The scheduler's watchdog: a thread that sees whether the loop gets anywhere, and a dump for when it does not.
+"""The scheduler's watchdog: a thread that detects a loop without progress, writes a dump and ends the process.
 
-The loop publishes plain values that are replaced as a whole; the thread only reads them, so nothing that is wrong with
-the scheduler can block or break the dump. It writes around the log, whose lock the hung thread may hold.
+The loop publishes immutable objects and the thread only reads them, so a broken scheduler can neither block nor corrupt
+the dump. The dump bypasses the logger, whose lock the hung thread may hold.
 """
 
 from __future__ import annotations
@@ -26,83 +26,91 @@ from ebbtide.runtime.suspend_aware_clock import AwakeClock
 
 from ..core import Scheduler
 from ..state import Output
-from .dump import Picture, picture, render, waiting_reasons
-from .progress import Activity, AdmissionAlarm, Alarm, Judge, Patience, Progress, Pulse
+from .dump import SchedulerSnapshot, render_dump, take_snapshot, waiting_reasons
+from .progress import (
+    Activity,
+    AdmissionStallDetector,
+    LoopStatus,
+    ProgressCounter,
+    StallDetector,
+    WatchdogAction,
+    WatchdogTimeouts,
+)
 
 log = logging.getLogger(__name__)
 
-PICTURE_EVERY_S = 0.25
-FRESH_S = 0.6  # longer than an idle loop sleeps
+SNAPSHOT_EVERY_S = 0.25
+SNAPSHOT_WAIT_S = 0.6  # longer than an idle loop sleeps
 MAX_EVENTS = 20
 
 
-class LoopPulse:
-    """The loop's side: what it tells of itself, turn by turn, and the little that it remembers for that."""
+class LoopMonitor:
+    """The loop's side of the watchdog: publishes status and snapshot in every iteration."""
 
     def __init__(self, alarm_s: float) -> None:
-        self.pulse = Pulse("loading", Activity.RUNNING)
-        self.picture = Picture()
+        self.status = LoopStatus("loading", Activity.RUNNING)
+        self.snapshot = SchedulerSnapshot()
         self.events: deque[PressureEvent] = deque(maxlen=MAX_EVENTS)
-        self.fresh = threading.Event()  # cleared by who wants a new picture
-        self.fresh.set()
-        self._progress = Progress()
-        self._alarm = AdmissionAlarm(alarm_s)
-        self._picture_s = 0.0
+        self.is_fresh = threading.Event()  # the watchdog clears it to request a new snapshot
+        self.is_fresh.set()
+        self._progress = ProgressCounter()
+        self._admissions = AdmissionStallDetector(alarm_s)
+        self._snapshot_s = 0.0
         self._progress_s = 0.0
         self._stepped = False
         self._admitted = False
         self._plan: StepPlan | None = None
 
-    def loading(self, text: str) -> None:
-        """What is being loaded or compiled."""
-        self.pulse = Pulse(f"loading: {text}", Activity.RUNNING)
+    def loading_started(self, text: str) -> None:
+        """``text`` says what is being loaded or compiled."""
+        self.status = LoopStatus(f"loading: {text}", Activity.RUNNING)
 
-    def serving(self) -> None:
-        """Loading is over, nothing is to be done."""
-        self.pulse = Pulse("serving", Activity.IDLE)
+    def serving_started(self) -> None:
+        """Loading is complete."""
+        self.status = LoopStatus("serving", Activity.IDLE)
 
-    def begins(self, now: float) -> None:
-        """A turn with something to do begins: said before anything that may hang."""
-        if self.pulse.activity.may_rest:
+    def work_arrived(self, now: float) -> None:
+        """An iteration with messages starts. Call it before anything that may hang."""
+        if not self.status.activity.expects_progress:
             self._progress_s = now
-            self.pulse = replace(self.pulse, activity=Activity.RUNNING, work=self.pulse.work + 1)
+            self.status = replace(self.status, activity=Activity.RUNNING, work_periods=self.status.work_periods + 1)
 
-    def planned(self, scheduler: Scheduler, plan: StepPlan, now: float) -> None:
-        """``plan`` goes to the runner. A picture is due when its batch has changed, or after a while."""
+    def step_planned(self, scheduler: Scheduler, plan: StepPlan, now: float) -> None:
+        """``plan`` is about to be handed to the runner. Takes a snapshot if the batch has grown or the last is old."""
         self._plan = plan
         self._stepped = True
         self._admitted = any(item.init is not None for item in plan.items)
-        pulse = self.pulse
-        self.pulse = Pulse("serving", Activity.RUNNING, pulse.work, pulse.progress, pulse.forward_ct + 1)
-        if self._admitted or now - self._picture_s >= PICTURE_EVERY_S:
-            self._take_picture(scheduler, now)
+        last = self.status
+        self.status = LoopStatus("serving", Activity.RUNNING, last.work_periods, last.progress, last.forward_ct + 1)
+        if self._admitted or now - self._snapshot_s >= SNAPSHOT_EVERY_S:
+            self._take_snapshot(scheduler, now)
 
-    def turned(self, scheduler: Scheduler, output: Output, now: float) -> None:
-        """A turn has ended with this output."""
+    def iteration_ended(self, scheduler: Scheduler, output: Output, now: float) -> None:
+        """Publish the status after an iteration with ``output``."""
         self.events.extend(output.events)
-        if self._progress.saw(output, scheduler.state.running):
+        if self._progress.record(output, scheduler.state.running):
             self._progress_s = now
         activity = self._activity(scheduler)
-        pulse = self.pulse
-        became_idle = activity.may_rest and pulse.activity is not activity
-        self.pulse = Pulse("serving", activity, pulse.work, self._progress.count, pulse.forward_ct)
-        old = not activity.may_rest and now - self._picture_s >= PICTURE_EVERY_S
-        if became_idle or old or not self.fresh.is_set():
-            self._take_picture(scheduler, now)
-        self._watch_admissions(scheduler, now)
+        last = self.status
+        became_idle = not activity.expects_progress and last.activity is not activity
+        self.status = LoopStatus("serving", activity, last.work_periods, self._progress.count, last.forward_ct)
+        is_old = activity.expects_progress and now - self._snapshot_s >= SNAPSHOT_EVERY_S
+        if became_idle or is_old or not self.is_fresh.is_set():
+            self._take_snapshot(scheduler, now)
+        self._check_admissions(scheduler, now)
         self._stepped = self._admitted = False
 
     def heartbeat(self, scheduler: Scheduler, handled: int, now: float) -> Heartbeat:
-        """The message that says how the loop is."""
-        activity = self.pulse.activity
-        stalled_s = 0.0 if activity.may_rest else now - self._progress_s
-        reason = "; ".join(waiting_reasons(scheduler.state)) if self._alarm.blocked_long(now) else ""
+        """The heartbeat message with the loop's status. ``handled``: number of the last message handled."""
+        activity = self.status.activity
+        stalled_s = now - self._progress_s if activity.expects_progress else 0.0
+        reason = "; ".join(waiting_reasons(scheduler.state)) if self._admissions.is_blocked_long(now) else ""
         return Heartbeat("scheduler", handled, activity.value, reason, stalled_s, len(scheduler.state.requests))
 
-    def _take_picture(self, scheduler: Scheduler, now: float) -> None:
-        self._picture_s = now
-        self.picture = picture(scheduler, self._plan)
-        self.fresh.set()
+    def _take_snapshot(self, scheduler: Scheduler, now: float) -> None:
+        self._snapshot_s = now
+        self.snapshot = take_snapshot(scheduler, self._plan)
+        self.is_fresh.set()
 
     def _activity(self, scheduler: Scheduler) -> Activity:
         if scheduler.idle:
@@ -111,16 +119,16 @@ class LoopPulse:
             return Activity.RUNNING
         return Activity.PAUSED if scheduler.paused else Activity.BLOCKED
 
-    def _watch_admissions(self, scheduler: Scheduler, now: float) -> None:
+    def _check_admissions(self, scheduler: Scheduler, now: float) -> None:
         state = scheduler.state
-        blocked = self.pulse.activity is Activity.BLOCKED
+        blocked = self.status.activity is Activity.BLOCKED
         waits = len(state.waiting) > 0 and not scheduler.paused
-        waited = self._alarm.look(waits=waits, admitted=self._admitted, blocked=blocked, now=now)
+        waited = self._admissions.record(waits=waits, admitted=self._admitted, blocked=blocked, now=now)
         if waited is None:
             return
         state.metrics.count("admission_alarms_total")
         log.warning(
-            "nothing was admitted for %.0f s: %d wait, %d run; %s",
+            "no request was admitted for %.0f s: %d waiting, %d running; %s",
             waited,
             len(state.waiting),
             len(state.running),
@@ -129,51 +137,55 @@ class LoopPulse:
 
 
 class WatchdogRaw:
-    """The watcher's side. ``poll`` looks once; ``start`` lets a thread do it and answers SIGUSR1 with a dump.
+    """The watchdog's own side. ``poll`` checks the loop once; ``start`` runs a thread that polls and serves SIGUSR1.
 
-    write: takes the dump's text. end: ends the process, and does not return unless it is a test's.
+    Attributes:
+        loop: what the loop publishes.
+        poll_s: seconds between two checks.
     """
 
     def __init__(
         self,
-        patience: Patience,
-        loop: LoopPulse,
+        timeouts: WatchdogTimeouts,
+        loop: LoopMonitor,
         clock: Callable[[], float],
         *,
         write: Callable[[str], None],
         end: Callable[[], None],
     ) -> None:
+        """``write`` receives the text of a dump; ``end`` ends the process and returns only in tests."""
         self.loop = loop
-        self.poll_s = min(1.0, patience.hard_s / 100, (patience.soft_s or patience.hard_s) / 100)
-        # Gaps of this length are the scheduling of a busy machine; in a longer one this process did not run.
+        self.poll_s = min(1.0, timeouts.hard_s / 100, (timeouts.soft_s or timeouts.hard_s) / 100)
+        # A busy machine delays a poll by less than this. After a longer gap the process was suspended.
         self._awake = AwakeClock(clock, max(4 * self.poll_s, 0.5))
-        self._judge = Judge(patience)
+        self._stalls = StallDetector(timeouts)
         self._write = write
         self._end = end
 
     def poll(self) -> None:
-        """Look at the loop; dump, and end the process, when it is time."""
-        alarm = self._judge.look(self.loop.pulse, self._awake.tick())
-        if alarm is Alarm.SOFT:
-            self.dump(f"soft watchdog: no progress for {self._judge.stalled_s:.1f} s")
-        elif alarm is Alarm.HARD:
-            self.dump(f"watchdog: no progress for {self._judge.stalled_s:.1f} s, the scheduler ends itself")
+        """Check the loop once. Writes a dump or ends the process if a timeout has passed."""
+        action = self._stalls.check(self.loop.status, self._awake.tick())
+        if action is WatchdogAction.DUMP:
+            self.dump(f"soft watchdog: no progress for {self._stalls.stalled_s:.1f} s")
+        elif action is WatchdogAction.DUMP_AND_EXIT:
+            self.dump(f"watchdog: no progress for {self._stalls.stalled_s:.1f} s, the scheduler ends itself")
             self._end()
 
     def dump(self, title: str) -> None:
-        """Write what is known. An error in here is written too: it must not keep the process from being ended."""
+        """Write a dump. An error while rendering is written instead: it must not prevent the end of the process."""
+        loop = self.loop
         try:
-            text = render(title, self.loop.pulse, self.loop.picture, list(self.loop.events), thread_stacks())
+            text = render_dump(title, loop.status, loop.snapshot, list(loop.events), thread_stacks())
         except Exception as error:
             text = f"==== {title} ====\nthe dump itself failed: {error!r}\n"
         self._write(text)
 
     def start(self) -> None:
-        """Watch from a thread of its own. Main thread only, for the signal's sake."""
+        """Start the watchdog thread. Call it in the main thread, because it installs a signal handler."""
         wake, waker = os.pipe()
         for fd in (wake, waker):
             os.set_blocking(fd, False)
-        # The number reaches the pipe at once, also while the main thread is stuck in compiled code.
+        # The signal number is written to the pipe at once, even while the main thread is stuck in native code.
         signal.signal(signal.SIGUSR1, lambda number, frame: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(wake,), name="watchdog", daemon=True).start()
@@ -182,19 +194,19 @@ class WatchdogRaw:
         while True:
             ready, _, _ = select.select([wake], [], [], self.poll_s)
             if ready and signal.SIGUSR1 in os.read(wake, 256):
-                self.loop.fresh.clear()
-                self.loop.fresh.wait(FRESH_S)
+                self.loop.is_fresh.clear()
+                self.loop.is_fresh.wait(SNAPSHOT_WAIT_S)
                 self.dump("dump on demand")
             self.poll()
 
 
 def create_scheduler_watchdog(config: WatchdogConfig, dump_path: str = "") -> WatchdogRaw:
-    """The watchdog of this process, not yet started. ``dump_path``: a file that gets each dump besides stderr."""
-    patience = Patience(config.watchdog_timeout, config.soft_watchdog_timeout, config.load_timeout)
+    """The watchdog of this process, not yet started. Dumps go to stderr and, if ``dump_path`` is set, to that file."""
+    timeouts = WatchdogTimeouts(config.watchdog_timeout, config.soft_watchdog_timeout, config.load_timeout)
 
     def end() -> None:
-        os._exit(WATCHDOG_EXIT_CODE)  # no clean-up: it might wait for what hangs
+        os._exit(WATCHDOG_EXIT_CODE)  # no cleanup, which could wait for the hung thread
 
     return WatchdogRaw(
-        patience, LoopPulse(config.progress_alarm), time.monotonic, write=partial(write_dump, path=dump_path), end=end
+        timeouts, LoopMonitor(config.progress_alarm), time.monotonic, write=partial(write_dump, path=dump_path), end=end
     )

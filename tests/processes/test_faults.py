@@ -207,7 +207,7 @@ def test_a_step_that_hangs_is_ended_by_the_watchdog_with_a_dump(start_daemon: An
     assert TIMEOUT_S <= time.monotonic() - started < 1.1 * TIMEOUT_S + SLACK_S
     ends_with_nothing_left(daemon, STUCK)
     assert "The scheduler process was ended by its watchdog" in daemon.log
-    for part in ("==== watchdog: no progress for", "books of pool full", "batch of 1", "sim.py:", "end of dump"):
+    for part in ("==== watchdog: no progress for", "accounting of pool full", "batch of 1", "sim.py:", "end of dump"):
         assert part in daemon.log, part
     assert "secret" not in daemon.log
 
@@ -238,7 +238,7 @@ def test_the_dump_of_a_busy_daemon_shows_both_processes_and_disturbs_nobody(star
     with streams(daemon.url, 2, max_tokens=400) as opened:
         shown = run_dump(daemon.tmp)
         assert shown.returncode == 0, shown
-        for part in ("open HTTP requests: 2", "scheduler says: ", "batch of 2", "books of pool full"):
+        for part in ("open HTTP requests: 2", "scheduler says: ", "batch of 2", "accounting of pool full"):
             assert part in shown.stdout, shown.stdout
         for events in opened:
             assert rest(events)[-1] == "[DONE]"

@@ -26,7 +26,7 @@ from ebbtide.messages import (
 )
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.runtime.channel import Receiver, Sender
-from ebbtide.scheduler.health.watchdog import LoopPulse
+from ebbtide.scheduler.health.watchdog import LoopMonitor
 from ebbtide.scheduler.kv_events.publisher import KvEvents
 from ebbtide.scheduler.memory.prefix_cache import NoCache
 from ebbtide.scheduler.process import Channels, Loop, build_scheduler
@@ -52,7 +52,7 @@ class Daemon:
         self.scheduler = build_scheduler(
             SchedulerConfig(), self.runner.info, None if events is None else events.recorder
         )
-        self.loop = Loop(self.scheduler, self.runner, self.channels, LoopPulse(alarm_s), events)
+        self.loop = Loop(self.scheduler, self.runner, self.channels, LoopMonitor(alarm_s), events)
         self.items: list[TokenItem] = []
         self.heard: list[ToFront] = []
 
@@ -213,5 +213,5 @@ def test_requests_that_nobody_admits_are_told_of_in_the_heartbeats(
     beat = [message for message in daemon.heard if isinstance(message, Heartbeat)][-1]
     assert (beat.state, beat.reason) == ("blocked", "a: needs 2 pages and 0 are usable")
     assert beat.stalled_s >= 0.2
-    assert sum("nothing was admitted" in record.message for record in caplog.records) >= 1
+    assert sum("no request was admitted" in record.message for record in caplog.records) >= 1
     daemon.close()

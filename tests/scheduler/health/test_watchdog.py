@@ -16,9 +16,9 @@ from ebbtide.runtime.stacks import thread_stacks
 from ebbtide.runtime.suspend_aware_clock import AwakeClock
 from ebbtide.scheduler.batching.admission import Judgement, Verdict
 from ebbtide.scheduler.batching.scheduling_policies import rules_for
-from ebbtide.scheduler.health.dump import MAX_BYTES, picture, render
-from ebbtide.scheduler.health.progress import Activity, Patience, Pulse
-from ebbtide.scheduler.health.watchdog import LoopPulse, WatchdogRaw, create_scheduler_watchdog
+from ebbtide.scheduler.health.dump import MAX_BYTES, render_dump, take_snapshot
+from ebbtide.scheduler.health.progress import Activity, LoopStatus, WatchdogTimeouts
+from ebbtide.scheduler.health.watchdog import LoopMonitor, WatchdogRaw, create_scheduler_watchdog
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.pressure import Pressure, Why
 from ebbtide.scheduler.state import Output
@@ -42,11 +42,15 @@ class Bench:
         self.world = World(replace(shape, memory_check="off"))  # a checker that repairs would hide what is injected
         self.scheduler = self.world.scheduler
         self.now = 1000.0
-        self.loop = LoopPulse(ALARM_S)
-        self.loop.serving()
+        self.loop = LoopMonitor(ALARM_S)
+        self.loop.serving_started()
         self.dumps: list[str] = []
         self.watchdog = WatchdogRaw(
-            Patience(hard_s, soft_s, load_s=100.0), self.loop, lambda: self.now, write=self.dumps.append, end=self._end
+            WatchdogTimeouts(hard_s, soft_s, load_s=100.0),
+            self.loop,
+            lambda: self.now,
+            write=self.dumps.append,
+            end=self._end,
         )
         self.poll_due = self.now
         self.settles = True
@@ -61,11 +65,11 @@ class Bench:
     def turn(self, step_s: float = STEP_S) -> None:
         """One turn as ``Loop.turn`` makes it, of which a step takes ``step_s``."""
         if self.world.inbox:
-            self.loop.begins(self.now)
+            self.loop.work_arrived(self.now)
         self.world.receive()
         plan = self.scheduler.next_step(self.now)
         if plan is not None:
-            self.loop.planned(self.scheduler, plan, self.now)
+            self.loop.step_planned(self.scheduler, plan, self.now)
             self.world.runner.submit(plan)
             self.sleep(step_s)
             self.after_step()
@@ -77,7 +81,7 @@ class Bench:
             self.scheduler.settle(self.world.runner.collect())
         output = self.scheduler.take_output()
         self.tokens = sum(len(item.tokens) for item in output.items)
-        self.loop.turned(self.scheduler, output, self.now)
+        self.loop.iteration_ended(self.scheduler, output, self.now)
 
     def sleep(self, seconds: float) -> None:
         """Time passes while this process runs: the watchdog looks as often as it wants to."""
@@ -142,9 +146,9 @@ def test_a_lost_wake_up_is_noticed() -> None:
     bench.world.receive()
     (req,) = bench.scheduler.state.waiting
     bench.scheduler.state.waiting.remove(req, 0)
-    bench.loop.begins(bench.now)
+    bench.loop.work_arrived(bench.now)
     in_time(bench)
-    assert "1 requests have not ended" in bench.dumps[0]
+    assert "1 open requests" in bench.dumps[0]
     assert "queue of 0" in bench.dumps[0]
 
 
@@ -155,18 +159,18 @@ def test_a_forward_that_never_returns_is_noticed() -> None:
         bench.turn()
     plan = bench.scheduler.next_step(bench.now)
     assert plan is not None
-    bench.loop.planned(bench.scheduler, plan, bench.now)
+    bench.loop.step_planned(bench.scheduler, plan, bench.now)
     in_time(bench, lambda: bench.sleep(1.0))
 
 
 def test_a_first_forward_that_never_returns_is_noticed_with_its_request_in_the_dump() -> None:
     bench = Bench()
     bench.generate("first")
-    bench.loop.begins(bench.now)
+    bench.loop.work_arrived(bench.now)
     bench.world.receive()
     plan = bench.scheduler.next_step(bench.now)
     assert plan is not None
-    bench.loop.planned(bench.scheduler, plan, bench.now)
+    bench.loop.step_planned(bench.scheduler, plan, bench.now)
     in_time(bench, lambda: bench.sleep(1.0))
     assert "first row 0 prompt 4" in bench.dumps[0]
     assert "step 0 (row:start+tokens): 0:0+4" in bench.dumps[0]
@@ -175,7 +179,7 @@ def test_a_first_forward_that_never_returns_is_noticed_with_its_request_in_the_d
 def test_a_loop_that_hangs_before_it_has_planned_is_noticed() -> None:
     bench = Bench()
     bench.turn()
-    bench.loop.begins(bench.now)
+    bench.loop.work_arrived(bench.now)
     in_time(bench, lambda: bench.sleep(1.0))
 
 
@@ -203,12 +207,12 @@ def test_retract_thrash_is_noticed_while_forwards_go_on() -> None:
     for _ in range(3):
         thrash()  # the first time it gets so far is progress
     in_time(bench, thrash)
-    assert bench.loop.pulse.forward_ct > 100
+    assert bench.loop.status.forward_ct > 100
 
 
 def test_loading_that_stands_still_is_noticed_at_its_own_limit() -> None:
     bench = Bench()
-    bench.loop.loading("weights")
+    bench.loop.loading_started("weights")
     assert 100.0 <= bench.seconds_to_the_end(lambda: bench.sleep(1.0)) <= 110.0
     assert "phase loading: weights" in bench.dumps[0]
 
@@ -218,7 +222,7 @@ def test_rows_that_leaked_are_noticed() -> None:
     bench.scheduler.state.free_rows.clear()
     bench.generate("a")
     in_time(bench)
-    assert "waits: a: no free row, 0 run" in bench.dumps[0]
+    assert "waits: a: no free row, 0 running" in bench.dumps[0]
 
 
 def test_admission_that_always_says_wait_is_noticed() -> None:
@@ -226,14 +230,14 @@ def test_admission_that_always_says_wait_is_noticed() -> None:
     bench.scheduler._planner._admission = NeverAdmits()
     bench.generate("a")
     in_time(bench)
-    assert "a: needs 1 of 16 usable pages and is not admitted all the same" in bench.dumps[0]
+    assert "a: needs 1 of 16 usable pages but is not admitted" in bench.dumps[0]
 
 
 def test_choices_that_wait_for_ever_behind_their_first_are_noticed() -> None:
     bench = Bench()
     bench.world.send(GenerateReq(rids=("a", "b"), prompt=text("tide"), sampling=greedy(4, ignore_eos=True)))
     bench.world.receive()
-    bench.loop.begins(bench.now)
+    bench.loop.work_arrived(bench.now)
     bench.scheduler.state.requests["a"].sibling_choices.clear()
     while "a" in bench.scheduler.state.requests:
         bench.turn()
@@ -245,9 +249,9 @@ def test_a_result_that_is_lost_for_a_retracted_request_is_noticed() -> None:
     bench.generate("a")
     bench.world.receive()
     bench.scheduler.state.requests["a"].steps_in_flight = 1
-    bench.loop.begins(bench.now)
+    bench.loop.work_arrived(bench.now)
     in_time(bench)
-    assert "a: a result from before its retraction is still on its way" in bench.dumps[0]
+    assert "a: a step from before its retraction is still in flight" in bench.dumps[0]
 
 
 def test_clients_that_give_up_and_come_again_hide_no_wedge() -> None:
@@ -296,7 +300,7 @@ def test_slow_steps_and_idle_gaps_are_no_hang() -> None:
 def test_work_after_a_long_idle_has_its_whole_time() -> None:
     bench = Bench()
     bench.sleep(1000.0)
-    bench.loop.begins(bench.now)
+    bench.loop.work_arrived(bench.now)
     bench.watchdog.poll()
     bench.sleep(0.95 * TIMEOUT_S)
     assert bench.dumps == []
@@ -325,7 +329,7 @@ def test_a_process_that_was_stopped_does_not_take_that_for_its_own_hang() -> Non
 
 def test_a_hang_around_a_stop_is_noticed_all_the_same() -> None:
     bench = Bench()
-    bench.loop.begins(bench.now)
+    bench.loop.work_arrived(bench.now)
     bench.sleep(TIMEOUT_S / 2)
     bench.now += 3600.0
     bench.poll_due = bench.now
@@ -335,9 +339,9 @@ def test_a_hang_around_a_stop_is_noticed_all_the_same() -> None:
 def test_loading_longer_than_the_timeout_is_no_hang() -> None:
     bench = Bench()
     for part in ("weights", "kernels"):
-        bench.loop.loading(part)
+        bench.loop.loading_started(part)
         bench.sleep(4 * TIMEOUT_S)
-    bench.loop.serving()
+    bench.loop.serving_started()
     bench.sleep(4 * TIMEOUT_S)
     assert bench.dumps == []
 
@@ -383,9 +387,9 @@ def test_waiting_without_admission_is_one_line_with_reasons_at_growing_intervals
     with caplog.at_level(logging.WARNING):
         while bench.now < 1000.0 + 8 * ALARM_S:
             bench.turn()
-    lines = [record.getMessage() for record in caplog.records if "nothing was admitted" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "no request was admitted" in record.getMessage()]
     assert len(lines) == 3  # after 1, 2 and 4 times the alarm's seconds
-    assert lines[0] == "nothing was admitted for 3 s: 1 wait, 0 run; a: needs 1 pages and 0 are usable"
+    assert lines[0] == "no request was admitted for 3 s: 1 waiting, 0 running; a: needs 1 pages and 0 are usable"
     assert bench.scheduler.state.metrics.totals["admission_alarms_total"] == 3
 
 
@@ -425,14 +429,14 @@ def crowded() -> Bench:
     bench = Bench(Shape(num_pages=4096, page_size=4, num_rows=80, chunk=4096))
     for number in range(400):
         bench.generate(f"{number:03}-" + "n" * 100, prompt="secret", max_tokens=8)
-    bench.loop.begins(bench.now)
+    bench.loop.work_arrived(bench.now)
     bench.world.receive()
     plan = bench.scheduler.next_step(bench.now)
     assert plan is not None
-    bench.loop.planned(bench.scheduler, plan, bench.now)
+    bench.loop.step_planned(bench.scheduler, plan, bench.now)
     victim = PressureVictim("v" * 2000, 1, 2, 4, 3, 1)
     event = PressureEvent(7, "memory", [victim] * 50, 0, 16, 0.5, 0.6, 1, 2, aborted="gone")
-    bench.loop.turned(bench.scheduler, Output(events=[event] * 30), bench.now)
+    bench.loop.iteration_ended(bench.scheduler, Output(events=[event] * 30), bench.now)
     return bench
 
 
@@ -446,17 +450,17 @@ def test_the_dump_has_everything_and_no_prompt() -> None:
     for part in (
         "==== asked for ====",
         "phase serving, running, forward_ct 1, progress 1",
-        "books of pool full (pages): available",
+        "accounting of pool full (pages): available",
         "balanced",
-        "moves of pages (oldest first):",
+        "page moves (oldest first):",
         "the free list -> request 0: pages ",
-        "rows free 0, new_token_ratio",
+        "free rows 0, new_token_ratio",
         "step 0 (row:start+tokens)",
         "batch of 4, the first 4:",
         "0 row 0 prompt 6 outputs 0/4",
         "queue of 2, the first 2:",
-        "waits: 4: no free row, 4 run",
-        "6 requests have not ended",
+        "waits: 4: no free row, 4 running",
+        "6 open requests",
         "pressure events",
         "thread MainThread:",
         "in test_the_dump_has_everything_and_no_prompt",
@@ -480,22 +484,22 @@ def test_the_dump_is_bounded() -> None:
 def test_the_dump_says_which_books_do_not_balance() -> None:
     bench = Bench()
     bench.world.pool.uncached += 1
-    shown = render("t", Pulse("serving", Activity.IDLE), picture(bench.scheduler, None), [], [])
+    shown = render_dump("t", LoopStatus("serving", Activity.IDLE), take_snapshot(bench.scheduler, None), [], [])
     assert "NOT BALANCED: 17 accounted for" in shown
-    assert "no step was handed to the runner yet" in shown
+    assert "no step handed to the runner yet" in shown
 
 
 def test_the_dump_has_the_host_tiers_books() -> None:
     bench = Bench(Shape(num_pages=16, page_size=4, num_rows=4, host_pages=8))
-    assert "books of pool host" in render(
-        "t", Pulse("serving", Activity.IDLE), picture(bench.scheduler, None), [], ["line\x1b[2J"]
+    assert "accounting of pool host" in render_dump(
+        "t", LoopStatus("serving", Activity.IDLE), take_snapshot(bench.scheduler, None), [], ["line\x1b[2J"]
     )
 
 
 def test_a_dump_that_fails_does_not_keep_the_process_alive() -> None:
     bench = Bench()
-    bench.loop.picture = None  # type: ignore[assignment]
-    bench.loop.begins(bench.now)
+    bench.loop.snapshot = None  # type: ignore[assignment]
+    bench.loop.work_arrived(bench.now)
     assert bench.seconds_to_the_end(lambda: bench.sleep(1.0)) <= 1.1 * TIMEOUT_S
     assert "the dump itself failed" in bench.dumps[0]
 
@@ -539,21 +543,21 @@ def test_who_wants_a_new_picture_gets_it_with_the_next_turn_also_of_an_idle_loop
     bench = Bench()
     bench.until_idle()
     bench.world.allocator.take(3, _Somebody())
-    bench.loop.fresh.clear()
+    bench.loop.is_fresh.clear()
     bench.turn()
-    assert bench.loop.fresh.is_set()
-    assert bench.loop.picture.books[0][1].available == 13
+    assert bench.loop.is_fresh.is_set()
+    assert bench.loop.snapshot.accounting[0][1].available == 13
 
 
 def test_the_end_of_a_request_that_does_not_fit_is_progress_and_in_the_dump_as_an_event() -> None:
     bench = Bench(Shape(num_pages=4, page_size=4, num_rows=4))
     bench.generate("a", prompt="x" * 12, max_tokens=100)
     bench.until_idle()
-    counted = bench.loop.pulse.progress
+    counted = bench.loop.status.progress
     assert counted >= 4
     bench.watchdog.dump("asked for")
     assert "last 1 pressure events" in bench.dumps[0]
-    assert "gave up a" in bench.dumps[0]
+    assert "aborted a" in bench.dumps[0]
 
 
 def test_a_queue_that_outgrew_the_pool_says_so() -> None:
@@ -561,9 +565,9 @@ def test_a_queue_that_outgrew_the_pool_says_so() -> None:
     bench.generate("a")
     bench.world.receive()
     bench.scheduler.state.requests["a"].known.extend(range(100))
-    bench.loop.fresh.clear()
-    bench.loop.turned(bench.scheduler, Output(), bench.now)
-    assert bench.loop.picture.reasons == ("a: needs 26 pages and the whole pool has 16",)
+    bench.loop.is_fresh.clear()
+    bench.loop.iteration_ended(bench.scheduler, Output(), bench.now)
+    assert bench.loop.snapshot.reasons == ("a: needs 26 pages and the whole pool has 16",)
 
 
 def test_a_pause_is_no_wedge_however_long_and_its_end_begins_anew() -> None:
@@ -580,4 +584,4 @@ def test_a_pause_is_no_wedge_however_long_and_its_end_begins_anew() -> None:
     bench.world.send(ControlReq("c", "continue"))
     bench.until_idle()
     assert bench.dumps == []
-    assert bench.loop.pulse.activity is Activity.IDLE
+    assert bench.loop.status.activity is Activity.IDLE

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from ebbtide.errors import InvariantViolation
-from ebbtide.scheduler.health.dump import picture
+from ebbtide.scheduler.health.dump import take_snapshot
 from ebbtide.scheduler.memory.accounting import (
     SWEEP_PAGES,
     OwnershipError,
@@ -134,7 +134,7 @@ def states_of(world: World) -> StatePool:
 
 def test_a_pool_of_a_new_kind_is_checked_dumped_and_measured(world: World) -> None:
     world.scheduler.self_check_during_busy()
-    assert [name for name, _ in picture(world.scheduler, None).books] == ["full", "mamba"]
+    assert [name for name, _ in take_snapshot(world.scheduler, None).accounting] == ["full", "mamba"]
     assert world.scheduler.snapshot().gauges["kv_uncached_tokens{pool=mamba}"] == 1
 
 
