@@ -110,7 +110,7 @@ class Frontend:
             await asyncio.sleep(self._check_interval_s)
             self._awake.tick()
             if self.liveness.has_silent_child(TIMEOUT_TAKEOVER_S):
-                self.manager.end_late()
+                self.manager.expire_late()
             lost = self.liveness.timed_out_child()
             if lost is not None:
                 return lost

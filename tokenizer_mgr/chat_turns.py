@@ -20,7 +20,7 @@ REWRITES = (
 
 
 @dataclass(frozen=True, slots=True)
-class TurnPrompt:
+class NextTurn:
     """Token ids that follow an assistant's answer. head: how many of the first ones only close that answer."""
 
     ids: list[int]
@@ -45,7 +45,7 @@ def encode_first_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
     return ids
 
 
-def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> TurnPrompt:
+def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
     """The messages of ``chat`` as they stand in a conversation whose last message is an assistant's.
 
     Raises Rejected: ``session_chat_unsupported`` when the template writes what came before differently because of them.
@@ -63,7 +63,7 @@ def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> TurnPrompt:
 
     ids = tokenizer.encode_chat(replace(chat, messages=[*exchange, *chat.messages]), skip)
     closing = tokenizer.encode_chat(_closed(chat, exchange), lambda _: start)
-    return TurnPrompt(ids, _common(ids, closing))
+    return NextTurn(ids, _common(ids, closing))
 
 
 def _words(count: int) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ebbtide.errors import Rejected
 from ebbtide.messages import Reply, ToScheduler
 
-from .manager import NEVER_RETRIED, Outbox, Refusal, error_kind, no_refusal, not_taken
+from .manager import NEVER_RETRIED, Outbox, Refusal, error_kind, no_refusal, send_error
 
 QUOTA_S = 5.0  # after which a quota may have room again
 
@@ -34,7 +34,7 @@ class ControlClient:
         self._open[call] = future
         try:
             if not self._outbox.send(make(call)):
-                raise not_taken(self._refusal())
+                raise send_error(self._refusal())
             reply = await future
         finally:
             del self._open[call]

@@ -105,7 +105,7 @@ class TokenizerManager:
         return len(self._choices)
 
     @contextmanager
-    def expect(self, sender: Sender) -> Iterator[None]:
+    def register(self, sender: Sender) -> Iterator[None]:
         """Within the block a request is being prepared, and an abort finds it by its ids.
 
         Raises the error of the abort when the block ends.
@@ -154,7 +154,7 @@ class TokenizerManager:
             )
             if not self._outbox.send(request):
                 self._close(stream)
-                raise not_taken(self._refusal())
+                raise send_error(self._refusal())
         return stream
 
     def handle(self, message: TextBatch | AbortReq) -> None:
@@ -172,16 +172,16 @@ class TokenizerManager:
         owner: only this owner's; None: anybody's. The readers get ``error`` after the text that came before it.
         """
         found = self._client_ids.every() if name is None else self._client_ids.find(name)
-        ended = [request for request in found if not request.settled and owner in (None, request.owner)]
+        ended = [request for request in found if not request.has_outcome and owner in (None, request.owner)]
         for request in ended:
             request.fail(error)
             self._abandon(request, reason="aborted")
         return len(ended)
 
-    def end_late(self) -> None:
+    def expire_late(self) -> None:
         """The engine says nothing: end what has run out of time, since nobody else can."""
         now = self.clock()
-        late = [stream for stream in self._streams.values() if stream.deadline_s < now and not stream.settled]
+        late = [stream for stream in self._streams.values() if stream.deadline_s < now and not stream.has_outcome]
         for stream in late:
             stream.fail(Rejected(LATE, status=504, kind=error_kind(504), code="timeout", should_retry=False))
             self._abandon(stream, reason="timeout")
@@ -255,7 +255,7 @@ class TokenizerManager:
             log.error("the scheduler does not take messages; %s was dropped", type(message).__name__)
 
 
-def not_taken(refusal: Rejected | None) -> Rejected:
+def send_error(refusal: Rejected | None) -> Rejected:
     """The error when the scheduler did not take a message: the reason that is known for it, if there is one."""
     return refusal or Rejected(
         "The scheduler does not take new work.",

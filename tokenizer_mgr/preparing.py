@@ -15,7 +15,7 @@ class PreparingRequest:
         self._error: Rejected | None = None
 
     @property
-    def settled(self) -> bool:
+    def has_outcome(self) -> bool:
         """Whether it was ended already."""
         return self._error is not None
 

@@ -14,8 +14,8 @@ from ebbtide.paging import fits
 from ebbtide.tokenization.tokenizer import ChatPrompt, TextTokenizer
 from ebbtide.tokenization.vocabulary import Vocabulary
 
-from .session_turns import Turn, encode_turn
-from .texts import VocabularyText
+from .session_turns import EncodedTurn, encode_turn
+from .vocabulary_decoder import VocabularyDecoder
 
 NUM_THREADS = 2
 ENDING = 32  # tokens at a prompt's end that may say in what state the answer begins
@@ -27,7 +27,7 @@ class PromptReader:
     def __init__(self, tokenizer: TextTokenizer, info: RunnerInfo) -> None:
         self._tokenizer = tokenizer
         self._longest_piece = max(map(len, tokenizer.vocabulary.pieces))
-        self._vocabulary_text = VocabularyText(tokenizer.vocabulary)
+        self._decoder = VocabularyDecoder(tokenizer.vocabulary)
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
         self.control_ids = frozenset(tokenizer.vocabulary.special_ids)
         self.info = info  # of the engine of the moment: the next one may have measured other sizes
@@ -72,7 +72,7 @@ class PromptReader:
         self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
         return await self._in_thread(lambda: self._tokenizer.encode_chat(chat), "messages")
 
-    async def chat_turn(self, first: ChatPrompt, later: ChatPrompt) -> Turn:
+    async def chat_turn(self, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
         """New messages of a conversation, as its first turn and as a later one. Raises Rejected when neither can be."""
         self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, first, later)
@@ -104,12 +104,12 @@ class PromptReader:
 
     async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of ids that are in the vocabulary."""
-        decode = partial(self._vocabulary_text.of, ids, skip_special_tokens=skip_special_tokens)
+        decode = partial(self._decoder.decode, ids, skip_special_tokens=skip_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """Each id's own text; a part of a character is U+FFFD."""
-        return [self._vocabulary_text.of([token], skip_special_tokens=False, begins=False) for token in ids]
+        return [self._decoder.decode([token], skip_special_tokens=False, begins=False) for token in ids]
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
         """A client's own token ids, each of them in the vocabulary. Raises Rejected."""

@@ -79,11 +79,11 @@ class ResponseStream:
         return not self._num_open and not self._unread and self._error is None
 
     @property
-    def settled(self) -> bool:
+    def has_outcome(self) -> bool:
         """Whether the outcome is known, read or not."""
         return not self._num_open or self._error is not None
 
-    async def news(self, timeout_s: float | None = None) -> list[Delta]:
+    async def next_deltas(self, timeout_s: float | None = None) -> list[Delta]:
         """What came since the last call, in choice order; waits for some. [] after ``timeout_s`` seconds of silence.
 
         Raises the request's error, after the text that came before it was read. Not to be called when ``done``.
@@ -101,12 +101,12 @@ class ResponseStream:
             self._news.clear()
         return deltas
 
-    async def whole(self) -> list[Delta]:
+    async def all_deltas(self) -> list[Delta]:
         """One Delta for each choice, once all have finished. Raises the request's error instead."""
         await self._outcome.wait()
         if self._error is not None:
             raise self._error
-        return await self.news()
+        return await self.next_deltas()
 
     def add(self, index: int, item: TextItem) -> bool:
         """New text of choice ``index``; True when this was the last open choice's end."""
@@ -126,7 +126,7 @@ class ResponseStream:
 
     def fail(self, error: Rejected) -> None:
         """The whole request ends with ``error``, unless its outcome is known already."""
-        if not self.settled:
+        if not self.has_outcome:
             self._error = error
             self._news.set()
             self._outcome.set()

@@ -11,7 +11,7 @@ from .chat_turns import encode_first_turn, encode_next_turn
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class EncodedTurn:
     """The messages as a session's first turn and as a later one; see ``SessionTurn`` for the fields."""
 
     prompt: list[int]
@@ -25,7 +25,7 @@ class Turn:
         return min(len(ids) for ids in (self.prompt, self.continuation) if ids)
 
 
-def encode_turn(tokenizer: TextTokenizer, begins: ChatPrompt, goes_on: ChatPrompt) -> Turn:
+def encode_turn(tokenizer: TextTokenizer, begins: ChatPrompt, goes_on: ChatPrompt) -> EncodedTurn:
     """Both forms of the messages; one may be missing. Raises Rejected when the template has neither.
 
     begins, goes_on: they differ where only the first turn has what this server writes in front of a conversation.
@@ -37,9 +37,9 @@ def encode_turn(tokenizer: TextTokenizer, begins: ChatPrompt, goes_on: ChatPromp
             following = encode_next_turn(tokenizer, goes_on)
         except Rejected:
             raise refusal from None  # what is wrong with the messages themselves says more
-        return Turn([], following.ids, following.head, refusal.message)
+        return EncodedTurn([], following.ids, following.head, refusal.message)
     try:
         following = encode_next_turn(tokenizer, goes_on)
     except Rejected as refusal:
-        return Turn(first, [], 0, refusal.message)
-    return Turn(first, following.ids, following.head)
+        return EncodedTurn(first, [], 0, refusal.message)
+    return EncodedTurn(first, following.ids, following.head)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ebbtide.tokenization.vocabulary import Vocabulary
 
-from .token_offsets import Places
+from .token_offsets import TokenOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def echo_of_ids(tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collec
     return Echo(text, _shifted(starts, len(shown) - len(text), len(text)))
 
 
-def half_character(tokens: Sequence[int], vocabulary: Vocabulary) -> bytes:
+def incomplete_character(tokens: Sequence[int], vocabulary: Vocabulary) -> bytes:
     """The bytes of a character that the tokens end within; b"" when they end with a whole one."""
     data = b"".join([vocabulary.pieces[token] for token in tokens])
     return data[codecs.utf_8_decode(data, "replace", False)[1] :]
@@ -46,7 +46,7 @@ def _decoded(
 ) -> tuple[list[int], str]:
     """Where each token begins, and the text. A character split over tokens begins where its first byte does."""
     pieces = [b"" if token in hidden else vocabulary.pieces[token] for token in tokens]
-    places = Places()
+    places = TokenOffsets()
     return [places.next(piece) for piece in pieces], codecs.utf_8_decode(b"".join(pieces), "replace", ends)[0]
 
 

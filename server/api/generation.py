@@ -84,7 +84,7 @@ async def generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Res
     state.note_ignored(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
     state.check_model(body.model)
     sender = state.sender(request, assign_client_ids(request.scope, body.names), body.timeout)
-    with state.manager.expect(sender), state.metrics.count_refusals():
+    with state.manager.register(sender), state.metrics.count_refusals():
         prepared, builder = await spec.prepare(state, body, sender.ids[0])
     stream = state.submit(prepared, sender, request, received_s)
     if body.stream:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide.messages import TextAlternative, TextLogprob
 
-from .token_offsets import Places, continues
+from .token_offsets import TokenOffsets, continues
 
 NEVER = -9999.0  # JSON has no minus infinity
 
@@ -72,11 +72,11 @@ class CompletionLogprobs:
 
     def __init__(self, name: Name, *, offset: int = 0, half: bytes = b"", hidden: Collection[int] = ()) -> None:
         self._name = name
-        self._places = Places(offset)
+        self._places = TokenOffsets(offset)
         self._half = half
         self._hidden = hidden
 
-    def take(self, entries: list[TextLogprob]) -> Lists:
+    def next_lists(self, entries: list[TextLogprob]) -> Lists:
         """The lists for these output tokens. A character split over tokens begins where its first byte does."""
         return _lists(entries, [self._place(entry.chosen) for entry in entries], self._name)
 

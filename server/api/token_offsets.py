@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 
 
-class Places:
+class TokenOffsets:
     """Counts on from token to token; ``start`` is the place of the first one."""
 
     def __init__(self, start: int = 0) -> None:

@@ -22,7 +22,7 @@ class UsageCount:
         self._reasoning_tokens: dict[int, int] = {}
         self._pressure: dict[int, PressureUsage] = {}
 
-    def see(self, delta: Delta, reasoning_tokens: int | None = None) -> None:
+    def add(self, delta: Delta, reasoning_tokens: int | None = None) -> None:
         """Take over a delta's totals. reasoning_tokens: its choice's total; None for a model without reasoning."""
         if reasoning_tokens is not None:
             self._reasoning_tokens[delta.index] = reasoning_tokens

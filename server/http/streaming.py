@@ -26,13 +26,13 @@ EVENT_HEADERS = [
 class ChunkWriter(Protocol):
     """One API's chunks for the deltas of an answer."""
 
-    def begin(self) -> list[dict[str, Any]]:
+    def first_chunks(self) -> list[dict[str, Any]]:
         """Chunks that go out in front of the first delta's."""
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
         """Chunks for a delta; none when there is nothing to show yet."""
 
-    def end(self) -> list[dict[str, Any]]:
+    def last_chunks(self) -> list[dict[str, Any]]:
         """Chunks after the last delta's."""
 
 
@@ -79,7 +79,7 @@ class WholeReply(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._answer:
-            deltas = await _cancel_on_disconnect(self._answer.whole(), receive)
+            deltas = await _cancel_on_disconnect(self._answer.all_deltas(), receive)
         if deltas is not None:
             body = Response(as_json(self._build(deltas)), media_type="application/json")
             await body(scope, receive, send)
@@ -115,14 +115,14 @@ class EventStream(Response):
     async def _events(self, send: Send) -> None:
         announced, framing = False, self._framing
         while not self._answer.done:
-            deltas = await self._answer.news(self._silence_s)
-            chunks = [] if announced or not deltas else self._writer.begin()
+            deltas = await self._answer.next_deltas(self._silence_s)
+            chunks = [] if announced or not deltas else self._writer.first_chunks()
             announced = announced or bool(deltas)
             for delta in deltas:
                 chunks += self._writer.chunks(delta)
             if chunks or not deltas:
                 await self._send(send, framing.events(chunks) or framing.keep_alive)
-        await self._send(send, framing.events(self._writer.end()) + framing.end_mark, more=False)
+        await self._send(send, framing.events(self._writer.last_chunks()) + framing.end_mark, more=False)
 
     async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
         if not self._started:

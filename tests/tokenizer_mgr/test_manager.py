@@ -99,14 +99,14 @@ async def test_news_is_joined_per_choice(desk: Desk) -> None:
         desk.text(first, "a", 1, cached_tokens=4)
         desk.text(second, "x", 1)
         desk.text(first, "b", 2)
-        one, two = await answer.news()
+        one, two = await answer.next_deltas()
         assert (one.index, one.text, one.tokens, one.num_output_tokens, one.cached_tokens) == (0, "ab", [7, 7], 2, 4)
         assert (two.index, two.text) == (1, "x")
         desk.text(first, "c", 3, finish="length")
-        assert [delta.finish for delta in await answer.news()] == ["length"]
+        assert [delta.finish for delta in await answer.next_deltas()] == ["length"]
         assert not answer.done
         desk.text(second, "y", 2, finish="stop")
-        await answer.news()
+        await answer.next_deltas()
         assert answer.done
     assert desk.outbox.of(AbortReq) == []
     assert desk.manager.num_open == 0
@@ -114,7 +114,7 @@ async def test_news_is_joined_per_choice(desk: Desk) -> None:
 
 async def test_the_whole_answer_waits_for_every_choice(desk: Desk) -> None:
     with desk.submit(prompts=2, n=2) as answer:
-        waiting = asyncio.ensure_future(answer.whole())
+        waiting = asyncio.ensure_future(answer.all_deltas())
         for rid in answer.rids:
             await asyncio.sleep(0)
             assert not waiting.done()
@@ -125,7 +125,7 @@ async def test_the_whole_answer_waits_for_every_choice(desk: Desk) -> None:
 
 async def test_silence_ends_with_nothing(desk: Desk) -> None:
     with desk.submit() as answer:
-        assert await answer.news(0.001) == []
+        assert await answer.next_deltas(0.001) == []
 
 
 async def test_an_abort_waits_for_the_closing_item(desk: Desk) -> None:
@@ -133,11 +133,11 @@ async def test_an_abort_waits_for_the_closing_item(desk: Desk) -> None:
         [rid] = answer.rids
         desk.text(rid, "a", 1)
         desk.abort(rid, 2)
-        assert not answer.settled
+        assert not answer.has_outcome
         desk.text(rid, "b", 2, finish="abort")
-        assert [delta.text for delta in await answer.news()] == ["ab"], "text that came before is not lost"
+        assert [delta.text for delta in await answer.next_deltas()] == ["ab"], "text that came before is not lost"
         with pytest.raises(Rejected) as error:
-            await answer.news()
+            await answer.next_deltas()
         assert (error.value.status, error.value.kind) == (500, "server_error")
         assert error.value.should_retry is False
     assert desk.outbox.of(AbortReq) == [AbortReq(rid, "kv_cache_exhausted")], "the detokenizer may have given it up"
@@ -148,11 +148,11 @@ async def test_what_the_detokenizer_gives_up_is_stopped_in_the_scheduler_at_once
         [rid] = answer.rids
         desk.text(rid, "a", 1)
         desk.manager.handle(AbortReq(rid, "detokenizer", 500, "internal_error", "no text"))
-        assert answer.settled, "no closing item will come: the detokenizer has forgotten it"
+        assert answer.has_outcome, "no closing item will come: the detokenizer has forgotten it"
         assert desk.outbox.of(AbortReq) == [AbortReq(rid, "detokenizer")]
-        assert [delta.text for delta in await answer.news()] == ["a"]
+        assert [delta.text for delta in await answer.next_deltas()] == ["a"]
         with pytest.raises(Rejected, match="no text"):
-            await answer.news()
+            await answer.next_deltas()
         desk.text(bystander.rids[0], "b", 1, finish="stop")
     assert desk.manager.num_open == 0
 
@@ -169,22 +169,22 @@ async def test_a_silent_engine_does_not_keep_requests_beyond_their_time(desk: De
         PreparedRequest(prompts=[[1]], sampling=[sampling], text=TextParams()), Sender(), received_s=0.0
     )
     desk.now = 1.9
-    desk.manager.end_late()
-    assert not late.settled
+    desk.manager.expire_late()
+    assert not late.has_outcome
     desk.now = 2.1
-    desk.manager.end_late()
+    desk.manager.expire_late()
     with late, pytest.raises(Rejected) as caught:
-        await late.whole()
+        await late.all_deltas()
     assert (caught.value.status, caught.value.code, caught.value.should_retry) == (504, "timeout", False)
     assert [abort.rid for abort in desk.outbox.of(AbortReq)] == late.rids
-    assert not patient.settled
+    assert not patient.has_outcome
 
 
 async def test_a_full_queue_says_when_to_come_back_and_leaves_the_retry_to_the_client(desk: Desk) -> None:
     with desk.submit() as answer:
         desk.abort(answer.rids[0], 0, status=429, code="queue_full", message="full", retry_after_s=7.5)
         with pytest.raises(Rejected) as error:
-            await answer.whole()
+            await answer.all_deltas()
     refusal = error.value
     assert (refusal.status, refusal.kind, refusal.code) == (429, "rate_limit_error", "queue_full")
     assert (refusal.retry_after_s, refusal.should_retry) == (7.5, None)
@@ -194,7 +194,7 @@ async def test_an_exhausted_pool_is_no_reason_to_retry(desk: Desk) -> None:
     with desk.submit() as answer:
         desk.abort(answer.rids[0], 0, status=500, code="kv_cache_exhausted", message="no room")
         with pytest.raises(Rejected) as error:
-            await answer.whole()
+            await answer.all_deltas()
     refusal = error.value
     assert (refusal.status, refusal.kind, refusal.code) == (500, "server_error", "kv_cache_exhausted")
     assert (refusal.retry_after_s, refusal.should_retry) == (None, False)
@@ -216,7 +216,7 @@ async def test_a_refused_turn_has_the_kind_of_its_status(
     with desk.submit() as answer:
         desk.abort(answer.rids[0], 0, status=status, code=code, message="no")
         with pytest.raises(Rejected) as error:
-            await answer.whole()
+            await answer.all_deltas()
     refusal = error.value
     assert (refusal.status, refusal.code, refusal.kind, refusal.should_retry) == (status, code, kind, should_retry)
 
@@ -225,9 +225,9 @@ async def test_a_closing_item_waits_for_its_abort(desk: Desk) -> None:
     with desk.submit() as answer:
         [rid] = answer.rids
         desk.text(rid, "ab", 2, finish="abort")
-        assert not answer.settled
+        assert not answer.has_outcome
         desk.abort(rid, 2)
-        assert answer.settled
+        assert answer.has_outcome
 
 
 async def test_a_finish_that_comes_before_the_closing_item_wins(desk: Desk) -> None:
@@ -237,7 +237,7 @@ async def test_a_finish_that_comes_before_the_closing_item_wins(desk: Desk) -> N
         desk.abort(rid, 3)
         desk.text(rid, "b", 2, finish="stop", matched="END")
         desk.text(rid, "c", 3, finish="abort")
-        [delta] = await answer.whole()
+        [delta] = await answer.all_deltas()
         assert (delta.text, delta.finish, delta.matched) == ("ab", "stop", "END")
     assert desk.outbox.of(FinishReq) == [FinishReq(rid, 2)]
 
@@ -246,7 +246,7 @@ async def test_a_request_that_never_had_a_token_is_answered_at_once(desk: Desk) 
     with desk.submit() as answer:
         desk.abort(answer.rids[0], 0, status=503, code="queue_full", message="full")
         with pytest.raises(Rejected) as error:
-            await answer.whole()
+            await answer.all_deltas()
     assert (error.value.status, error.value.kind, error.value.code) == (503, "overloaded_error", "queue_full")
 
 
@@ -255,10 +255,10 @@ async def test_everything_is_answered_at_once_when_nothing_more_can_come(desk: D
         desk.text(answer.rids[0], "a", 1)
         desk.abort(answer.rids[0], 5)
         desk.manager.fail_all(Rejected("gone", status=500, kind="server_error"))
-        await answer.news()
+        await answer.next_deltas()
         for each in (answer, other):
             with pytest.raises(Rejected, match="gone"):
-                await each.news()
+                await each.next_deltas()
         desk.text(answer.rids[0], "late", 2)
     assert desk.manager.num_open == 0
 
@@ -268,7 +268,7 @@ async def test_an_answer_that_was_complete_stays_so(desk: Desk) -> None:
         desk.text(answer.rids[0], "a", 1, finish="stop")
         desk.manager.fail_all(Rejected("gone", status=500))
         desk.abort(answer.rids[0], 1)
-        assert [delta.text for delta in await answer.whole()] == ["a"]
+        assert [delta.text for delta in await answer.all_deltas()] == ["a"]
 
 
 async def test_one_failed_choice_ends_its_siblings_and_nobody_else(desk: Desk) -> None:
@@ -276,10 +276,10 @@ async def test_one_failed_choice_ends_its_siblings_and_nobody_else(desk: Desk) -
         desk.text(answer.rids[0], "a", 1, finish="stop")
         desk.abort(answer.rids[2], 0)
         with pytest.raises(Rejected):
-            await answer.whole()
+            await answer.all_deltas()
         assert [abort.rid for abort in desk.outbox.of(AbortReq)] == [answer.rids[i] for i in (2, 1, 3)]
         desk.text(bystander.rids[0], "b", 1, finish="stop")
-        await bystander.whole()
+        await bystander.all_deltas()
 
 
 async def test_leaving_early_aborts_what_still_runs(desk: Desk) -> None:
@@ -301,7 +301,7 @@ async def test_messages_about_unknown_requests_change_nothing(desk: Desk) -> Non
 async def test_the_stop_string_reaches_the_scheduler_before_the_next_request(desk: Desk) -> None:
     with desk.submit() as answer:
         desk.text(answer.rids[0], "a", 3, finish="stop", matched="S", num_shown_tokens=2)
-        await answer.whole()
+        await answer.all_deltas()
     with desk.submit():
         kinds = [type(message) for message in desk.outbox.sent]
     assert kinds[:3] == [GenerateReq, FinishReq, GenerateReq]
@@ -384,7 +384,7 @@ async def _outcome(answer: ResponseStream) -> tuple[str, dict[int, str]]:
     with answer:
         try:
             while not answer.done:
-                for delta in await answer.news():
+                for delta in await answer.next_deltas():
                     texts[delta.index] = texts.get(delta.index, "") + delta.text
                     finishes += [delta] if delta.finish else []
         except Rejected:

@@ -14,7 +14,7 @@ from ebbtide.paging import fits
 from ebbtide.tokenization.tokenizer import ChatPrompt, SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 from ebbtide.tokenizer_mgr.prompts import PromptReader
-from ebbtide.tokenizer_mgr.session_turns import Turn
+from ebbtide.tokenizer_mgr.session_turns import EncodedTurn
 
 pytestmark = pytest.mark.anyio
 INFO = RunnerInfo(
@@ -107,7 +107,7 @@ async def test_the_loop_goes_on_while_a_text_is_tokenised() -> None:
     reader.close()
 
 
-async def chat_turn(reader: PromptReader, messages: list[dict[str, str]]) -> Turn:
+async def chat_turn(reader: PromptReader, messages: list[dict[str, str]]) -> EncodedTurn:
     chat = ChatPrompt(messages)
     return await reader.chat_turn(chat, chat)
 

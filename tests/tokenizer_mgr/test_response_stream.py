@@ -26,13 +26,13 @@ def score(token: int) -> TextItem:
 async def test_scores_of_the_prompt_wait_for_the_first_token() -> None:
     answer = ResponseStream(["a", "b"], 0.0, lambda _: None)
     answer.add(0, score(97))
-    assert await answer.news(timeout_s=0.0) == []
+    assert await answer.next_deltas(timeout_s=0.0) == []
     answer.add(1, TextItem("b", "x", [120], 1))
-    [other] = await answer.news()
+    [other] = await answer.next_deltas()
     assert (other.index, other.prompt) == (1, [])
     answer.add(0, score(98))
     answer.add(0, TextItem("a", "", [121], 1))
-    [first] = await answer.news()
+    [first] = await answer.next_deltas()
     assert [entry.chosen.token for entry in first.prompt] == ["a", "b"]
     assert (first.tokens, first.cached_tokens) == ([121], 0)
 
@@ -41,7 +41,7 @@ async def test_an_end_without_a_token_brings_the_scores() -> None:
     answer = ResponseStream(["a"], 0.0, lambda _: None)
     answer.add(0, score(97))
     assert answer.add(0, TextItem("a", "", [], 0, finish="length"))
-    [delta] = await answer.whole()
+    [delta] = await answer.all_deltas()
     assert (len(delta.prompt), delta.finish, answer.done) == (1, "length", True)
 
 
@@ -49,7 +49,7 @@ async def test_a_failure_is_heard_of_instead_of_scores_without_an_answer() -> No
     answer = ResponseStream(["a"], 0.0, lambda _: None)
     answer.add(0, score(97))
     answer.add(0, TextItem("a", "", [], 0, finish="abort"))
-    reader = asyncio.ensure_future(answer.news())
+    reader = asyncio.ensure_future(answer.next_deltas())
     answer.fail(Rejected("no room", status=500))
     with pytest.raises(Rejected, match="no room"):
         await reader

@@ -73,21 +73,21 @@ class MessagesResponseBuilder:
             "usage": self._count(),
         }
 
-    def begin(self) -> list[Event]:
+    def first_chunks(self) -> list[Event]:
         """Nothing: the first event has numbers that come with the first delta."""
         return []
 
     def chunks(self, delta: Delta) -> list[Event]:
         """Events for what is new."""
         parsed = self._parsers.parse(delta)
-        self._usage.see(delta, parsed.reasoning_tokens)
+        self._usage.add(delta, parsed.reasoning_tokens)
         events = [] if self._begun else [self._start()]
         self._begun = True
         if parsed.finish is not None:
             self._ending = _ending(delta, parsed.finish)
         return events + [event for part in parsed.parts for event in self._add(part)]
 
-    def end(self) -> list[Event]:
+    def last_chunks(self) -> list[Event]:
         """The end of the last block, and of the message."""
         ending = {"type": "message_delta", "delta": self._ending, "usage": self._count()}
         return [*self._close(), ending, {"type": "message_stop"}]

@@ -1,4 +1,4 @@
-"""From the body of a chat request to the conversation that the model's template renders."""
+"""The messages of a chat request as the conversation that the model's template renders."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Message = dict[str, Any]
 
 
 def chat_prompt(
-    body: ChatBody, use: ToolUse | None, profile: ChatTemplateProfile, *, goes_on: bool = False
+    body: ChatBody, use: ToolUse | None, profile: ChatTemplateProfile, *, is_continuation: bool = False
 ) -> ChatPrompt:
-    """The conversation that a body asks to go on with. Raises Rejected.
+    """The conversation of a chat request. Raises Rejected.
 
-    goes_on: other messages come before these, the functions' description with them if it is this server that writes it.
+    is_continuation: earlier messages precede these, so a description of the tools has been written already.
     """
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
@@ -38,7 +38,9 @@ def chat_prompt(
         messages = _in_style(messages, style)
     else:
         messages = calls_as_text(messages)
-        messages = messages if use is None or goes_on else with_tools(messages, use, takes_system=profile.takes_system)
+        messages = (
+            messages if use is None or is_continuation else with_tools(messages, use, takes_system=profile.takes_system)
+        )
     return ChatPrompt(
         messages=messages,
         add_generation_prompt=not continues and body.add_generation_prompt is not False,
@@ -49,7 +51,7 @@ def chat_prompt(
 
 
 def _options(body: ChatBody) -> dict[str, Any]:
-    """What the template is told besides. No effort at all also turns off the thinking that templates can turn off."""
+    """Further arguments of the template. Effort "none" also sets the switches that turn reasoning off."""
     options = dict(body.chat_template_kwargs or {})
     if "chat_template" in options:
         raise Rejected("A chat template cannot be sent with a request.", param="chat_template_kwargs")
@@ -61,7 +63,7 @@ def _options(body: ChatBody) -> dict[str, Any]:
 
 
 def _plain(message: ChatMessage, index: int) -> Message:
-    """The message as templates expect it: text content, and "system" for the newer name of that role."""
+    """The message as templates expect it: content as text, and the role "system" instead of "developer"."""
     plain: Message = {
         "role": "system" if message.role == "developer" else message.role,
         "content": _text(message, index),
@@ -81,7 +83,7 @@ def _plain(message: ChatMessage, index: int) -> Message:
 
 
 def _call(call_id: str | None, name: str, arguments: str | dict[str, Any] | None) -> Message:
-    """An earlier call. A text of arguments that is no JSON object stays as the model once wrote it."""
+    """An earlier call. Arguments that are not a JSON object stay as the text that the model wrote."""
     parsed = _parsed(arguments) if isinstance(arguments, str) else arguments
     function = {"name": name, "arguments": {} if parsed is None else parsed}
     return {"id": call_id or "", "type": "function", "function": function}
@@ -95,16 +97,16 @@ def _parsed(arguments: str) -> str | dict[str, Any]:
 
 
 def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
-    """The messages with calls as the template wants them, and every result with the name of its function."""
+    """The messages with calls as the template expects them, and each result with the name of its function."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     ordered = _one_by_one(messages) if style.single_calls else messages
     return [_styled(message, style, names) for message in ordered]
 
 
 def _one_by_one(messages: list[Message]) -> list[Message]:
-    """The same conversation as if the model had waited for every result before its next call."""
+    """The conversation with one call per message, each followed by its result."""
     ordered: list[Message] = []
-    results: list[Message] = []  # of the calls that were made together, as far as they are not placed yet
+    results: list[Message] = []  # of the calls of one message
     for index, message in enumerate(messages):
         calls = message.get("tool_calls", [])
         if any(message is result for result in results):

@@ -15,7 +15,7 @@ from ebbtide.errors import Rejected
 from ebbtide.grammar import ReasoningPrefix
 from ebbtide.messages import SessionTurn
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
-from ebbtide.tokenizer_mgr.session_turns import Turn
+from ebbtide.tokenizer_mgr.session_turns import EncodedTurn
 
 from ...parsers.output_parser import ParserConfig
 from ...parsers.tool_fields import ToolUse, tool_use
@@ -113,14 +113,14 @@ async def _grammar(state: AppState, body: ChatBody, use: ToolUse | None, prefix:
 
 async def _tokenize(
     state: AppState, body: ChatBody, use: ToolUse | None, *, context_limit: bool
-) -> tuple[Turn, SessionTurn | None]:
+) -> tuple[EncodedTurn, SessionTurn | None]:
     """The messages as tokens, and the session that they continue, if any."""
     chat = chat_prompt(body, use, state.profile)
     session = session_turn(body)
     if session is None:
-        return Turn(await state.prompts.chat(chat), []), None
+        return EncodedTurn(await state.prompts.chat(chat), []), None
     check_one_choice(1, body.n or 1)
-    turn = await state.prompts.chat_turn(chat, chat_prompt(body, use, state.profile, goes_on=True))
+    turn = await state.prompts.chat_turn(chat, chat_prompt(body, use, state.profile, is_continuation=True))
     session = structs.replace(
         session, continuation=turn.continuation, head=turn.head, refusal=turn.refusal, context_limit=context_limit
     )

@@ -49,7 +49,7 @@ class ChatResponseBuilder:
         whole = {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage.report()}
         return whole | self._tokens.of_prompt() | self._tokens.prompt_logprobs(deltas[0])
 
-    def begin(self) -> list[dict[str, Any]]:
+    def first_chunks(self) -> list[dict[str, Any]]:
         """The role, once per choice and in index order: clients take the first choice they see for number 0."""
         roles = [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
         roles[0] |= self._tokens.of_prompt()
@@ -76,13 +76,13 @@ class ChatResponseBuilder:
             chunks.append(last)
         return chunks
 
-    def end(self) -> list[dict[str, Any]]:
+    def last_chunks(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
         return self._streamed_usage.last_chunk({**self._head, "object": "chat.completion.chunk"})
 
     def _read(self, delta: Delta) -> ParsedDelta:
         parsed = self._parsers.parse(delta)
-        self._usage.see(delta, parsed.reasoning_tokens)
+        self._usage.add(delta, parsed.reasoning_tokens)
         return parsed
 
     def _chunk(

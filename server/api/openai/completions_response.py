@@ -13,7 +13,7 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...http.streaming import CHAT_FRAMING
-from ..echo import Echo, echo_of_ids, echo_of_text, half_character
+from ..echo import Echo, echo_of_ids, echo_of_text, incomplete_character
 from ..generation import stop_reason
 from ..logprob_options import LogprobOptions
 from ..logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists, prompt_logprobs
@@ -61,11 +61,11 @@ class CompletionResponseBuilder:
         """The answer of a request without stream."""
         choices = []
         for delta in deltas:
-            self._usage.see(delta)
+            self._usage.add(delta)
             choices.append(self._choice(delta, self._choices[delta.index].fields(delta)))
         return {**self._head, "choices": choices, "usage": self._usage.report()}
 
-    def begin(self) -> list[dict[str, Any]]:
+    def first_chunks(self) -> list[dict[str, Any]]:
         """Nothing for one choice; else an empty chunk of each, so that choice 0 comes first."""
         if len(self._choices) == 1:
             return []
@@ -73,13 +73,13 @@ class CompletionResponseBuilder:
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
         """One chunk with the text and, at the end, the finish reason."""
-        self._usage.see(delta)
+        self._usage.add(delta)
         fields = self._choices[delta.index].fields(delta)
         lists = fields["logprobs"]
         shows = fields["text"] or delta.finish is not None or (lists and lists["tokens"]) or len(fields) > 2
         return [self._chunk(delta, fields)] if shows else []
 
-    def end(self) -> list[dict[str, Any]]:
+    def last_chunks(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
         return self._streamed_usage.last_chunk(self._head)
 
@@ -111,7 +111,7 @@ class _Choice:
         """text and logprobs, and what else was asked for."""
         self._prompt.scores += delta.prompt
         text = delta.text
-        lists = None if self._logprobs is None else self._logprobs.take(delta.logprobs)
+        lists = None if self._logprobs is None else self._logprobs.next_lists(delta.logprobs)
         more: dict[str, Any] = {"token_ids": delta.tokens} if self._options.token_ids else {}
         if not self._begun:
             self._begun = True
@@ -152,7 +152,7 @@ def prompt_part(
     part = PromptPart(
         tokens=tokens,
         first=TextAlternative(raw.decode("utf-8", "replace"), raw, 0.0, tokens[0]),
-        half=half_character(tokens[-LONGEST_CHARACTER:], vocabulary),
+        half=incomplete_character(tokens[-LONGEST_CHARACTER:], vocabulary),
         hidden=hidden,
     )
     if options.echo and text is not None:

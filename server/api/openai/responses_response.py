@@ -76,10 +76,10 @@ class ResponsesResponseBuilder:
         """The answer of a request without stream."""
         for delta in deltas:
             self.chunks(delta)
-        response: dict[str, Any] = self.end()[-1]["response"]
+        response: dict[str, Any] = self.last_chunks()[-1]["response"]
         return response
 
-    def begin(self) -> list[Event]:
+    def first_chunks(self) -> list[Event]:
         """The response before anything of it has come, under both names that clients wait for."""
         return [
             self._event(f"response.{name}", response=self._response("in_progress"))
@@ -89,13 +89,13 @@ class ResponsesResponseBuilder:
     def chunks(self, delta: Delta) -> list[Event]:
         """Events for what is new."""
         parsed = self._parsers.parse(delta)
-        self._usage.see(delta, parsed.reasoning_tokens)
+        self._usage.add(delta, parsed.reasoning_tokens)
         self._finish = parsed.finish or self._finish
         if self._logprobs:
             self._see_logprobs(delta, parsed)
         return [event for part in parsed.parts for event in self._add(part)]
 
-    def end(self) -> list[Event]:
+    def last_chunks(self) -> list[Event]:
         """The end of the last item, and of the response."""
         events = [] if self._items else self._start(ContentPart(Kind.TEXT, ""))
         status = "incomplete" if self._finish == "length" else "completed"
@@ -104,7 +104,7 @@ class ResponsesResponseBuilder:
 
     def failure(self, error: Rejected) -> list[Event]:
         """What ends a stream that fails after the status line."""
-        events = [] if self._num_events else self.begin()
+        events = [] if self._num_events else self.first_chunks()
         if self._open is not None:
             self._open.status = "incomplete"
         told = {"code": error.code or "server_error", "message": error.message}

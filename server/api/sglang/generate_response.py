@@ -97,7 +97,7 @@ class GenerateResponseBuilder:
         shown = [self._shown(index) for index in range(len(self._choices))]
         return shown if self._options.is_list else shown[0]
 
-    def begin(self) -> list[dict[str, Any]]:
+    def first_chunks(self) -> list[dict[str, Any]]:
         """Nothing in front of the first token."""
         return []
 
@@ -110,7 +110,7 @@ class GenerateResponseBuilder:
             choice.text, choice.tokens, choice.logprobs = "", [], []
         return [chunk]
 
-    def end(self) -> list[dict[str, Any]]:
+    def last_chunks(self) -> list[dict[str, Any]]:
         """Nothing behind the last token."""
         return []
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.server.api.echo import echo_of_ids, echo_of_text, half_character
+from ebbtide.server.api.echo import echo_of_ids, echo_of_text, incomplete_character
 from ebbtide.tokenization.vocabulary import SIM_EOS, Vocabulary, sim_vocabulary
 
 # As a SentencePiece tokenizer has it: a BOS in front, a space that belongs to no text.
@@ -43,5 +43,5 @@ def test_half_a_character_is_left_to_the_answer_if_there_is_one() -> None:
     ids = [*b"a", *"🌊".encode()[:2]]
     assert echo_of_ids(ids, sim_vocabulary(), hidden=[], ends=False).text == "a"
     assert echo_of_ids(ids, sim_vocabulary(), hidden=[], ends=True).text == "a\ufffd"
-    assert half_character(ids, sim_vocabulary()) == "🌊".encode()[:2]
-    assert half_character([*"🌊".encode()], sim_vocabulary()) == b""
+    assert incomplete_character(ids, sim_vocabulary()) == "🌊".encode()[:2]
+    assert incomplete_character([*"🌊".encode()], sim_vocabulary()) == b""

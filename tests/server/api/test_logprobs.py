@@ -36,7 +36,7 @@ def test_offsets_do_not_depend_on_how_the_answer_is_cut(cuts: list[int]) -> None
     data = "aß🌊b".encode()
     lists = CompletionLogprobs(as_text, offset=10)
     bounds = [0, *cuts, len(data)]
-    parts = [lists.take(entries(data[a:b])) for a, b in pairwise(bounds)]
+    parts = [lists.next_lists(entries(data[a:b])) for a, b in pairwise(bounds)]
     whole = parts[0]
     for part in parts[1:]:
         whole = joined_lists(whole, part)
@@ -45,15 +45,15 @@ def test_offsets_do_not_depend_on_how_the_answer_is_cut(cuts: list[int]) -> None
 
 def test_hidden_control_tokens_take_no_room() -> None:
     entry = TextLogprob(TextAlternative("<|end|>", b"<|end|>", -1.0, 256))
-    assert CompletionLogprobs(as_text, hidden=[256]).take([entry, *entries(b"a")])["text_offset"] == [0, 0]
-    assert CompletionLogprobs(as_text).take([entry, *entries(b"a")])["text_offset"] == [0, 7]
+    assert CompletionLogprobs(as_text, hidden=[256]).next_lists([entry, *entries(b"a")])["text_offset"] == [0, 0]
+    assert CompletionLogprobs(as_text).next_lists([entry, *entries(b"a")])["text_offset"] == [0, 7]
 
 
 def test_half_a_character_of_the_prompt_counts_once_when_the_answer_completes_it() -> None:
     wave = "🌊".encode()
-    completed = CompletionLogprobs(as_text, half=wave[:2]).take(entries(wave[2:] + b"ab"))
+    completed = CompletionLogprobs(as_text, half=wave[:2]).next_lists(entries(wave[2:] + b"ab"))
     assert completed["text_offset"] == [0, 0, 1, 2]
-    left = CompletionLogprobs(as_text, half=wave[:2]).take(entries(b"ab"))
+    left = CompletionLogprobs(as_text, half=wave[:2]).next_lists(entries(b"ab"))
     assert left["text_offset"] == [0, 1]
 
 
@@ -82,4 +82,4 @@ def test_impossible_tokens_are_valid_json_in_every_shape() -> None:
         "99": {"logprob": 0.0, "rank": 1, "decoded_token": "c"},
     }
     assert chat_logprobs(never)["content"][0]["logprob"] == -9999.0
-    assert CompletionLogprobs(as_text).take(never)["token_logprobs"] == [-9999.0]
+    assert CompletionLogprobs(as_text).next_lists(never)["token_logprobs"] == [-9999.0]

@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.server.api.token_offsets import Places
+from ebbtide.server.api.token_offsets import TokenOffsets
 
 
 def places(data: bytes, start: int = 0) -> list[int]:
-    counter = Places(start)
+    counter = TokenOffsets(start)
     return [counter.next(bytes([value])) for value in data]
 
 
@@ -20,7 +20,7 @@ def test_each_byte_has_the_place_of_its_character(text: str, start: int) -> None
     parts=st.lists(st.one_of(st.sampled_from([b"\xf0\x9f", b"\x80", b"\xff"]), st.text().map(str.encode)), max_size=8)
 )
 def test_whole_characters_are_found_behind_broken_bytes(parts: list[bytes]) -> None:
-    counter = Places()
+    counter = TokenOffsets()
     text = b"".join(parts).decode("utf-8", "replace")
     for part in parts:
         place = counter.next(part)
@@ -29,5 +29,5 @@ def test_whole_characters_are_found_behind_broken_bytes(parts: list[bytes]) -> N
 
 
 def test_a_token_without_bytes_stands_where_the_next_one_does() -> None:
-    counter = Places()
+    counter = TokenOffsets()
     assert [counter.next(raw) for raw in (b"a", b"", b"b", b"")] == [0, 1, 1, 2]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ebbtide.tokenization.vocabulary import Vocabulary
 
 
-class VocabularyText:
+class VocabularyDecoder:
     """A vocabulary that is read from ids to text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -15,7 +15,7 @@ class VocabularyText:
         self._special = frozenset(vocabulary.special_ids)
         self._strips_first_space = vocabulary.strips_first_space
 
-    def of(self, ids: Sequence[int], *, skip_special_tokens: bool, begins: bool = True) -> str:
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool, begins: bool = True) -> str:
         """The text of ``ids``; what is no UTF-8 becomes U+FFFD. begins: a text begins with them.
 
         An id that has no token, as in a padded vocabulary, has no text.
