@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 TIMES = frozenset(
@@ -23,7 +24,7 @@ TEXTS = frozenset(
 )
 # Series that count what was asked; all others measure times or the moment.
 COUNTED = re.compile(
-    r"[a-z]+:(?!\w*(?:seconds|latency))(num_requests_total|num_aborted_requests_total|prompt_tokens_total|page_size"
+    r"[a-z]+:(?!\w*(?:seconds|latency|generation_tokens|success))(num_aborted_requests_total|prompt_tokens_total|page_size"
     r"|max_total_num_tokens|http_responses_total|request_\w+)"
 )
 POLLED = re.compile(r'endpoint="(/metrics|/v1/loads|/ready)"')
@@ -92,7 +93,7 @@ def body_form(body: bytes, kind: str, varying: Varying) -> Any:
     if kind.startswith("text/event-stream"):
         return {"events": [varying.value(event) for event in merged(events_of(text))]}
     if kind.startswith("text/plain") and "# HELP" in text:
-        return {"series": [_series(varying.text(line)) for line in text.splitlines() if not POLLED.search(line)]}
+        return {"series": _series([varying.text(line) for line in text.splitlines() if not POLLED.search(line)])}
     return {"text": varying.text(text)}
 
 
@@ -103,9 +104,16 @@ def _written(value: Any, text: str) -> str:
     return "otherwise"
 
 
-def _series(line: str) -> str:
-    name, _, _ = line.rpartition(" ")
-    return line if line.startswith("#") or COUNTED.match(line) else f"{name} <value>"
+def _series(lines: list[str]) -> list[str]:
+    """The lines of /metrics, each family's samples in order of their names: some come in an order of hashes."""
+    shown: list[str] = []
+    for is_text, run in groupby(lines, lambda line: line.startswith("#")):
+        shown += run if is_text else sorted(map(_sample, run))
+    return shown
+
+
+def _sample(line: str) -> str:
+    return line if COUNTED.match(line) else f"{line.rpartition(' ')[0]} <value>"
 
 
 def events_of(text: str) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+KEY = "key-one"
 JSON = {"content-type": "application/json"}
 
 
@@ -84,3 +85,8 @@ def each_value(path: str, base: Mapping[str, Any], values: Mapping[str, list[Any
         for name, listed in values.items()
         for at, value in enumerate(listed)
     ]
+
+
+def bearer(key: str) -> dict[str, str]:
+    """The header that shows a key."""
+    return {"authorization": f"Bearer {key}"}
