@@ -108,7 +108,7 @@ def _series(lines: list[str]) -> list[str]:
     """The lines of /metrics, each family's samples in order of their names: some come in an order of hashes."""
     shown: list[str] = []
     for is_text, run in groupby(lines, lambda line: line.startswith("#")):
-        shown += run if is_text else sorted(map(_sample, run))
+        shown += sorted(line if is_text else _sample(line) for line in run)
     return shown
 
 

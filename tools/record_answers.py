@@ -39,6 +39,8 @@ def main() -> int:
     found = 0
     if arguments.compare:
         earlier = json.loads(arguments.compare.read_text())
+        if arguments.only:
+            earlier = {name: earlier[name] for name in answers}
         found = report(earlier, answers, ignores_messages=arguments.ignore_messages)
     return 1 if missing or found else 0
 

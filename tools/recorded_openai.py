@@ -93,6 +93,14 @@ COMPLETION_CASES: dict[str, dict[str, Any]] = {
     "suffix empty": {"suffix": ""},
 }
 CHAT_CASES: dict[str, dict[str, Any]] = {
+    # The simulated model answers the chat with ">F@Q NHzJm", and the completion with "rtIT|'7".
+    "stop": {"stop": "Q N"},
+    "stops": {"stop": ["nothing", "Q N"]},
+    "stop included": {"stop": ["Q N"], "include_stop_str_in_output": True},
+    "no_stop_trim": {"stop": ["Q N"], "no_stop_trim": True},
+    "stop ids": {"stop_token_ids": [81]},
+    "stop ids shown": {"stop_token_ids": [81], "include_stop_str_in_output": True},
+    "min_tokens": {"stop": ["Q"], "min_tokens": 8, "ignore_eos": False},
     "logprobs": {"logprobs": True},
     "top_logprobs": {"logprobs": True, "top_logprobs": 3, "max_tokens": 3},
     "logprobs as ids": {"logprobs": True, "top_logprobs": 1, "return_tokens_as_token_ids": True},
@@ -198,11 +206,9 @@ BAD: dict[str, list[Any]] = {
     "echo": [1],
     "suffix": ["end"],
     "use_beam_search": [True],
-    "guided_json": [{}],
     "stop_regex": ["a"],
     "functions": [[]],
     "modalities": [["audio"], ["text"]],
-    "lora_path": ["x"],
 }
 BAD_PROMPTS = {"prompt": [None, "", [], [[]], [""], [260], [-1], [1.5], ["a", 1], {"a": 1}, "x" * 5000, ["x"] * 1025]}
 BAD_CHAT: dict[str, list[Any]] = {
