@@ -53,7 +53,7 @@ class Intake:
 
     def tick(self, now: float) -> None:
         """Let time pass: idle sessions, limits of requests, and what operators wait for."""
-        self.sessions.tick(now)
+        self.sessions.expire_sessions(now)
         self._deadlines.expire(now)
         self.control.tick(now)
 
@@ -67,7 +67,7 @@ class Intake:
             case AbortReq() | FinishReq():
                 self._end(message)
             case OpenSessionReq() | CloseSessionReq() | ListSessionsReq():
-                self._state.output.replies.append(self.sessions.answer(message))
+                self._state.output.replies.append(self.sessions.handle_session_req(message))
             case UseVocabulary():
                 self._state.grammars.use(message)
             case ControlReq():
@@ -83,12 +83,12 @@ class Intake:
                     self._endings.stop_at(req, count)
                 shown = count if shown is None else shown
                 if req is None or shown < count:
-                    self.sessions.cut_last_turn(rid, shown)
+                    self.sessions.truncate_last_turn(rid, shown)
 
     def _turn(self, message: GenerateReq, now: float) -> None:
         """A session's turn is an ordinary request with the whole context as its prompt, or it is refused."""
         try:
-            request = self.sessions.begin(message)
+            request = self.sessions.accept_turn(message)
         except Rejected as refusal:
             code = refusal.code or "invalid_value"
             self._state.metrics.refused(code, len(message.rids))

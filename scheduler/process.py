@@ -18,9 +18,9 @@ from ebbtide.runtime.channel import Receiver, Sender
 from ebbtide.runtime.child import Handshake, run_child
 
 from .core import Scheduler
-from .grammar.grammar_compiler import CompilerThread
+from .grammar.grammar_compiler import GrammarCompilerThread
 from .health.watchdog import LoopMonitor, create_scheduler_watchdog
-from .kv_events.publisher import KvEvents, open_kv_events
+from .kv_events.publisher import KvEventPublisher, open_kv_events
 from .memory.allocator import PageAllocator
 from .memory.node import CacheObserver
 from .memory.pool import Pool
@@ -98,7 +98,7 @@ class Loop:
         runner: Runner,
         channels: Channels,
         monitor: LoopMonitor,
-        kv_events: KvEvents | None = None,
+        kv_events: KvEventPublisher | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -154,7 +154,7 @@ class Loop:
     def publish_kv_events(self) -> None:
         """Tell routers outside, when there are any, what has come into the cache and what has left it."""
         if self._kv_events is not None:
-            self._kv_events.turned(time.time())
+            self._kv_events.publish(time.time())
 
     def send_output(self) -> Output:
         """The detokenizer first: an abort waits in the front for the closing item that this batch carries."""
@@ -189,7 +189,9 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, observer: CacheOb
         memory_check=config.memory_check,
         sessions=SessionLimits(config.max_sessions, config.session_timeout, config.max_sessions_per_key),
     )
-    return Scheduler(Pool(allocator, cache), info, limits, compiler=CompilerThread(info.vocab_size, info.eos_token_ids))
+    return Scheduler(
+        Pool(allocator, cache), info, limits, compiler=GrammarCompilerThread(info.vocab_size, info.eos_token_ids)
+    )
 
 
 def main(section: SchedulerSection, handshake: Handshake) -> None:

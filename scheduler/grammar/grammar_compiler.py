@@ -1,4 +1,4 @@
-"""The thread that compiles grammars beside the scheduler's loop, and remembers the latest ones."""
+"""Compiles grammars in a thread beside the scheduler loop and caches the compiled ones."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from ebbtide.tokenization.vocabulary import Vocabulary
 
 from .grammar_state import Compiled
 
-MAX_REMEMBERED = 128
+MAX_CACHED = 128  # compiled grammars
 
 
-class CompilerThread:
-    """``GrammarCompiler`` over llguidance. Grammars are compiled in the order in which they are asked for."""
+class GrammarCompilerThread:
+    """A ``GrammarCompiler`` based on llguidance. Compiles one grammar at a time, in the order of the requests."""
 
     def __init__(self, vocab_size: int, eos_ids: Iterable[int]) -> None:
         self._vocab_size = vocab_size
         self._eos_ids = tuple(eos_ids)
         self._pool = deep_pool(1, "grammar")
         self._guidance: Future[Guidance] | None = None
-        self._known: OrderedDict[str, Future[Compiled]] = OrderedDict()
+        self._cache: OrderedDict[str, Future[Compiled]] = OrderedDict()
         self._times: list[float] = []
 
     def use(self, vocabulary: UseVocabulary) -> None:
         """See ``GrammarCompiler``."""
         pieces = Vocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
-        self._known.clear()
+        self._cache.clear()
         self._guidance = self._pool.submit(Guidance, pieces, self._vocab_size, self._eos_ids)
 
     def poll(self, grammar: str) -> Compiled | None:
         """See ``GrammarCompiler``."""
-        future = self._known.get(grammar)
+        future = self._cache.get(grammar)
         if future is None:
-            future = self._known[grammar] = self._pool.submit(self._compile, grammar)
-            self._forget_old()
-        self._known.move_to_end(grammar)
+            future = self._cache[grammar] = self._pool.submit(self._compile, grammar)
+            self._evict_oldest()
+        self._cache.move_to_end(grammar)
         return future.result() if future.done() else None
 
     def take_times(self) -> list[float]:
@@ -50,12 +50,12 @@ class CompilerThread:
         return times
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._pool.shutdown()
 
     def _compile(self, grammar: str) -> Compiled:
         if self._guidance is None:
-            return Compiled(None, "The model's tokens are not known.")
+            return Compiled(None, "The model's vocabulary is not known.")
         started = time.monotonic()
         try:
             return Compiled(self._guidance.result().compile(grammar))
@@ -64,10 +64,10 @@ class CompilerThread:
         finally:
             self._times.append(time.monotonic() - started)
 
-    def _forget_old(self) -> None:
-        """One that is not done yet stays: who waits for it would ask for it again and again."""
-        for grammar, future in list(self._known.items()):
-            if len(self._known) <= MAX_REMEMBERED:
+    def _evict_oldest(self) -> None:
+        """Evict the least recently used grammars. Those still being compiled stay: requests would submit them again."""
+        for grammar, future in list(self._cache.items()):
+            if len(self._cache) <= MAX_CACHED:
                 return
             if future.done():
-                del self._known[grammar]
+                del self._cache[grammar]

@@ -1,7 +1,7 @@
-"""What routers outside are told of the prefix tree: blocks stored, removed, all cleared. Knows pages, no socket.
+"""KV cache events for external routers: blocks stored, blocks removed, all cleared. Uses no sockets.
 
-A block is a page of the tree. The shapes are the ones that routers read from vLLM and SGLang: arrays with the event's
-name first. docs/kv-events.md describes them.
+A block is a page of the prefix tree. The wire format is that of vLLM and SGLang: arrays whose first element is the
+name of the event. See docs/kv-events.md.
 """
 
 from __future__ import annotations
@@ -16,67 +16,67 @@ from ebbtide.errors import InvariantViolation
 
 from ..memory.node import Node
 
-MEDIUM = "GPU"  # the routers' word for the memory that the model computes from, whatever the device is
-POSITIVE = 2**63 - 1  # hashes keep to what a signed and an unsigned reader both take
+MEDIUM = "GPU"  # what routers call the memory of the compute device, also if that is a CPU
+POSITIVE = 2**63 - 1  # mask: hashes fit into signed and unsigned 64-bit integers
 
 
 class KVCacheEvent(msgspec.Struct, array_like=True, tag=True, frozen=True, gc=False):
-    """On the wire: [name, fields …]."""
+    """Encoded as [name, fields …]."""
 
 
 class BlockStored(KVCacheEvent, frozen=True):
-    """Consecutive blocks of ``block_size`` tokens each. parent_block_hash: the block before; None for a first one."""
+    """Consecutive blocks were added to the cache."""
 
     block_hashes: list[int]
-    parent_block_hash: int | None
+    parent_block_hash: int | None  # of the preceding block; None at the start of a prompt
     token_ids: list[int]
-    block_size: int
+    block_size: int  # tokens per block
     lora_id: int | None = None
     medium: str = MEDIUM
 
 
 class BlockRemoved(KVCacheEvent, frozen=True):
-    """These blocks are not cached any more."""
+    """These blocks are no longer cached."""
 
     block_hashes: list[int]
     medium: str = MEDIUM
 
 
 class AllBlocksCleared(KVCacheEvent, frozen=True):
-    """Nothing is cached; what is stored again follows."""
+    """The cache is empty. If blocks remain, events that store them follow."""
 
 
 class EventBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The events of one step, in order. ts: seconds since 1970."""
+    """The events of one step, in order."""
 
-    ts: float
+    ts: float  # seconds since 1970
     events: list[BlockStored | BlockRemoved | AllBlocksCleared]
 
 
-def first_parent(namespace: str) -> int:
-    """What stands in for the parent of a namespace's first blocks, so that equal tokens hash differently in each."""
+def namespace_hash(namespace: str) -> int:
+    """Parent hash of a namespace's first blocks, so that equal tokens have different hashes in each namespace."""
     return _number(namespace.encode())
 
 
 def block_hash(parent: int, token_ids: Sequence[int]) -> int:
-    """The name of a block: its own tokens and, through ``parent``, all those before it. The same in every process."""
+    """Hash of a block's tokens and, through ``parent``, of all tokens before it. Equal in every process."""
     return _number(struct.pack(f">q{len(token_ids)}I", parent, *token_ids))
 
 
 class BlockRecorder:
-    """A ``CacheObserver`` that keeps what happened since the last ``take``. One hash a page: splits change none."""
+    """A ``CacheObserver`` that collects events. It keeps one hash per page, so a split of a node changes none."""
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
-        self._hashes: dict[int, int] = {}  # page in the tree -> its block's hash
-        # A subscriber may remember an earlier process that had this address.
+        self._hashes: dict[int, int] = {}  # page in the tree → hash of its block
+        # A subscriber may hold the state of an earlier process at this address.
         self._events: list[BlockStored | BlockRemoved | AllBlocksCleared] = [AllBlocksCleared()]
 
     def stored(self, node: Node) -> None:
-        """See ``CacheObserver``. Raises InvariantViolation when the parent was never stored."""
+        """See ``CacheObserver``. Raises InvariantViolation if the parent was never stored."""
         assert node.parent is not None
-        parent = None if node.parent.is_root else self._known(node.parent.pages[-1])
-        last = first_parent(node.namespace) if parent is None else parent
+        parent = None if node.parent.is_root else self._hash_of(node.parent.pages[-1])
+        last = namespace_hash(node.namespace) if parent is None else parent
         hashes = []
         for index, page in enumerate(node.pages):
             start = index * self._page_size
@@ -86,8 +86,8 @@ class BlockRecorder:
         self._events.append(BlockStored(hashes, parent, list(node.tokens), self._page_size))
 
     def removed(self, pages: Sequence[int]) -> None:
-        """See ``CacheObserver``. Raises InvariantViolation when one of them was never stored."""
-        hashes = [self._known(page) for page in pages]
+        """See ``CacheObserver``. Raises InvariantViolation if one of the pages was never stored."""
+        hashes = [self._hash_of(page) for page in pages]
         for page in pages:
             del self._hashes[page]
         self._events.append(BlockRemoved(hashes))
@@ -99,14 +99,14 @@ class BlockRecorder:
         for node in nodes:
             self.stored(node)
 
-    def take(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
-        """What happened since the last call, in order."""
+    def drain(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
+        """Return and clear the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
-    def _known(self, page: int) -> int:
+    def _hash_of(self, page: int) -> int:
         if page not in self._hashes:
-            raise InvariantViolation(f"page {page} is in the prefix tree and was never told to be")
+            raise InvariantViolation(f"page {page} of the prefix tree was never reported as stored")
         return self._hashes[page]
 
 

@@ -1,6 +1,7 @@
-"""The sockets on which routers outside hear what the prefix cache holds. Knows ZMQ, not what is said.
+"""The ZMQ sockets on which external routers receive KV events. Independent of the content of the events.
 
-A subscriber that is too slow loses batches of its own and sees it from the sequence numbers; nobody else waits for it.
+A slow subscriber loses batches and detects it from the sequence numbers. It delays neither the scheduler nor other
+subscribers.
 """
 
 from __future__ import annotations
@@ -20,102 +21,104 @@ from .block_events import BlockRecorder, EventBatch
 log = logging.getLogger(__name__)
 
 TOPIC = b"kv-events"
-SUBSCRIBER_QUEUE = 10_000  # batches that wait for one slow subscriber
-KEPT_BATCHES = 2_000
-KEPT_BYTES = 64 << 20
+SUBSCRIBER_QUEUE = 10_000  # batches queued for one slow subscriber
+REPLAY_BATCHES = 2_000
+REPLAY_BYTES = 64 << 20
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
-class Kept:
-    """The last batches: at most ``KEPT_BATCHES`` and ``KEPT_BYTES``, the newest always."""
+class ReplayBuffer:
+    """The newest batches: at most ``REPLAY_BATCHES`` and ``REPLAY_BYTES``, but at least one."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, bytes]] = deque()
         self._num_bytes = 0
 
     def add(self, number: int, payload: bytes) -> None:
-        """Keep one more, and drop the oldest ones for it."""
+        """Append a batch and drop the oldest ones beyond the limits."""
         self._batches.append((number, payload))
         self._num_bytes += len(payload)
-        while len(self._batches) > KEPT_BATCHES or (self._num_bytes > KEPT_BYTES and len(self._batches) > 1):
+        while len(self._batches) > REPLAY_BATCHES or (self._num_bytes > REPLAY_BYTES and len(self._batches) > 1):
             self._num_bytes -= len(self._batches.popleft()[1])
 
     def since(self, number: int) -> list[tuple[int, bytes]]:
-        """Those from ``number`` on that are still here, oldest first."""
+        """The stored batches from ``number`` on, oldest first."""
         return [batch for batch in self._batches if batch[0] >= number]
 
 
-class KvEvents:
-    """Publishes what ``recorder`` saw, one batch a step, and answers who missed some. Nothing here blocks.
+class KvEventPublisher:
+    """Publishes the events of ``recorder``, one batch per step, and replays missed batches on request. Never blocks.
 
-    Raises StartupError when an address cannot be listened on.
+    The constructor raises StartupError if a socket cannot be bound.
     """
 
     def __init__(self, context: zmq.Context[Any], address: str, replay: str | None, page_size: int) -> None:
         self.recorder = BlockRecorder(page_size)
         self._encoder = msgspec.msgpack.Encoder()
         self._number = 0
-        self._kept = Kept()
+        self._replay_buffer = ReplayBuffer()
         self._publisher = _bound(context, zmq.PUB, address, "--kv-events")
         try:
-            self._replay = None if replay is None else _bound(context, zmq.ROUTER, replay, "--kv-events-replay")
+            self._replay_socket = None if replay is None else _bound(context, zmq.ROUTER, replay, "--kv-events-replay")
         except StartupError:
             self._publisher.close()
             raise
 
     @property
     def address(self) -> str:
-        """Where the publisher listens, with the port that a 0 has become."""
+        """Address of the publisher, with the actual port if port 0 was requested."""
         return str(self._publisher.get_string(zmq.LAST_ENDPOINT))
 
     @property
     def replay_address(self) -> str | None:
-        """Where missed batches can be asked for."""
-        return None if self._replay is None else str(self._replay.get_string(zmq.LAST_ENDPOINT))
+        """Address for replay requests; None if replay is off."""
+        return None if self._replay_socket is None else str(self._replay_socket.get_string(zmq.LAST_ENDPOINT))
 
-    def turned(self, now: float) -> None:
-        """After a turn of the loop: send what happened in it, if anything did. now: seconds since 1970."""
-        events = self.recorder.take()
+    def publish(self, now: float) -> None:
+        """Send the events since the last call, if any, and handle one replay request. now: seconds since 1970."""
+        events = self.recorder.drain()
         if events:
             payload = self._encoder.encode(EventBatch(now, events))
             self._publisher.send_multipart((TOPIC, _frame(self._number), payload), zmq.NOBLOCK)
-            if self._replay is not None:
-                self._kept.add(self._number, payload)
+            if self._replay_socket is not None:
+                self._replay_buffer.add(self._number, payload)
             self._number += 1
-        if self._replay is not None:
-            self._answer(self._replay)
+        if self._replay_socket is not None:
+            self._handle_replay_request(self._replay_socket)
 
     def close(self) -> None:
-        """Stop listening; what was sent has a moment to leave."""
+        """Close the sockets. Messages already sent are flushed for a short time."""
         self._publisher.close()
-        if self._replay is not None:
-            self._replay.close()
+        if self._replay_socket is not None:
+            self._replay_socket.close()
 
-    def _answer(self, replay: zmq.Socket[Any]) -> None:
-        """One question a turn, so that a subscriber that keeps asking slows no step by more than that."""
+    def _handle_replay_request(self, replay: zmq.Socket[Any]) -> None:
+        """Handle at most one request per step, to bound the cost of a step."""
         try:
             frames = replay.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return
         if len(frames) != 3 or len(frames[2]) != 8:
-            log.warning("a question for missed KV events is not a number of 8 bytes and is ignored")
+            log.warning("ignored a replay request for KV events: it is not a sequence number of 8 bytes")
             return
-        for number, payload in self._kept.since(int.from_bytes(frames[2], "big")):
+        for number, payload in self._replay_buffer.since(int.from_bytes(frames[2], "big")):
             replay.send_multipart((frames[0], b"", _frame(number), payload), zmq.NOBLOCK)
         replay.send_multipart((frames[0], b"", END_OF_REPLAY, b""), zmq.NOBLOCK)
 
 
-def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size: int) -> KvEvents | None:
-    """What the flags ask for; None when they ask for nothing. Raises StartupError for what cannot be."""
+def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size: int) -> KvEventPublisher | None:
+    """The publisher that the flags configure; None if KV events are off. Raises StartupError for invalid flags."""
     if config.kv_events is None:
         if config.kv_events_replay is not None:
-            raise StartupError("--kv-events-replay repeats what --kv-events publishes: give both.")
+            raise StartupError("--kv-events-replay requires --kv-events.")
         return None
     if config.disable_radix_cache:
-        raise StartupError("--kv-events has nothing to tell with --disable-radix-cache: give one of them.")
-    events = KvEvents(context, config.kv_events, config.kv_events_replay, page_size)
-    log.info("KV events at %s, missed ones at %s", events.address, events.replay_address or "no address")
-    return events
+        raise StartupError(
+            "--kv-events and --disable-radix-cache are mutually exclusive: without a cache there are no events."
+        )
+    publisher = KvEventPublisher(context, config.kv_events, config.kv_events_replay, page_size)
+    log.info("KV events at %s, replay at %s", publisher.address, publisher.replay_address or "no address")
+    return publisher
 
 
 def _bound(context: zmq.Context[Any], kind: int, address: str, flag: str) -> zmq.Socket[Any]:
@@ -128,7 +131,7 @@ def _bound(context: zmq.Context[Any], kind: int, address: str, flag: str) -> zmq
         socket.bind(address)
     except zmq.ZMQError as error:
         socket.close()
-        raise StartupError(f"{flag} {address} cannot be listened on: {zmq.strerror(error.errno or 0)}.") from error
+        raise StartupError(f"{flag} {address} cannot be bound: {zmq.strerror(error.errno or 0)}.") from error
     return socket
 
 

@@ -1,6 +1,7 @@
-"""What a session is: committed turns of token ids. Holds state; decides nothing.
+"""The state of a session: committed turns of token ids. Contains no decisions.
 
-A streaming session is one growing list. A plain one is a tree of turns, so that any earlier turn can be continued.
+A streaming session is one growing list of tokens. A plain session is a tree of turns, so that any earlier turn can be
+continued.
 """
 
 from __future__ import annotations
@@ -11,18 +12,15 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """max_sessions: open at once; max_per_owner: of one owner, None for as many.
+    """Quotas of sessions."""
 
-    timeout_s: idle seconds until a session ends, unless it was opened with its own.
-    """
-
-    max_sessions: int = 1000
-    timeout_s: float = 600.0
-    max_per_owner: int | None = None
+    max_sessions: int = 1000  # open at the same time
+    timeout_s: float = 600.0  # idle seconds until a session expires, unless it was opened with a timeout of its own
+    max_per_owner: int | None = None  # open sessions of one API key; None: no limit
 
 
-class Slots(Protocol):
-    """Who keeps the K/V of streaming sessions."""
+class SessionKvStore(Protocol):
+    """Stores the K/V of streaming sessions by session key. See ``SessionAwareCache``."""
 
     def begin_turn(self, session: str, rid: str) -> None: ...
 
@@ -36,22 +34,19 @@ class Slots(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
-    """One committed turn of a plain session: its own tokens after the first ``keep`` tokens of its parent's context.
-
-    input_len: length of the context when its output began.
-    """
+class CommittedTurn:
+    """One committed turn of a plain session."""
 
     name: str
-    parent: Turn | None
-    keep: int
-    tokens: list[int]
-    input_len: int
+    parent: CommittedTurn | None
+    keep: int  # leading tokens of the parent's context that this turn continues
+    tokens: list[int]  # the turn's own tokens after those
+    input_len: int  # tokens of its context before its output
 
     def context(self) -> list[int]:
-        """All tokens from the beginning of the conversation to the end of this turn."""
+        """All tokens from the start of the conversation to the end of this turn."""
         pieces: list[list[int]] = []
-        turn: Turn | None = self
+        turn: CommittedTurn | None = self
         end = self.keep + len(self.tokens)
         while turn is not None:
             pieces.append(turn.tokens[: max(end - turn.keep, 0)])
@@ -59,9 +54,9 @@ class Turn:
             turn = turn.parent
         return [token for piece in reversed(pieces) for token in piece]
 
-    def descends_from(self, other: Turn | None) -> bool:
-        """Whether ``other`` is this turn or one before it."""
-        turn: Turn | None = self
+    def descends_from(self, other: CommittedTurn | None) -> bool:
+        """True if ``other`` is this turn or one of its ancestors."""
+        turn: CommittedTurn | None = self
         while turn is not None and turn is not other:
             turn = turn.parent
         return turn is other
@@ -69,49 +64,40 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """An open session. key: unlike the id, never used again. owned_id: owner and id, as clients name it.
+    """An open session."""
 
-    tokens: the committed tokens of a streaming one. turns: of a plain one by name, in order of their end. names: turn
-    names that clients chose. open_turns: those that run or wait, by rid. last_rid, last_input_len: the newest committed
-    turn, which a stop string that was found late may still shorten.
-    """
-
-    key: str
-    owned_id: tuple[str, str]
+    key: str  # unique for the lifetime of the process, unlike the id
+    owned_id: tuple[str, str]  # API key owner and session id
     streaming: bool
     timeout_s: float
     last_active_s: float
-    tokens: list[int] = field(default_factory=list)
-    turns: dict[str, Turn] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
-    open_turns: dict[str, Lease] = field(default_factory=dict)
-    num_turns: int = 0
-    last_rid: str = ""
-    last_input_len: int = 0
+    tokens: list[int] = field(default_factory=list)  # committed tokens of a streaming session
+    turns: dict[str, CommittedTurn] = field(default_factory=dict)  # of a plain session, by name, in commit order
+    names: set[str] = field(default_factory=set)  # turn names chosen by clients
+    open_turns: dict[str, Lease] = field(default_factory=dict)  # running or waiting, by rid
+    num_turns: int = 0  # committed turns
+    last_rid: str = ""  # of the newest committed turn, which a late stop string may still truncate
+    last_input_len: int = 0  # tokens of its context before its output
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that it stores."""
+        """Number of stored tokens."""
         return len(self.tokens) + sum(len(turn.tokens) for turn in self.turns.values())
 
     @property
     def deadline_s(self) -> float:
-        """When it expires, unless a turn runs or waits then."""
+        """Time at which it expires, unless a turn is open then."""
         return self.last_active_s + self.timeout_s
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A turn from its acceptance to its end: only its holder may commit it or clear it.
-
-    named: the client chose the name. In a plain session, parent and keep: where it branches off; replace: the parent's
-    other descendants go when it is committed. closing: the first token of what closes a chat's answers, if that is one.
-    """
+    """An open turn. Only the request that holds the lease can commit or discard the turn."""
 
     session: Session
     name: str
-    named: bool
-    parent: Turn | None = None
-    keep: int = 0
-    replace: bool = False
-    closing: list[int] = field(default_factory=list)
+    named: bool  # the client chose the name
+    parent: CommittedTurn | None = None  # plain session: the turn that it continues
+    keep: int = 0  # plain session: leading tokens of the parent's context that it continues
+    replace: bool = False  # plain session: the commit removes the parent's other descendants
+    answer_end: list[int] = field(default_factory=list)  # the token after an answer in the chat template, if any

@@ -1,7 +1,7 @@
-"""Sessions: open, append, commit, roll back, branch, close, expire. Owns their tokens; knows K/V only by name.
+"""Sessions: open, append, commit, roll back, branch, close, expire. Owns their tokens; ``SessionKvStore`` has the K/V.
 
-A turn is refused before any state changes, or it holds a lease until it ends: a good end commits its tokens, any other
-end, a retraction included, leaves the session as it was. Time is what the last ``tick`` said.
+A turn is either rejected before any state changes or holds a lease until it ends. A normal end commits its tokens; an
+abort leaves the session unchanged. The current time is that of the last ``expire_sessions``.
 """
 
 from __future__ import annotations
@@ -24,69 +24,75 @@ from ebbtide.messages import (
 )
 
 from ..request import Request
-from .session import Lease, Session, SessionLimits, Slots, Turn
-from .session_turns import append, branch, cut_off
+from .session import CommittedTurn, Lease, Session, SessionKvStore, SessionLimits
+from .session_turns import append_turn, branch_turn, remove_descendants
 
 MAX_TOMBSTONES = 10_000
-LONGEST_TIMEOUT_S = 86_400.0  # a client may not keep a place for ever
-TREE_CONTEXTS = 64  # a plain session stores at most so many contexts' worth of tokens
+LONGEST_TIMEOUT_S = 86_400.0  # the longest timeout that a client may request
+TREE_CONTEXTS = 64  # most tokens that a plain session stores, in context lengths
 
 
 FitCheck = Callable[[int, int], str]
 
 
 class SessionController:
-    """All sessions of one scheduler.
-
-    slots: None when streaming sessions are off. misfit: (prompt tokens, output tokens) → why that can never run, or "".
-    """
+    """All sessions of one scheduler."""
 
     def __init__(
-        self, limits: SessionLimits, slots: Slots | None, context_length: int, page_size: int, misfit: FitCheck
+        self,
+        limits: SessionLimits,
+        kv_store: SessionKvStore | None,
+        context_length: int,
+        page_size: int,
+        misfit: FitCheck,
     ) -> None:
+        """``kv_store`` is None if streaming sessions are off.
+
+        ``misfit(prompt_len, max_tokens)`` says why such a request can never run; "" if it can.
+        """
         self._limits = limits
-        self._slots = slots
+        self._kv_store = kv_store
         self._context_length = context_length
         self._page_size = page_size
         self._misfit = misfit
         self._sessions: dict[tuple[str, str], Session] = {}  # by owner and id
-        self._leases: dict[str, Lease] = {}
-        self._deadlines: list[tuple[float, int, Session]] = []  # lazy: an entry may be too early, never too late
-        self._tombstones: OrderedDict[tuple[str, str], float] = OrderedDict()  # (owner, id) → until when
+        self._leases: dict[str, Lease] = {}  # by rid
+        self._deadlines: list[tuple[float, int, Session]] = []  # heap; an entry may be too early, never too late
+        self._tombstones: OrderedDict[tuple[str, str], float] = OrderedDict()  # (owner, id) → expiry time
         self._serial = 0
         self._now = 0.0
 
     @property
     def num_open(self) -> int:
-        """Open sessions of both kinds."""
+        """Number of open sessions of both kinds."""
         return len(self._sessions)
 
     @property
     def num_streaming(self) -> int:
-        """Open streaming sessions."""
+        """Number of open streaming sessions."""
         return sum(session.streaming for session in self._sessions.values())
 
     @property
     def num_leases(self) -> int:
-        """Turns that run or wait."""
+        """Number of open turns."""
         return len(self._leases)
 
-    def tick(self, now: float) -> None:
-        """Let time pass: close sessions that were idle too long, forget old tombstones."""
+    def expire_sessions(self, now: float) -> None:
+        """Close sessions whose idle timeout has passed and remove old tombstones."""
         self._now = now
         while self._deadlines and self._deadlines[0][0] <= now:
             _, _, session = heapq.heappop(self._deadlines)
             if self._sessions.get(session.owned_id) is not session:
                 continue
             if session.deadline_s <= now and not session.open_turns:
-                self._bury(session)
+                self._close_session(session)
             else:
-                self._watch(session, max(session.deadline_s, now + 1.0))
+                self._schedule_expiry(session, max(session.deadline_s, now + 1.0))
         while self._tombstones and next(iter(self._tombstones.values())) <= now:
             self._tombstones.popitem(last=False)
 
-    def answer(self, message: OpenSessionReq | CloseSessionReq | ListSessionsReq) -> Reply:
-        """Open, close or describe."""
+    def handle_session_req(self, message: OpenSessionReq | CloseSessionReq | ListSessionsReq) -> Reply:
+        """Open, close or list sessions."""
         match message:
             case OpenSessionReq():
                 return self._open(message)
@@ -96,30 +102,29 @@ class SessionController:
                 return self._list(message)
 
     def _open(self, message: OpenSessionReq) -> Reply:
-        """A new session under the given id."""
-        if message.streaming and self._slots is None:
+        if message.streaming and self._kv_store is None:
             text = "Streaming sessions are off: start the server with --enable-streaming-session."
             return Reply(message.call, 400, "streaming_sessions_off", text)
         owned_id = (message.owner, message.session_id)
         if owned_id in self._sessions:
-            return Reply(message.call, 409, "session_exists", "A session of this id is open.")
-        full = self._quota(message.owner)
-        if full:
-            return Reply(message.call, 429, "too_many_sessions", full)
+            return Reply(message.call, 409, "session_exists", "A session with this id is already open.")
+        exceeded = self._exceeded_quota(message.owner)
+        if exceeded:
+            return Reply(message.call, 429, "too_many_sessions", exceeded)
         timeout_s = self._limits.timeout_s if message.timeout_s is None else message.timeout_s
-        most_s = max(LONGEST_TIMEOUT_S, self._limits.timeout_s)
-        if timeout_s > most_s:
-            text = f"'timeout' may be {most_s:.0f} seconds at most."
+        max_timeout_s = max(LONGEST_TIMEOUT_S, self._limits.timeout_s)
+        if timeout_s > max_timeout_s:
+            text = f"'timeout' may be at most {max_timeout_s:.0f} seconds."
             return Reply(message.call, 400, "invalid_value", text)
         self._serial += 1
         session = Session(f"{message.session_id}#{self._serial}", owned_id, message.streaming, timeout_s, self._now)
         self._sessions[owned_id] = session
         self._tombstones.pop(owned_id, None)
-        self._watch(session, session.deadline_s)
+        self._schedule_expiry(session, session.deadline_s)
         return Reply(message.call, sessions=[self._describe(session)])
 
-    def _quota(self, owner: str) -> str:
-        """Why ``owner`` may not open another session; "" when he may."""
+    def _exceeded_quota(self, owner: str) -> str:
+        """The reason why ``owner`` cannot open another session; "" if it can."""
         limits = self._limits
         if len(self._sessions) >= limits.max_sessions:
             return f"No more than {limits.max_sessions} sessions may be open (--max-sessions)."
@@ -128,35 +133,38 @@ class SessionController:
         return ""
 
     def _close(self, message: CloseSessionReq) -> Reply:
-        """Close it, if it is open; a turn that runs or waits finishes detached."""
+        """Close the session if it is open. An open turn continues but is not committed."""
         session = self._sessions.get((message.owner, message.session_id))
         if session is not None:
-            self._bury(session)
+            self._close_session(session)
         return Reply(message.call)
 
     def _list(self, message: ListSessionsReq) -> Reply:
-        """One session or all of an owner."""
+        """Describe one session or all sessions of an owner."""
         if message.session_id:
             try:
                 return Reply(message.call, sessions=[self._describe(self._find(message.session_id, message.owner))])
             except Rejected as error:
                 return Reply(message.call, error.status, error.code, error.message)
-        mine = [session for session in self._sessions.values() if session.owned_id[0] == message.owner]
-        return Reply(message.call, sessions=[self._describe(session) for session in mine])
+        sessions = [session for session in self._sessions.values() if session.owned_id[0] == message.owner]
+        return Reply(message.call, sessions=[self._describe(session) for session in sessions])
 
-    def begin(self, message: GenerateReq) -> GenerateReq:
-        """The turn as an ordinary request with its whole context. Raises Rejected; the session is then as before."""
+    def accept_turn(self, message: GenerateReq) -> GenerateReq:
+        """Lease the turn and return it as an ordinary request with its full context.
+
+        Raises Rejected without any change of the session.
+        """
         turn = message.session
         assert turn is not None
         if len(message.rids) != 1:
-            raise Rejected("A session's turn has one choice: n must be 1.", param="n")
+            raise Rejected("A session turn has exactly one choice: n must be 1.", param="n")
         session = self._find(turn.session_id, turn.owner)
         rid = message.rids[0]
         if session.streaming:
-            lease, prompt = append(session, turn, rid, message.prompt)
+            lease, prompt = append_turn(session, turn, rid, message.prompt)
         else:
-            lease, prompt = branch(session, turn, rid, message.prompt)
-            if lease.parent is not None or not lease.replace:  # else all that is stored goes
+            lease, prompt = branch_turn(session, turn, rid, message.prompt)
+            if lease.parent is not None or not lease.replace:  # otherwise everything stored is replaced
                 self._check_size(session, len(prompt) - lease.keep)
         message = self._fitted(message, prompt, turn)
         if lease.named:
@@ -164,59 +172,59 @@ class SessionController:
         session.open_turns[rid] = lease
         session.last_rid = ""
         self._leases[rid] = lease
-        if session.streaming and self._slots is not None:
-            self._slots.begin_turn(session.key, rid)
+        if session.streaming and self._kv_store is not None:
+            self._kv_store.begin_turn(session.key, rid)
         return message
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """A request is over. If it was a turn: commit it when it ended well, else forget it."""
+        """A request has ended. If it was a turn, commit it if it finished normally, otherwise discard it."""
         lease = self._leases.pop(req.rid, None)
         if lease is None:
             return
         session = lease.session
         del session.open_turns[req.rid]
         session.last_active_s = self._now
-        if session.streaming and self._slots is not None:
-            self._slots.end_turn(req.rid)
+        if session.streaming and self._kv_store is not None:
+            self._kv_store.end_turn(req.rid)
         if not finished:
             if lease.named:
                 session.names.discard(lease.name)
             return
         session.num_turns += 1
         session.last_rid, session.last_input_len = req.rid, req.prompt_len
-        tokens = _shown(req, lease)
+        tokens = _committed_tokens(req, lease)
         if session.streaming:
             session.tokens = tokens
         else:
             if lease.replace:
-                cut_off(session, lease.parent)
+                remove_descendants(session, lease.parent)
             own = tokens[lease.keep :]
-            session.turns[lease.name] = Turn(lease.name, lease.parent, lease.keep, own, req.prompt_len)
+            session.turns[lease.name] = CommittedTurn(lease.name, lease.parent, lease.keep, own, req.prompt_len)
             if lease.named:
-                session.names.add(lease.name)  # the cut has forgotten it with the others
+                session.names.add(lease.name)  # remove_descendants removed it with the others
 
-    def cut_last_turn(self, session_rid: str, num_outputs: int) -> None:
-        """A stop string was found in a turn that has ended: its outputs after ``num_outputs`` never happened.
+    def truncate_last_turn(self, rid: str, num_outputs: int) -> None:
+        """Drop the outputs after ``num_outputs`` of a committed turn in which a stop string was found late.
 
-        Of no effect once another turn has begun. Looks at all sessions, which is rare and cheap enough.
+        Has no effect once another turn was accepted. Scans all sessions, which is acceptable for a rare event.
         """
         for session in self._sessions.values():
-            if session.last_rid == session_rid:
+            if session.last_rid == rid:
                 end = session.last_input_len + num_outputs
-                if session.streaming and self._slots is not None:
+                if session.streaming and self._kv_store is not None:
                     del session.tokens[end:]
-                    self._slots.truncate(session.key, end)
+                    self._kv_store.truncate(session.key, end)
                 elif session.turns:
                     turn = next(reversed(session.turns.values()))
                     del turn.tokens[end - turn.keep :]
 
     def _check_size(self, session: Session, num_new: int) -> None:
         if session.num_tokens + num_new > TREE_CONTEXTS * self._context_length:
-            text = f"The session stores {session.num_tokens} tokens in its turns, which is as many as it may: close it."
+            text = f"The session stores {session.num_tokens} tokens, which is the limit. Close it and open a new one."
             raise Rejected(text, status=429, kind="rate_limit_error", code="session_full", should_retry=False)
 
     def _fitted(self, message: GenerateReq, prompt: list[int], turn: SessionTurn) -> GenerateReq:
-        """The request with its whole prompt. Raises Rejected when the session has grown too long for it."""
+        """The request with its full prompt. Raises Rejected if prompt and completion exceed the context length."""
         rest = self._context_length - len(prompt)
         wanted = message.sampling.max_tokens
         if rest < 1 or (wanted > rest and not turn.context_limit):
@@ -238,23 +246,23 @@ class SessionController:
         if (owner, session_id) in self._tombstones:
             text = f"The session {session_id[:100]!r} was closed or has expired."
             raise Rejected(text, status=410, kind="not_found_error", code="session_closed", param="session_id")
-        text = f"There is no session {session_id[:100]!r}."
+        text = f"The session {session_id[:100]!r} does not exist."
         raise Rejected(text, status=404, kind="not_found_error", code="session_not_found", param="session_id")
 
-    def _bury(self, session: Session) -> None:
+    def _close_session(self, session: Session) -> None:
         del self._sessions[session.owned_id]
         self._tombstones[session.owned_id] = self._now + self._limits.timeout_s
         if len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
-        if session.streaming and self._slots is not None:
-            self._slots.close(session.key)
+        if session.streaming and self._kv_store is not None:
+            self._kv_store.close(session.key)
 
-    def _watch(self, session: Session, when_s: float) -> None:
+    def _schedule_expiry(self, session: Session, when_s: float) -> None:
         self._serial += 1
         heapq.heappush(self._deadlines, (when_s, self._serial, session))
 
     def _describe(self, session: Session) -> SessionInfo:
-        held = self._slots.held_pages(session.key) if session.streaming and self._slots is not None else 0
+        held = self._kv_store.held_pages(session.key) if session.streaming and self._kv_store is not None else 0
         state = "running" if session.open_turns else "warm" if held else "cold"
         return SessionInfo(
             session_id=session.owned_id[1],
@@ -268,15 +276,15 @@ class SessionController:
         )
 
 
-def _shown(req: Request, lease: Lease) -> list[int]:
-    """The tokens that the next turn goes on from: a token that ended the answer and was not shown never happened.
+def _committed_tokens(req: Request, lease: Lease) -> list[int]:
+    """The tokens from which the next turn continues.
 
-    One that closes the answer in the chat's template stays.
+    A stop token that was not shown to the client is dropped, unless it ends the answer in the chat template.
     """
     last = req.known[-1:]
-    ended_it = req.num_outputs > req.sampling.min_tokens and last[0] in req.stop_ids
+    stopped = req.num_outputs > req.sampling.min_tokens and last[0] in req.stop_ids
     return (
-        req.known[:-1] if ended_it and last[0] not in req.text.shown_stop_ids and last != lease.closing else req.known
+        req.known[:-1] if stopped and last[0] not in req.text.shown_stop_ids and last != lease.answer_end else req.known
     )
 
 

@@ -1,32 +1,34 @@
-"""The whole prompt of a session's next turn: what came before it, and what it adds."""
+"""Builds the full prompt of a session's next turn: the committed context plus the new tokens."""
 
 from __future__ import annotations
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import SessionTurn
 
-from .session import Lease, Session, Turn
+from .session import CommittedTurn, Lease, Session
 
 
-def append(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
-    """The next turn of a streaming session. Raises Rejected."""
+def append_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
+    """Lease and full prompt of the next turn of a streaming session. Raises Rejected."""
     if turn.parent or turn.offset >= 0 or turn.replace or turn.drop_previous_output:
-        raise Rejected("A streaming session only grows: rid, offset, replace and drop_previous_output are refused.")
+        raise Rejected(
+            "A streaming session is append-only: rid, offset, replace and drop_previous_output are not allowed."
+        )
     if session.open_turns:
         raise _busy()
     is_first = not session.num_turns
     return _lease(session, turn, rid), session.tokens + _addition(prompt, turn, session.tokens, is_first=is_first)
 
 
-def branch(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
-    """A turn of a plain session, after its latest turn or after any other. Raises Rejected."""
+def branch_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
+    """Lease and full prompt of a turn of a plain session, after the latest or a named turn. Raises Rejected."""
     parent = _parent(session, turn)
     context = [] if parent is None else parent.context()
     keep = len(context)
     if turn.offset >= 0 and turn.drop_previous_output:
-        raise Rejected("'offset' and 'drop_previous_output' exclude each other.", param="offset")
+        raise Rejected("'offset' and 'drop_previous_output' are mutually exclusive.", param="offset")
     if turn.offset > keep:
-        raise Rejected(f"'offset' is {turn.offset}, but the turn before has {keep} tokens.", param="offset")
+        raise Rejected(f"'offset' is {turn.offset}, but the previous context has {keep} tokens.", param="offset")
     if turn.offset >= 0:
         keep = turn.offset
     elif turn.drop_previous_output and parent is not None:
@@ -37,8 +39,8 @@ def branch(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> 
     return lease, context + _addition(prompt, turn, context, is_first=parent is None)
 
 
-def cut_off(session: Session, parent: Turn | None) -> None:
-    """Forget all turns after ``parent``; all turns when there is none."""
+def remove_descendants(session: Session, parent: CommittedTurn | None) -> None:
+    """Remove all descendants of ``parent``, or all turns if ``parent`` is None."""
     kept = {name: turn for name, turn in session.turns.items() if turn is parent or not turn.descends_from(parent)}
     session.turns = kept
     session.names &= {*kept, *(lease.name for lease in session.open_turns.values())}
@@ -46,17 +48,17 @@ def cut_off(session: Session, parent: Turn | None) -> None:
 
 def _lease(session: Session, turn: SessionTurn, rid: str) -> Lease:
     if turn.turn and turn.turn in session.names:
-        raise _conflict("duplicate_turn", f"The session has a turn {turn.turn[:100]!r} already.")
-    closing = (turn.continuation or [])[: turn.head]
-    return Lease(session, turn.turn or rid, bool(turn.turn), closing=closing[:1])
+        raise _conflict("duplicate_turn", f"The session already has a turn {turn.turn[:100]!r}.")
+    answer_end = (turn.continuation or [])[: turn.head]
+    return Lease(session, turn.turn or rid, bool(turn.turn), answer_end=answer_end[:1])
 
 
-def _parent(session: Session, turn: SessionTurn) -> Turn | None:
-    """The turn that it continues; None at the beginning."""
+def _parent(session: Session, turn: SessionTurn) -> CommittedTurn | None:
+    """The turn to continue; None at the start of the session."""
     if turn.replace and session.open_turns:
         raise _busy()
     if turn.replace and not turn.parent:
-        return None  # the session begins anew
+        return None  # the session starts over
     if turn.parent in session.turns:
         return session.turns[turn.parent]
     if any(lease.name == turn.parent for lease in session.open_turns.values()):
@@ -65,22 +67,22 @@ def _parent(session: Session, turn: SessionTurn) -> Turn | None:
         text = f"The session has no turn {turn.parent[:100]!r}."
         raise Rejected(text, status=404, kind="not_found_error", code="turn_not_found", param="rid")
     if session.open_turns:
-        raise _busy()  # the latest turn is not known yet
+        raise _busy()  # which turn is the latest is not known yet
     return next(reversed(session.turns.values()), None)
 
 
 def _addition(prompt: list[int], turn: SessionTurn, before: list[int], *, is_first: bool) -> list[int]:
-    """What the turn adds to ``before``. Raises Rejected when that is nothing."""
+    """The tokens that the turn adds to ``before``. Raises Rejected if there are none."""
     added = prompt if is_first or turn.continuation is None else _without_repeats(turn.continuation, turn.head, before)
     if not added and turn.refusal:
         raise Rejected(turn.refusal, code="session_chat_unsupported", param="messages")
     if not added:
-        raise Rejected("The turn adds nothing to the session.", param="prompt")
+        raise Rejected("The turn adds no tokens to the session.", param="prompt")
     return added
 
 
 def _without_repeats(continuation: list[int], head: int, before: list[int]) -> list[int]:
-    """Leave out of the first ``head`` tokens those that ``before`` ends with already."""
+    """Drop the longest prefix of the first ``head`` tokens of ``continuation`` that ``before`` already ends with."""
     for count in range(min(head, len(before)), 0, -1):
         if before[-count:] == continuation[:count]:
             return continuation[count:]
@@ -88,7 +90,9 @@ def _without_repeats(continuation: list[int], head: int, before: list[int]) -> l
 
 
 def _busy() -> Rejected:
-    return _conflict("session_busy", "A turn of this session runs or waits; the next one must wait for its end.")
+    return _conflict(
+        "session_busy", "A turn of this session is running or waiting. Send the next turn after it has ended."
+    )
 
 
 def _conflict(code: str, text: str) -> Rejected:

@@ -28,13 +28,13 @@ def test_an_idle_cache_is_emptied_and_followers_hear_that_it_is() -> None:
     world.generate("a", PROMPT, greedy(4))
     world.run()
     assert world.pool.accounting().evictable > 0
-    recorder.take()
+    recorder.drain()
     world.send(ControlReq("f", "flush"))
     turns(world, 1)
     assert replied(world, "f") == 200
     accounting = world.pool.accounting()
     assert accounting.available == accounting.total
-    assert recorder.take() == [AllBlocksCleared()]
+    assert recorder.drain() == [AllBlocksCleared()]
     world.scheduler.on_idle()
     world.generate("b", PROMPT, greedy(4))
     outcomes = world.run()

@@ -27,7 +27,7 @@ from ebbtide.messages import (
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.runtime.channel import Receiver, Sender
 from ebbtide.scheduler.health.watchdog import LoopMonitor
-from ebbtide.scheduler.kv_events.publisher import KvEvents
+from ebbtide.scheduler.kv_events.publisher import KvEventPublisher
 from ebbtide.scheduler.memory.prefix_cache import NoCache
 from ebbtide.scheduler.process import Channels, Loop, build_scheduler
 
@@ -40,7 +40,9 @@ SOMEBODY = request("somebody")
 class Daemon:
     """A scheduler process's loop, and the far ends of its channels."""
 
-    def __init__(self, folder: Path, shape: SimShape, *, alarm_s: float = 30.0, events: KvEvents | None = None) -> None:
+    def __init__(
+        self, folder: Path, shape: SimShape, *, alarm_s: float = 30.0, events: KvEventPublisher | None = None
+    ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         inbox, tokens, front = (f"ipc://{folder}/{name}" for name in ("scheduler", "detokenizer", "front"))
         self.tokens: Receiver[ToDetokenizer] = Receiver(self.context, tokens, ToDetokenizer)

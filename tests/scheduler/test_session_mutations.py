@@ -123,7 +123,7 @@ def overlapping_turn_is_accepted(patch: Patch) -> None:
 
 
 def late_stop_is_ignored(patch: Patch) -> None:
-    patch.setattr(SessionController, "cut_last_turn", lambda self, rid, count: None)
+    patch.setattr(SessionController, "truncate_last_turn", lambda self, rid, count: None)
 
 
 def late_stop_keeps_the_kv(patch: Patch) -> None:
@@ -148,9 +148,9 @@ def detached_turn_is_saved(patch: Patch) -> None:
 
 
 def running_turn_expires(patch: Patch) -> None:
-    original = SessionController.tick
+    original = SessionController.expire_sessions
 
-    def tick(self: SessionController, now: float) -> None:
+    def expire_sessions(self: SessionController, now: float) -> None:
         held = [(session, session.open_turns) for session in self._sessions.values() if session.open_turns]
         for session, _ in held:
             session.open_turns = {}
@@ -158,7 +158,7 @@ def running_turn_expires(patch: Patch) -> None:
         for session, turns in held:
             session.open_turns = turns
 
-    patch.setattr(SessionController, "tick", tick)
+    patch.setattr(SessionController, "expire_sessions", expire_sessions)
 
 
 def lease_outlives_its_turn(patch: Patch) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 SETTING = r"""
 import asyncio, json, threading
 from ebbtide.messages import UseVocabulary
-from ebbtide.scheduler.grammar.grammar_compiler import CompilerThread
+from ebbtide.scheduler.grammar.grammar_compiler import GrammarCompilerThread
 from ebbtide.server.structured.constraints import ebnf_constraint, schema_constraint
 from ebbtide.server.structured.structured import StructuredOutput
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
@@ -38,7 +38,7 @@ async def front(constraint):
 
 grammar = asyncio.run(front(CONSTRAINT))
 vocabulary = sim_vocabulary()
-compiler = CompilerThread(SIM_VOCAB_SIZE, ())
+compiler = GrammarCompilerThread(SIM_VOCAB_SIZE, ())
 compiler.use(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
 while compiler.poll(grammar) is None:
     threading.Event().wait(0.01)

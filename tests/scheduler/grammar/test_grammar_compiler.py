@@ -10,7 +10,7 @@ import pytest
 from ebbtide.grammar import Guidance, grammar_of
 from ebbtide.messages import UseVocabulary
 from ebbtide.scheduler.grammar import grammar_compiler as compiling
-from ebbtide.scheduler.grammar.grammar_compiler import CompilerThread
+from ebbtide.scheduler.grammar.grammar_compiler import GrammarCompilerThread
 from ebbtide.scheduler.grammar.grammar_state import Compiled
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, sim_vocabulary
 
@@ -43,8 +43,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 @pytest.fixture
-def compiler(gate: Gate) -> Iterator[CompilerThread]:
-    compiler = CompilerThread(SIM_VOCAB_SIZE, (SIM_EOS,))
+def compiler(gate: Gate) -> Iterator[GrammarCompilerThread]:
+    compiler = GrammarCompilerThread(SIM_VOCAB_SIZE, (SIM_EOS,))
     yield compiler
     gate.open.set()
     compiler.close()
@@ -54,7 +54,7 @@ def grammar(word: str) -> str:
     return grammar_of(f'start: "{word}"', special_ids={})
 
 
-def outcome(compiler: CompilerThread, text: str) -> Compiled:
+def outcome(compiler: GrammarCompilerThread, text: str) -> Compiled:
     """Ask until it is known."""
     pause = threading.Event()
     for _ in range(PATIENCE_S * 500):
@@ -65,7 +65,7 @@ def outcome(compiler: CompilerThread, text: str) -> Compiled:
     raise AssertionError("never compiled")
 
 
-def test_asking_starts_the_work_and_never_waits_for_it(compiler: CompilerThread, gate: Gate) -> None:
+def test_asking_starts_the_work_and_never_waits_for_it(compiler: GrammarCompilerThread, gate: Gate) -> None:
     compiler.use(TOLD)
     gate.open.clear()
     assert compiler.poll(grammar("a")) is None
@@ -81,23 +81,23 @@ def test_asking_starts_the_work_and_never_waits_for_it(compiler: CompilerThread,
     assert compiler.take_times() == []
 
 
-def test_what_is_wrong_with_a_grammar_is_its_outcome(compiler: CompilerThread) -> None:
+def test_what_is_wrong_with_a_grammar_is_its_outcome(compiler: GrammarCompilerThread) -> None:
     compiler.use(TOLD)
     compiled = outcome(compiler, grammar_of("start: /(/", special_ids={}))
     assert compiled.matcher is None
     assert "invalid regex" in compiled.problem
 
 
-def test_without_the_models_tokens_nothing_is_compiled(compiler: CompilerThread) -> None:
-    assert outcome(compiler, grammar("a")).problem == "The model's tokens are not known."
+def test_without_the_models_tokens_nothing_is_compiled(compiler: GrammarCompilerThread) -> None:
+    assert outcome(compiler, grammar("a")).problem == "The model's vocabulary is not known."
     compiler.use(TOLD)
     assert outcome(compiler, grammar("a")).matcher is not None
 
 
 def test_the_latest_grammars_are_remembered(
-    compiler: CompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    compiler: GrammarCompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(compiling, "MAX_CACHED", 3)
     compiler.use(TOLD)
     for word in ("a", "b", "c", "a", "d"):
         outcome(compiler, grammar(word))
@@ -109,9 +109,9 @@ def test_the_latest_grammars_are_remembered(
 
 
 def test_one_that_is_still_compiled_is_not_forgotten(
-    compiler: CompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    compiler: GrammarCompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "MAX_REMEMBERED", 1)
+    monkeypatch.setattr(compiling, "MAX_CACHED", 1)
     compiler.use(TOLD)
     gate.open.clear()
     words = [grammar(word) for word in "abcde"]

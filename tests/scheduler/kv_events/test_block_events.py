@@ -13,7 +13,7 @@ from ebbtide.scheduler.kv_events.block_events import (
     BlockStored,
     EventBatch,
     block_hash,
-    first_parent,
+    namespace_hash,
 )
 from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.radix_cache import RadixCache
@@ -58,7 +58,7 @@ def blocks_of(world: World) -> dict[int, tuple[int | None, tuple[int, ...]]]:
         parent = last.get(id(node.parent))
         for start in range(0, len(node.tokens), size):
             tokens = tuple(node.tokens[start : start + size])
-            block = block_hash(first_parent(node.namespace) if parent is None else parent, tokens)
+            block = block_hash(namespace_hash(node.namespace) if parent is None else parent, tokens)
             blocks[block] = parent, tokens
             parent = block
         last[id(node)] = parent
@@ -78,7 +78,7 @@ class Watched(World):
         self.compare()
 
     def compare(self) -> None:
-        self.router.hear(self.recorder.take())
+        self.router.hear(self.recorder.drain())
         assert self.router.blocks == blocks_of(self)
 
 
@@ -118,7 +118,7 @@ def test_a_recovery_tells_the_whole_tree_anew() -> None:
     before = len(world.router.blocks)
     world.allocator.ledger.assign(next(tree.walk()).pages[:1], request("somebody"))
     world.scheduler.on_idle()
-    events = world.recorder.take()
+    events = world.recorder.drain()
     assert events[0] == AllBlocksCleared()
     world.router.hear(events)
     assert world.router.blocks == blocks_of(world)
@@ -127,13 +127,13 @@ def test_a_recovery_tells_the_whole_tree_anew() -> None:
 
 def test_what_was_never_stored_is_a_violation_and_no_event() -> None:
     recorder = BlockRecorder(page_size=4)
-    recorder.take()
+    recorder.drain()
     with pytest.raises(InvariantViolation, match="page 3"):
         recorder.removed([3])
     root = Node([], [], None, "")
     with pytest.raises(InvariantViolation, match="page 5"):
         recorder.stored(Node([1] * 4, [6], Node([2] * 4, [5], root, ""), ""))
-    assert recorder.take() == []
+    assert recorder.drain() == []
 
 
 def test_the_wire_form_is_an_array_that_begins_with_the_name() -> None:
@@ -150,5 +150,5 @@ def test_the_wire_form_is_an_array_that_begins_with_the_name() -> None:
 
 
 def test_hashes_are_the_same_in_every_process_and_fit_a_signed_number() -> None:
-    assert block_hash(first_parent(""), [1, 2, 3, 4]) == 6277214383906358219
+    assert block_hash(namespace_hash(""), [1, 2, 3, 4]) == 6277214383906358219
     assert all(0 <= block_hash(number, [number]) < 2**63 for number in range(1000))

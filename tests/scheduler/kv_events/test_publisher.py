@@ -15,7 +15,7 @@ from ebbtide.config import SchedulerConfig
 from ebbtide.errors import StartupError
 from ebbtide.model_runner.sim.sim import SimShape
 from ebbtide.scheduler.kv_events import publisher as kv_events
-from ebbtide.scheduler.kv_events.publisher import END_OF_REPLAY, Kept, KvEvents, open_kv_events
+from ebbtide.scheduler.kv_events.publisher import END_OF_REPLAY, KvEventPublisher, ReplayBuffer, open_kv_events
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 
 from ..test_process import Daemon, generate
@@ -42,8 +42,8 @@ def context() -> Iterator[zmq.Context[Any]]:
 
 
 @pytest.fixture
-def events(context: zmq.Context[Any]) -> Iterator[KvEvents]:
-    made = KvEvents(context, ANY, ANY, page_size=4)
+def events(context: zmq.Context[Any]) -> Iterator[KvEventPublisher]:
+    made = KvEventPublisher(context, ANY, ANY, page_size=4)
     yield made
     made.close()
 
@@ -55,7 +55,7 @@ class Far:
         self._context = context
         self._sockets: list[zmq.Socket[Any]] = []
 
-    def subscriber(self, events: KvEvents) -> zmq.Socket[Any]:
+    def subscriber(self, events: KvEventPublisher) -> zmq.Socket[Any]:
         """A subscriber that hears everything from now on."""
         socket = self._connect(zmq.SUB, events.address)
         socket.subscribe(b"")
@@ -63,7 +63,7 @@ class Far:
             say(events, 1)
         return socket
 
-    def dealer(self, events: KvEvents) -> zmq.Socket[Any]:
+    def dealer(self, events: KvEventPublisher) -> zmq.Socket[Any]:
         """Somebody who asks for missed batches."""
         assert events.replay_address is not None
         return self._connect(zmq.DEALER, events.replay_address)
@@ -88,26 +88,28 @@ def far(context: zmq.Context[Any]) -> Iterator[Far]:
     made.close()
 
 
-def replay_of(socket: zmq.Socket[Any], events: KvEvents, number: int) -> list[tuple[int, bytes]]:
+def replay_of(socket: zmq.Socket[Any], events: KvEventPublisher, number: int) -> list[tuple[int, bytes]]:
     """Ask, and let the server turn until it has answered to the end."""
     socket.send_multipart([b"", number.to_bytes(8, "big")])
     answers = []
     while True:
         while not socket.poll(1):
-            events.turned(0.0)
+            events.publish(0.0)
         _, counted, payload = socket.recv_multipart()
         if counted == END_OF_REPLAY:
             return answers
         answers.append((int.from_bytes(counted, "big"), payload))
 
 
-def say(events: KvEvents, count: int) -> None:
+def say(events: KvEventPublisher, count: int) -> None:
     for _ in range(count):
         events.recorder.rebuilt([])
-        events.turned(1.0)
+        events.publish(1.0)
 
 
-def test_a_running_loop_keeps_the_example_subscriber_up_to_date(far: Far, events: KvEvents, tmp_path: Path) -> None:
+def test_a_running_loop_keeps_the_example_subscriber_up_to_date(
+    far: Far, events: KvEventPublisher, tmp_path: Path
+) -> None:
     dealer, subscriber = far.dealer(events), far.subscriber(events)
     index = example().Index(lambda number: replay_of(dealer, events, number))
     daemon = Daemon(tmp_path, SimShape(num_pages=8, page_size=4, num_rows=4), events=events)
@@ -125,12 +127,12 @@ def test_a_running_loop_keeps_the_example_subscriber_up_to_date(far: Far, events
         daemon.close()
 
 
-def test_numbers_go_up_by_one_and_a_step_without_events_sends_nothing(far: Far, events: KvEvents) -> None:
+def test_numbers_go_up_by_one_and_a_step_without_events_sends_nothing(far: Far, events: KvEventPublisher) -> None:
     subscriber = far.subscriber(events)
     while subscriber.poll(50):
         first = int.from_bytes(subscriber.recv_multipart()[1], "big")
     say(events, 3)
-    events.turned(1.0)
+    events.publish(1.0)
     say(events, 1)
     frames = [subscriber.recv_multipart() for _ in range(4)]
     assert [int.from_bytes(number, "big") - first for _, number, _ in frames] == [1, 2, 3, 4]
@@ -138,28 +140,28 @@ def test_numbers_go_up_by_one_and_a_step_without_events_sends_nothing(far: Far, 
     assert msgspec.msgpack.decode(frames[0][2]) == [1.0, [["AllBlocksCleared"]]]
 
 
-def test_a_late_subscriber_gets_what_it_missed(far: Far, events: KvEvents) -> None:
+def test_a_late_subscriber_gets_what_it_missed(far: Far, events: KvEventPublisher) -> None:
     say(events, 5)
     answers = replay_of(far.dealer(events), events, 2)
     assert [number for number, _ in answers] == [2, 3, 4]
 
 
 def test_a_question_that_is_none_is_ignored_and_the_next_one_answered(
-    far: Far, events: KvEvents, caplog: pytest.LogCaptureFixture
+    far: Far, events: KvEventPublisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     dealer = far.dealer(events)
     dealer.send_multipart([b"", b"what?"])
     assert [number for number, _ in replay_of(dealer, events, 0)] == [0]
-    assert "is ignored" in caplog.text
+    assert "ignored a replay request" in caplog.text
 
 
 def test_only_the_last_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Kept()
-    monkeypatch.setattr(kv_events, "KEPT_BATCHES", 3)
+    kept = ReplayBuffer()
+    monkeypatch.setattr(kv_events, "REPLAY_BATCHES", 3)
     for number in range(5):
         kept.add(number, b"x" * 10)
     assert [number for number, _ in kept.since(0)] == [2, 3, 4]
-    monkeypatch.setattr(kv_events, "KEPT_BYTES", 25)
+    monkeypatch.setattr(kv_events, "REPLAY_BYTES", 25)
     kept.add(5, b"x" * 10)
     assert [number for number, _ in kept.since(0)] == [4, 5]
     kept.add(6, b"x" * 100)
@@ -170,7 +172,7 @@ def test_a_subscriber_that_takes_nothing_stops_nobody(
     context: zmq.Context[Any], far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_events, "SUBSCRIBER_QUEUE", 2)
-    events = KvEvents(context, ANY, None, page_size=4)
+    events = KvEventPublisher(context, ANY, None, page_size=4)
     subscriber = far.subscriber(events)
     say(events, 50_000)
     heard = 0
@@ -185,10 +187,10 @@ def test_a_subscriber_that_takes_nothing_stops_nobody(
     ("config", "sentence"),
     [
         (SchedulerConfig(kv_events="127.0.0.1:5557"), "--kv-events must be an address such as"),
-        (SchedulerConfig(kv_events="tcp://127.0.0.1"), "--kv-events tcp://127.0.0.1 cannot be listened on: "),
+        (SchedulerConfig(kv_events="tcp://127.0.0.1"), "--kv-events tcp://127.0.0.1 cannot be bound: "),
         (SchedulerConfig(kv_events=ANY, kv_events_replay="udp://x"), "--kv-events-replay must be an address"),
-        (SchedulerConfig(kv_events_replay=ANY), "give both"),
-        (SchedulerConfig(kv_events=ANY, disable_radix_cache=True), "give one of them"),
+        (SchedulerConfig(kv_events_replay=ANY), "requires --kv-events"),
+        (SchedulerConfig(kv_events=ANY, disable_radix_cache=True), "mutually exclusive"),
     ],
 )
 def test_addresses_that_cannot_be_are_said_in_a_sentence(
@@ -198,8 +200,8 @@ def test_addresses_that_cannot_be_are_said_in_a_sentence(
         open_kv_events(context, config, 4)
 
 
-def test_an_address_that_is_taken_is_said_in_a_sentence(context: zmq.Context[Any], events: KvEvents) -> None:
-    with pytest.raises(StartupError, match="cannot be listened on: Address already in use"):
+def test_an_address_that_is_taken_is_said_in_a_sentence(context: zmq.Context[Any], events: KvEventPublisher) -> None:
+    with pytest.raises(StartupError, match="cannot be bound: Address already in use"):
         open_kv_events(context, SchedulerConfig(kv_events=events.address), 4)
 
 
