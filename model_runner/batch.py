@@ -11,16 +11,22 @@ from torch import Tensor
 class ForwardBatch:
     """The tokens of one step, item after item: first ``num_decodes`` items of one token, then prefill chunks.
 
-    T tokens, N items, W wanted positions; device tensors unless noted.
+    T tokens, N items, W wanted positions; device tensors except the three lists.
 
-    token_ids: int64 [T]. positions: int64 [T]. slots: int64 [T], where in the pool each token's K/V goes.
-    wanted: int64 [W], indices into T whose logits are wanted: those to sample from in item order, then those before a
-    prompt token whose log-probability is wanted, in item order.
-    item_rows: int64 [N], the item's row of the page table. item_ends: int64 [N], its context length after this step.
-    starts, query_lens: on the host, N numbers each: an item's first position and its token count.
-    rows: on the host, the same numbers as item_rows.
-    page_table: int32 [rows, max_pages], already brought up to date for this step. What it holds behind an item's
-    last page is stale, and so is what the pool holds behind an item's last token: never let either into a result.
+    Attributes:
+        token_ids: int64 [T].
+        positions: int64 [T].
+        slots: int64 [T], where in the pool each token's K/V goes.
+        wanted: int64 [W], indices into T whose logits are wanted: those to sample from in item order, then those
+            before a prompt token whose log-probability is wanted, in item order.
+        item_rows: int64 [N], the item's row of the page table.
+        item_ends: int64 [N], the item's context length after this step.
+        cu_query_lens: int32 [N + 1], 0 and then the running sum of ``query_lens``: item i has tokens [i] to [i + 1].
+        page_table: int32 [rows, max_pages], already updated for this step. Entries after an item's last page are
+            stale, and so are pool slots after its last token: never let either influence a result.
+        rows: the same numbers as ``item_rows``.
+        starts: the item's first position.
+        query_lens: the item's number of tokens.
     """
 
     token_ids: Tensor
@@ -29,6 +35,7 @@ class ForwardBatch:
     wanted: Tensor
     item_rows: Tensor
     item_ends: Tensor
+    cu_query_lens: Tensor
     page_table: Tensor
     rows: list[int]
     starts: list[int]

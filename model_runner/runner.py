@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
-from ebbtide.messages import RunnerInfo, TokenLogprob
-from ebbtide.plan import PageCopies, StepPlan, StepResult
+from ebbtide.messages import RunnerInfo
+from ebbtide.plan import PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.model_files import ModelFiles
 
 from .attention import AttentionBackend, choose_backend
@@ -26,22 +26,50 @@ from .kv.host_pages import HostPages, bytes_per_page, num_host_pages
 from .kv.kv_pool import KVPool
 from .kv.memory import PoolBudget, free_memory, pool_limit, set_num_threads
 from .kv.page_copies import PageMoves, checked_moves
-from .kv.page_table import PageTable, gather_inputs
-from .models import Model, check_architecture, load_model
-from .sampling.prompt_logprobs import PendingPromptLogprobs, compute_prompt_logprobs
-from .sampling.sampler import Logprobs, Sampler, SampleSpec
-from .transfers import DeviceToHostCopy
+from .kv.page_table import PageTable, PageWrites, TokenInputs, stage_tokens
+from .models import check_architecture, load_model
+from .models.model import Model
+from .sampling.prompt_logprobs import PendingPromptLogprobs, compute_prompt_logprobs, stage_targets
+from .sampling.row_state import RowInputs
+from .sampling.sampler import PendingLogprobs, Sampler, SampleSpec, SamplingInputs
+from .transfers import DeviceToHostCopy, upload
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class StepInputs:
+    """Every tensor that one step sends to the device, in one copy.
+
+    Attributes:
+        pages: the changes of the page table.
+        tokens: the items.
+        rows: the sampling state of the rows that start in this step.
+        sampling: of the items that sample.
+        targets: int64 [P], the prompt tokens whose log-probabilities are wanted, in item order; None without any.
+    """
+
+    pages: PageWrites
+    tokens: TokenInputs
+    rows: list[RowInputs]
+    sampling: SamplingInputs
+    targets: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
 class PendingResult:
-    """A step whose tokens may still be in the making."""
+    """A submitted step, possibly still being computed.
+
+    Attributes:
+        number: the plan's.
+        tokens: one per sample.
+        logprobs: None if no row asked for them.
+        prompt_logprobs: None if no item asked for them.
+    """
 
     number: int
     tokens: DeviceToHostCopy
-    logprobs: Logprobs | None
+    logprobs: PendingLogprobs | None = None
     prompt_logprobs: PendingPromptLogprobs | None = None
 
 
@@ -55,7 +83,7 @@ class ModelRunner:
         self._attention = attention
         self._table = table
         device = table.tensor.device
-        self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids, device)
+        self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids)
         self._last_tokens = torch.zeros(info.num_rows, dtype=torch.int64, device=device)
         self._has_sample = [False] * info.num_rows
         self._pending: deque[PendingResult] = deque()
@@ -99,17 +127,20 @@ class ModelRunner:
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
-        """Copy and compute; on an accelerator, queue that. Raises PlanError for a plan that cannot be carried out."""
+        """Copy pages and compute; on an accelerator, only queue that. Raises PlanError for an invalid plan."""
         if len(self._pending) == self.info.max_in_flight:
             raise PlanError(f"Plan {plan.number} comes while {len(self._pending)} others are uncollected.")
         if not plan.items and plan.copies is None:
             raise PlanError(f"Plan {plan.number} is empty.")
         moves = None if plan.copies is None else self._checked_moves(plan.copies)
-        self._table.apply(plan.items)
-        self._check_own_samples(plan)
+        inputs = self._stage(plan.items) if plan.items else None
         if moves is not None and self._host is not None:
             self._host.carry_out(moves)
-        self._pending.append(self._compute(plan) if plan.items else self._nothing(plan))
+        # After a plan that only copies, the (empty) result is there once the copies are made.
+        result = PendingResult(plan.number, DeviceToHostCopy(self._last_tokens[:0]))
+        self._pending.append(
+            result if inputs is None else self._compute(plan, upload(inputs, self._last_tokens.device))
+        )
 
     def collect(self) -> StepResult:
         """The result of the oldest uncollected plan; waits for it."""
@@ -117,7 +148,7 @@ class ModelRunner:
             raise PlanError("There is no plan to collect.")
         pending = self._pending.popleft()
         tokens = pending.tokens.wait().tolist()
-        logprobs = None if pending.logprobs is None else _token_logprobs(pending.logprobs, len(tokens))
+        logprobs = None if pending.logprobs is None else pending.logprobs.wait(len(tokens))
         prompt_logprobs = [] if pending.prompt_logprobs is None else pending.prompt_logprobs.wait()
         return StepResult(pending.number, tokens, logprobs, prompt_logprobs)
 
@@ -137,39 +168,46 @@ class ModelRunner:
     def _checked_moves(self, copies: PageCopies) -> PageMoves:
         return checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
 
-    def _compute(self, plan: StepPlan) -> PendingResult:
-        for item in plan.items:
-            if item.init is not None:
-                self._sampler.start_row(item.row, item.init)
-                self._has_sample[item.row] = False
-        batch = gather_inputs(plan, self._table, self._last_tokens)
-        self._attention.plan(batch)
-        return self._sample(plan, self._model.forward(batch, self._attention))
-
-    def _nothing(self, plan: StepPlan) -> PendingResult:
-        """The result of a plan that only copies; on an accelerator, not before the copies are made."""
-        return PendingResult(plan.number, DeviceToHostCopy(self._last_tokens[:0]), None)
-
-    def _check_own_samples(self, plan: StepPlan) -> None:
-        for item in plan.items:
+    def _stage(self, items: list[PlanItem]) -> StepInputs:
+        """The inputs of a step, on the host. Raises PlanError before the device is touched."""
+        pages = self._table.stage(items)
+        for item in items:
             if item.tokens is None and (item.init is not None or not self._has_sample[item.row]):
                 raise PlanError(f"Row {item.row} has no sample of its own yet.")
+        rows = [self._sampler.stage_row(item.row, item.init) for item in items if item.init is not None]
+        specs = [SampleSpec(item.row, item.end - 1, item.mask) for item in items if item.samples]
+        logprob_specs = _logprob_specs(items)
+        targets = stage_targets(logprob_specs, self.info.vocab_size) if logprob_specs else None
+        return StepInputs(pages, stage_tokens(items), rows, self._sampler.stage(specs), targets)
 
-    def _sample(self, plan: StepPlan, states: Tensor) -> PendingResult:
-        """states: first those to sample from, then those before a prompt token whose log-probability is wanted."""
-        sampling = [item for item in plan.items if item.samples]
-        logits = self._model.logits(states[: len(sampling)])
-        sampled = self._sampler.sample(logits, [SampleSpec(item.row, item.end - 1, item.mask) for item in sampling])
-        rows = torch.tensor([item.row for item in sampling], dtype=torch.int64, device=logits.device)
-        self._last_tokens[rows] = sampled.tokens
-        for item in sampling:
-            self._has_sample[item.row] = True
-        prompt_logprobs = self._prompt_logprobs(plan, states[len(sampling) :])
-        return PendingResult(plan.number, DeviceToHostCopy(sampled.tokens), sampled.logprobs, prompt_logprobs)
+    def _compute(self, plan: StepPlan, inputs: StepInputs) -> PendingResult:
+        """One forward and its sampling, from uploaded inputs."""
+        self._table.write(inputs.pages)
+        for row in inputs.rows:
+            self._sampler.start_row(row)
+        batch = inputs.tokens.batch(self._table, self._last_tokens)
+        self._attention.plan(batch)
+        states = self._model.forward(batch, self._attention)  # first those to sample from, see ``ForwardBatch.wanted``
+        num_samples = len(inputs.sampling.rows)
+        sampled = self._sampler.sample(self._model.logits(states[:num_samples]), inputs.sampling)
+        self._last_tokens[inputs.sampling.rows] = sampled.tokens
+        for item in plan.items:
+            self._has_sample[item.row] = item.samples or (self._has_sample[item.row] and item.init is None)
+        prompt_logprobs = None
+        if inputs.targets is not None:
+            prompt_logprobs = compute_prompt_logprobs(
+                states[num_samples:],
+                self._model.logits,
+                _logprob_specs(plan.items),
+                inputs.targets,
+                self.info.vocab_size,
+            )
+        logprobs = None if sampled.logprobs is None else PendingLogprobs(sampled.logprobs)
+        return PendingResult(plan.number, DeviceToHostCopy(sampled.tokens), logprobs, prompt_logprobs)
 
-    def _prompt_logprobs(self, plan: StepPlan, states: Tensor) -> PendingPromptLogprobs | None:
-        specs = [item.prompt_logprobs for item in plan.items if item.prompt_logprobs is not None]
-        return compute_prompt_logprobs(states, self._model.logits, specs, self.info.vocab_size) if specs else None
+
+def _logprob_specs(items: list[PlanItem]) -> list[PromptLogprobSpec]:
+    return [item.prompt_logprobs for item in items if item.prompt_logprobs is not None]
 
 
 def _context_length(checkpoint: Checkpoint, asked: int | None) -> int:
@@ -194,15 +232,6 @@ def _build_pool(
         max_total_tokens=config.max_total_tokens,
     )
     return KVPool(model.kv_shape, budget.num_pages(), config.page_size, dtype=dtype, device=device)
-
-
-def _token_logprobs(logprobs: Logprobs, num_tokens: int) -> list[TokenLogprob | None]:
-    """Parallel to the step's tokens: None for those that did not ask."""
-    result: list[TokenLogprob | None] = [None] * num_tokens
-    chosen, ids, values = logprobs.chosen.tolist(), logprobs.top_ids.tolist(), logprobs.top_values.tolist()
-    for place, (number, count) in enumerate(zip(logprobs.asked, logprobs.counts, strict=True)):
-        result[number] = TokenLogprob(chosen[place], ids[place][:count], values[place][:count])
-    return result
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,13 +1,55 @@
-"""Tensors on their way from the device to the host. Knows nothing of what is in them."""
+"""Copies between host and device that do not block: a step's inputs to the device, its results to the host."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import numpy as np
 import torch
 from torch import Tensor
 
+ALIGNMENT = 8  # bytes of the widest element type
+
+T = TypeVar("T")
+
+
+def host_tensor(values: Sequence[float], dtype: type[np.generic]) -> Tensor:
+    """A one-dimensional tensor on the host. For lists this is about ten times as fast as ``torch.tensor``."""
+    return torch.from_numpy(np.array(values, dtype=dtype))
+
+
+def upload(inputs: T, device: torch.device) -> T:
+    """Copies all tensors in ``inputs`` to ``device`` in one asynchronous copy; on the CPU, returns ``inputs`` itself.
+
+    inputs: a frozen dataclass; frozen dataclasses in its fields, and lists of them, are searched too. In the result
+    the tensors are views of one buffer on the device: clone what must outlive the step.
+
+    Every call takes its own host buffer, pinned on CUDA. It may be released before the copy is done, because PyTorch's
+    pinned-memory allocator waits for pending copies before it reuses a block.
+    """
+    if device.type == "cpu":
+        return inputs
+    tensors: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    _map_tensors(inputs, note)
+    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
+    host = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for view, tensor in zip(_views(host, tensors, sizes), tensors, strict=True):
+        view.copy_(tensor)
+    views = iter(_views(host.to(device, non_blocking=True), tensors, sizes))
+    uploaded: T = _map_tensors(inputs, lambda _: next(views))
+    return uploaded
+
 
 class DeviceToHostCopy:
-    """A device tensor on its way to the host; on the CPU the tensor itself."""
+    """An asynchronous copy of a device tensor to the host; on the CPU, the tensor itself."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -19,7 +61,28 @@ class DeviceToHostCopy:
             self._event.record()
 
     def wait(self) -> Tensor:
-        """The values, once they are there."""
+        """Blocks until the copy is done; returns the host tensor."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensor
+
+
+def _views(buffer: Tensor, like: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    """Consecutive parts of ``buffer`` (uint8) with the types and shapes of ``like``; part i starts after sizes[:i]."""
+    starts = accumulate(sizes, initial=0)
+    return [
+        buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for start, tensor in zip(starts, like, strict=False)
+    ]
+
+
+def _map_tensors(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    """``value`` with every tensor replaced by ``convert`` of it, in the order of the fields."""
+    if isinstance(value, Tensor):
+        return convert(value)
+    if isinstance(value, list) and value and is_dataclass(value[0]):
+        return [_map_tensors(part, convert) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: _map_tensors(getattr(value, field.name), convert) for field in fields(value)}
+        return replace(value, **parts)
+    return value

@@ -55,12 +55,11 @@ class FlashAttention:
 
     def plan(self, batch: ForwardBatch) -> None:
         """Cumulative lengths and the items' rows of the page table."""
-        lens = torch.tensor(batch.query_lens, dtype=torch.int32)
         ends = [start + count for start, count in zip(batch.starts, batch.query_lens, strict=True)]
         self._slots = batch.slots
         self._shared = {
-            "cu_seqlens_q": _cumulative(lens).to(self._pool.device, non_blocking=True),
-            "cu_seqlens_k": _cumulative(batch.item_ends),
+            "cu_seqlens_q": batch.cu_query_lens,
+            "cu_seqlens_k": pad(batch.item_ends.cumsum(0, dtype=torch.int32), (1, 0)),
             "max_seqlen_q": max(batch.query_lens),
             "max_seqlen_k": max(ends),
             "block_table": batch.page_table[batch.item_rows],
@@ -83,8 +82,3 @@ class FlashAttention:
             **self._shared,
         )
         return out
-
-
-def _cumulative(lens: Tensor) -> Tensor:
-    """int32 [N + 1]: 0, then the running sum."""
-    return pad(lens.cumsum(0, dtype=torch.int32), (1, 0))

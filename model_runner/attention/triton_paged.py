@@ -58,15 +58,13 @@ class TritonAttention:
         self._pool = pool
         self._kernels: Any = triton_attention
         self._batch: ForwardBatch | None = None
-        self._offsets = self._lens = torch.empty(0, dtype=torch.int32, device=pool.device)
+        self._lens = torch.empty(0, dtype=torch.int32, device=pool.device)
         self._blocks: dict[tuple[bool, int], _Blocks] = {}  # by (is prefill, heads a KV head serves)
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Put the items' places on the device; query blocks follow when a layer's head counts are known."""
-        lens = torch.tensor(batch.query_lens, dtype=torch.int32)
+        """Prepare what all layers share; query blocks follow once a layer's head counts are known."""
         self._batch = batch
-        self._lens = lens.to(self._pool.device, non_blocking=True)
-        self._offsets = (lens.cumsum(0, dtype=torch.int32) - lens).to(self._pool.device, non_blocking=True)
+        self._lens = batch.cu_query_lens.diff()
         self._blocks.clear()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
@@ -142,7 +140,7 @@ class TritonAttention:
             blocks.firsts,
             batch.item_rows,
             batch.item_ends,
-            self._offsets,
+            batch.cu_query_lens,
             self._lens,
             _sinks(layer, q),
             layer.scale,
@@ -184,10 +182,13 @@ class TritonAttention:
     def _make_blocks(self, group: int, block_m: int, *, prefill: bool) -> _Blocks:
         batch = self._batch
         assert batch is not None
-        items = range(batch.num_decodes, len(batch.query_lens)) if prefill else range(batch.num_decodes)
-        pairs = [(item, first) for item in items for first in range(0, batch.query_lens[item], block_m // group)]
-        table = torch.tensor(pairs, dtype=torch.int32).T.contiguous().to(self._pool.device, non_blocking=True)
-        return _Blocks(table[0], table[1], block_m)
+        num_queries = block_m // group  # of a block
+        first, last = (batch.num_decodes, len(batch.query_lens)) if prefill else (0, batch.num_decodes)
+        num_blocks = sum(-(-length // num_queries) for length in batch.query_lens[first:last])
+        counts = (self._lens[first:last] + (num_queries - 1)) // num_queries
+        indices = torch.arange(last - first, device=counts.device).repeat_interleave(counts, output_size=num_blocks)
+        places = torch.arange(num_blocks, device=counts.device) - (counts.cumsum(0) - counts)[indices]
+        return _Blocks((indices + first).int(), (places * num_queries).int(), block_m)
 
 
 def _sinks(layer: LayerAttention, q: Tensor) -> Tensor:

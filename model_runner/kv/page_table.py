@@ -1,21 +1,37 @@
-"""The rows' page tables and a plan's way into a batch. The only place that reads a plan's items."""
+"""The rows' page tables, and how a plan becomes a batch. The only file that reads the items' tokens and pages."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ebbtide.errors import PlanError
 from ebbtide.paging import pages_for
-from ebbtide.plan import PlanItem, StepPlan
+from ebbtide.plan import PlanItem
 
 from ..batch import ForwardBatch
+from ..transfers import host_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PageWrites:
+    """Entries of the page table that a plan changes.
+
+    Attributes:
+        places: int64 [P], indices into the flattened table, each at most once.
+        pages: int32 [P], the page numbers to write there.
+    """
+
+    places: Tensor
+    pages: Tensor
 
 
 class PageTable:
-    """Which pages hold each row's tokens: int32 [rows, max_pages] on the device, and how many per row on the host."""
+    """The pages that hold each row's tokens: int32 [rows, max_pages] on the device, and their count per row."""
 
     def __init__(
         self, num_rows: int, context_length: int, *, num_pages: int, page_size: int, device: torch.device
@@ -27,8 +43,8 @@ class PageTable:
         self.tensor = torch.zeros(num_rows, max_pages, dtype=torch.int32, device=device)
         self._held = [0] * num_rows
 
-    def apply(self, items: list[PlanItem]) -> None:
-        """Write the items' pages. Raises PlanError, before anything is written, if one reaches outside."""
+    def stage(self, items: list[PlanItem]) -> PageWrites:
+        """The writes that ``items`` ask for, on the host. Raises PlanError, before any change, if one is invalid."""
         held = {item.row: self._check(item) for item in items}
         if len(held) < len(items):
             raise PlanError("A plan has two items of one row.")
@@ -37,20 +53,23 @@ class PageTable:
         width = self.tensor.shape[1]
         for item in items:
             self._held[item.row] = held[item.row]
-            first = item.row * width + item.page_index
-            places.extend(range(first, first + len(item.pages)))
-            pages.extend(item.pages)
-        if pages:
-            device = self.tensor.device
-            flat = self.tensor.view(-1)
-            flat[torch.tensor(places, device=device)] = torch.tensor(pages, dtype=torch.int32, device=device)
+            if item.pages:
+                first = item.row * width + item.page_index
+                places.extend(range(first, first + len(item.pages)))
+                pages.extend(item.pages)
+        return PageWrites(host_tensor(places, np.int64), host_tensor(pages, np.int32))
+
+    def write(self, writes: PageWrites) -> None:
+        """Apply staged writes that are on the table's device."""
+        if len(writes.pages):
+            self.tensor.view(-1)[writes.places] = writes.pages
 
     def slots(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """Where in the pool the tokens at ``positions`` of ``rows`` lie; all int64 [T]."""
+        """The pool slots of the tokens at ``positions`` of ``rows``; all int64 [T]."""
         return self.tensor[rows, positions // self.page_size].long() * self.page_size + positions % self.page_size
 
     def _check(self, item: PlanItem) -> int:
-        """How many pages the row has once the item is applied."""
+        """The number of pages that the row has once the item is applied."""
         if not 0 <= item.row < len(self._held):
             raise PlanError(f"There is no row {item.row}; the runner has {len(self._held)}.")
         before = 0 if item.init is not None else self._held[item.row]
@@ -66,41 +85,90 @@ class PageTable:
         return held
 
 
-def gather_inputs(plan: StepPlan, table: PageTable, last_tokens: Tensor) -> ForwardBatch:
-    """Flatten a plan whose pages are already in the table.
+@dataclass(frozen=True, slots=True)
+class TokenInputs:
+    """What a plan's items say of their tokens. T tokens, O of them the rows' own last samples; N items.
 
-    last_tokens: int64 [rows], each row's own last sample, for the items that bring no tokens.
+    ``ForwardBatch`` describes the attributes that are not listed here.
+
+    Attributes:
+        token_ids: int64 [T], 0 for a row's own last sample.
+        own_places: int64 [O], the indices into T of the own samples.
+        own_rows: int64 [O], their rows.
+        token_rows: int64 [T], the row of each token.
     """
-    items = plan.items
-    device = table.tensor.device
-    lens = [_length(item) for item in items]
-    starts = [item.start for item in items]
-    rows = [item.row for item in items]
-    item_rows, item_starts, query_lens = torch.tensor([rows, starts, lens], device=device).unbind(0)
-    item_ends = item_starts + query_lens
-    num_tokens = sum(lens)
+
+    token_ids: Tensor
+    own_places: Tensor
+    own_rows: Tensor
+    token_rows: Tensor
+    positions: Tensor
+    wanted: Tensor
+    item_rows: Tensor
+    item_ends: Tensor
+    cu_query_lens: Tensor
+    rows: list[int]
+    starts: list[int]
+    query_lens: list[int]
+
+    def batch(self, table: PageTable, last_tokens: Tensor) -> ForwardBatch:
+        """The batch of uploaded inputs whose pages are already in the table.
+
+        last_tokens: int64 [rows], each row's own last sample.
+        """
+        if len(self.own_rows):
+            self.token_ids[self.own_places] = last_tokens[self.own_rows]
+        return ForwardBatch(
+            token_ids=self.token_ids,
+            positions=self.positions,
+            slots=table.slots(self.token_rows, self.positions),
+            wanted=self.wanted,
+            item_rows=self.item_rows,
+            item_ends=self.item_ends,
+            cu_query_lens=self.cu_query_lens,
+            page_table=table.tensor,
+            rows=self.rows,
+            starts=self.starts,
+            query_lens=self.query_lens,
+            num_decodes=_leading_ones(self.query_lens),
+        )
+
+
+def stage_tokens(items: list[PlanItem]) -> TokenInputs:
+    """Flatten items, on the host. Raises PlanError if one asks for prompt log-probabilities past its tokens."""
+    rows, starts, lens = [item.row for item in items], [item.start for item in items], [_length(item) for item in items]
+    item_rows, item_starts, query_lens = (np.array(values, dtype=np.int64) for values in (rows, starts, lens))
     token_rows, positions = item_rows, item_starts
-    if num_tokens > len(items):
-        lasts = query_lens.cumsum(0)
-        token_rows = item_rows.repeat_interleave(query_lens, output_size=num_tokens)
-        shifts = (item_ends - lasts).repeat_interleave(query_lens, output_size=num_tokens)
-        positions = torch.arange(num_tokens, device=device) + shifts
-    return ForwardBatch(
-        token_ids=_token_ids(items, last_tokens),
-        positions=positions,
-        slots=table.slots(token_rows, positions),
-        wanted=_wanted(items, lens, device),
-        item_rows=item_rows,
-        item_ends=item_ends,
-        page_table=table.tensor,
+    cu_query_lens = np.zeros(len(items) + 1, dtype=np.int32)
+    query_lens.cumsum(out=cu_query_lens[1:])
+    if cu_query_lens[-1] > len(items):
+        token_rows = item_rows.repeat(query_lens)
+        positions = np.arange(len(token_rows)) + (item_starts - cu_query_lens[:-1]).repeat(query_lens)
+    ids: list[int] = []
+    own_places: list[int] = []
+    for item in items:
+        if item.tokens is None:
+            own_places.append(len(ids))
+            ids.append(0)
+        else:
+            ids.extend(item.tokens)
+    return TokenInputs(
+        token_ids=host_tensor(ids, np.int64),
+        own_places=host_tensor(own_places, np.int64),
+        own_rows=host_tensor([item.row for item in items if item.tokens is None], np.int64),
+        token_rows=torch.from_numpy(token_rows),
+        positions=torch.from_numpy(positions),
+        wanted=host_tensor(_wanted(items, lens), np.int64),
+        item_rows=torch.from_numpy(item_rows),
+        item_ends=torch.from_numpy(item_starts + query_lens),
+        cu_query_lens=torch.from_numpy(cu_query_lens),
         rows=rows,
         starts=starts,
         query_lens=lens,
-        num_decodes=_leading_ones(lens),
     )
 
 
-def _wanted(items: list[PlanItem], lens: list[int], device: torch.device) -> Tensor:
+def _wanted(items: list[PlanItem], lens: list[int]) -> list[int]:
     """See ``ForwardBatch``. Raises PlanError if an item asks for prompt log-probabilities past its tokens."""
     sampled: list[int] = []
     before_targets: list[int] = []
@@ -113,25 +181,7 @@ def _wanted(items: list[PlanItem], lens: list[int], device: torch.device) -> Ten
             if item.prompt_logprobs.first < 0 or last > end:
                 raise PlanError(f"Row {item.row} asks for prompt log-probabilities past its {_length(item)} tokens.")
             before_targets.extend(range(first, last))
-    return torch.tensor(sampled + before_targets, dtype=torch.int64, device=device)
-
-
-def _token_ids(items: list[PlanItem], last_tokens: Tensor) -> Tensor:
-    ids: list[int] = []
-    places: list[int] = []
-    rows: list[int] = []
-    for item in items:
-        if item.tokens is None:
-            places.append(len(ids))
-            rows.append(item.row)
-            ids.append(0)
-        else:
-            ids.extend(item.tokens)
-    token_ids = torch.tensor(ids, device=last_tokens.device)
-    if rows:
-        device = last_tokens.device
-        token_ids[torch.tensor(places, device=device)] = last_tokens[torch.tensor(rows, device=device)]
-    return token_ids
+    return sampled + before_targets
 
 
 def _length(item: PlanItem) -> int:

@@ -6,7 +6,8 @@ attention calls shows in its logits, when two sequences run through the page tab
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,8 @@ from ebbtide.errors import StartupError
 from ..attention import choose_backend
 from ..batch import ForwardBatch
 from ..kv.kv_pool import KVPool
+from .model import Model
 from .transformers_attention import plain_forward
-
-if TYPE_CHECKING:
-    from .transformers_backed import TransformersModel
 
 PROBE_TOKENS = 12
 PAGE = 16
@@ -30,7 +29,7 @@ TOLERANCE = {torch.float32: 0.001}
 HALF_TOLERANCE = 0.1
 
 
-def check_against_eager(model: Any, ours: TransformersModel, attention_name: str) -> None:
+def check_against_eager(model: Any, ours: Model, attention_name: str) -> None:
     """Compare with the library's own attention; leaves ``model`` with ``attention_name``. Raises StartupError."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(ours.vocab_size, (2, PROBE_TOKENS), generator=generator).to(model.device)
@@ -55,7 +54,7 @@ def _in_chunks(rows: list[Tensor]) -> list[Tensor]:
     return [rows[0][:FIRST_CHUNK], rows[0][FIRST_CHUNK:], rows[1]]
 
 
-def _chunked(ours: TransformersModel, ids: Tensor, model: Any) -> list[Tensor]:
+def _chunked(ours: Model, ids: Tensor, model: Any) -> list[Tensor]:
     """Logits of the first chunk of row 0, then in one step of its second chunk and of row 1."""
     _, module = choose_backend("torch", ids.device, model.dtype)
     pool = KVPool(ours.kv_shape, 3, PAGE, dtype=model.dtype, device=ids.device)
@@ -73,6 +72,7 @@ def _batch(ids: Tensor, items: list[tuple[int, int, int]]) -> ForwardBatch:
     """Prefill items of (row, start, end); row r has page r + 1."""
     device = ids.device
     rows = [row for row, _, _ in items]
+    lens = [end - start for _, start, end in items]
     positions = [torch.arange(start, end, device=device) for _, start, end in items]
     return ForwardBatch(
         token_ids=torch.cat([ids[row, start:end] for row, start, end in items]),
@@ -81,9 +81,10 @@ def _batch(ids: Tensor, items: list[tuple[int, int, int]]) -> ForwardBatch:
         wanted=torch.arange(sum(len(where) for where in positions), device=device),
         item_rows=torch.tensor(rows, device=device),
         item_ends=torch.tensor([end for _, _, end in items], device=device),
+        cu_query_lens=torch.tensor([*accumulate(lens, initial=0)], dtype=torch.int32, device=device),
         page_table=torch.tensor([[1], [2]], dtype=torch.int32, device=device),
         rows=rows,
         starts=[start for _, start, _ in items],
-        query_lens=[end - start for _, start, end in items],
+        query_lens=lens,
         num_decodes=0,
     )

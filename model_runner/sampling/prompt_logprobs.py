@@ -1,9 +1,10 @@
-"""Log-probabilities of tokens that are known already: the prompt's own. Never holds many rows of logits at once."""
+"""Log-probabilities of prompt tokens. Holds only a few rows of logits at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,9 +12,9 @@ from ebbtide.errors import PlanError
 from ebbtide.messages import TokenLogprob
 from ebbtide.plan import PromptLogprobSpec
 
-from ..transfers import DeviceToHostCopy
+from ..transfers import DeviceToHostCopy, host_tensor
 
-SLICE_BYTES = 16 << 20  # float32 logits at a time: a chunk of 2,048 tokens has over a GiB of them
+SLICE_BYTES = 16 << 20  # of float32 logits at a time: those of a chunk of 2,048 tokens take over a GiB
 
 
 class PendingPromptLogprobs:
@@ -36,29 +37,38 @@ class PendingPromptLogprobs:
         return result
 
 
-def compute_prompt_logprobs(
-    states: Tensor, logits: Callable[[Tensor], Tensor], specs: list[PromptLogprobSpec], vocab_size: int
-) -> PendingPromptLogprobs:
-    """Log-softmax of the raw logits at each target, and of the likeliest tokens.
-
-    states: [P, …], what the model made of the tokens before the targets, all specs in order; ``logits`` turns some
-    of them into [p, vocab_size]. Raises PlanError for a target outside the vocabulary.
-    """
+def stage_targets(specs: list[PromptLogprobSpec], vocab_size: int) -> Tensor:
+    """int64 [P]: the targets of all specs in order, on the host. Raises PlanError for one outside the vocabulary."""
     ids = [target for spec in specs for target in spec.targets]
     if min(ids) < 0 or max(ids) >= vocab_size:
         raise PlanError(f"Prompt log-probabilities are asked for token ids outside 0..{vocab_size - 1}.")
-    targets = torch.tensor(ids, device=states.device)
+    return host_tensor(ids, np.int64)
+
+
+def compute_prompt_logprobs(
+    states: Tensor,
+    logits: Callable[[Tensor], Tensor],
+    specs: list[PromptLogprobSpec],
+    targets: Tensor,
+    vocab_size: int,
+) -> PendingPromptLogprobs:
+    """Log-softmax of the raw logits at each target and at the most likely tokens.
+
+    states: [P, …], the model's states of the tokens before the targets; ``logits`` turns p of them into [p, vocab].
+    targets: see ``stage_targets``, uploaded.
+    """
     num_top = min(max(spec.num_top for spec in specs), vocab_size)
     rows = max(SLICE_BYTES // (4 * vocab_size), 1)
     parts = [
-        _score(logits(some), wanted, num_top)
+        _logprobs(logits(some), wanted, num_top)
         for some, wanted in zip(torch.split(states, rows), torch.split(targets, rows), strict=True)
     ]
     return PendingPromptLogprobs(specs, torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]))
 
 
-def _score(logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
-    """For p targets, both [p, 1 + num_top]: log-probabilities, and the target's rank followed by the likeliest ids."""
+def _logprobs(logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
+    """For p targets, both [p, 1 + num_top]: log-probabilities of the target and the most likely tokens;
+    the target's rank and the ids of the most likely tokens."""
     values = logits.float().log_softmax(-1)
     chosen = values.gather(1, targets[:, None])
     ranks = (values > chosen).sum(-1, keepdim=True) + 1

@@ -1,79 +1,138 @@
-"""Random choice from filtered logits, one uniform number a row. Knows nothing of rows' histories."""
+"""Random choice of tokens from logits with temperature, top_k, top_p and min_p. Knows nothing of rows' histories.
+
+Each token uses one uniform number, which depends on nothing but the seed and the token's index.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ebbtide.messages import SamplingParams
 
+from ..transfers import host_tensor
+
 MASK64 = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # step of SplitMix64 (Steele, Lea, Flood 2014)
 UNIFORM_BITS = 52  # one less than a double holds, so that uniform * total rounds to less than total
 LEAST_TEMPERATURE = 1e-5  # below it the division would overflow; the choice is greedy long before
-SORTED_FIRST = 1024  # on the CPU sorting all of a large vocabulary costs more than the model's head
+SORTED_FIRST = 1024  # on the CPU, sorting a large vocabulary takes longer than the model's output layer
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Parameters of one row and the index of the output token to be drawn."""
+    """One row to draw from: its parameters and the index of the output token."""
 
     params: SamplingParams
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class TopInputs:
+    """The R of the drawn rows with top_k or top_p.
+
+    Attributes:
+        which: int64 [R], indices into the drawn rows.
+        limits: int64 [R], top_k; the vocabulary's size if it is off.
+        shares: float32 [R], top_p.
+    """
+
+    which: Tensor
+    limits: Tensor
+    shares: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MinPInputs:
+    """The Q of the drawn rows with min_p.
+
+    Attributes:
+        which: int64 [Q], indices into the drawn rows.
+        shares: float32 [Q], min_p.
+    """
+
+    which: Tensor
+    shares: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DrawInputs:
+    """The inputs of one step's random choices. D drawn rows.
+
+    Attributes:
+        which: int64 [D], the rows of logits that are drawn from.
+        temperatures: float32 [D].
+        uniforms: float64 [D], in [0, 1).
+        top: None if no row has top_k or top_p.
+        min_p: None if no row has it.
+    """
+
+    which: Tensor
+    temperatures: Tensor
+    uniforms: Tensor
+    top: TopInputs | None
+    min_p: MinPInputs | None
+
+
 def uniform(seed: int, index: int) -> float:
-    """A number in [0, 1) that is a hash of (seed, index): any output token can be drawn again, in any order."""
+    """A number in [0, 1) that is a hash of (seed, index), so that any token can be drawn again in any order."""
     state = _mix((seed + GOLDEN) & MASK64)
     bits = _mix((state + (index + 1) * GOLDEN) & MASK64)
     return float(bits >> (64 - UNIFORM_BITS)) / float(1 << UNIFORM_BITS)
 
 
-def draw_tokens(logits: Tensor, draws: list[Draw]) -> Tensor:
-    """One token per row of float32 logits [R, vocab] → int64 [R]: temperature, top_k, top_p, min_p, inverse CDF.
+def stage_draws(draws: dict[int, Draw], vocab_size: int) -> DrawInputs:
+    """The inputs of ``draw_tokens``, on the host. draws: by the index of the row of logits."""
+    params = [draw.params for draw in draws.values()]
+    top = {n: p for n, p in enumerate(params) if 0 < p.top_k < vocab_size or p.top_p < 1}
+    min_p = {n: p.min_p for n, p in enumerate(params) if p.min_p > 0}
+    return DrawInputs(
+        which=host_tensor(list(draws), np.int64),
+        temperatures=host_tensor([max(p.temperature, LEAST_TEMPERATURE) for p in params], np.float32),
+        uniforms=host_tensor([uniform(draw.params.seed, draw.index) for draw in draws.values()], np.float64),
+        top=_stage_top(top, vocab_size) if top else None,
+        min_p=MinPInputs(host_tensor(list(min_p), np.int64), host_tensor(list(min_p.values()), np.float32))
+        if min_p
+        else None,
+    )
 
-    The inverse is taken in the order of token ids over sums in float64. A row of nan gives some token and harms
-    no other.
+
+def _stage_top(params: dict[int, SamplingParams], vocab_size: int) -> TopInputs:
+    limits = [p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params.values()]
+    return TopInputs(
+        which=host_tensor(list(params), np.int64),
+        limits=host_tensor(limits, np.int64),
+        shares=host_tensor([p.top_p for p in params.values()], np.float32),
+    )
+
+
+def draw_tokens(logits: Tensor, inputs: DrawInputs) -> Tensor:
+    """One token per row of float32 logits [D, vocab] → int64 [D]: temperature, top_k, top_p, min_p, inverse CDF.
+
+    The CDF runs over the token ids in float64. A row that contains nan yields some token and affects no other row.
     """
-    device = logits.device
-    temperatures = torch.tensor([max(draw.params.temperature, LEAST_TEMPERATURE) for draw in draws], device=device)
-    probs = (logits / temperatures[:, None]).softmax(-1)
-    _filter(probs, draws)
+    probs = (logits / inputs.temperatures[:, None]).softmax(-1)
+    if inputs.top is not None:
+        part = probs[inputs.top.which]
+        probs[inputs.top.which] = part * _keep_top(part, inputs.top)
+    if inputs.min_p is not None:
+        part = probs[inputs.min_p.which]
+        probs[inputs.min_p.which] = part * (part >= inputs.min_p.shares[:, None] * part.amax(-1, keepdim=True))
     sums = probs.double().cumsum(-1)
-    numbers = [uniform(draw.params.seed, draw.index) for draw in draws]
-    targets = torch.tensor(numbers, dtype=torch.float64, device=device)[:, None] * sums[:, -1:]
+    targets = inputs.uniforms[:, None] * sums[:, -1:]
     return torch.searchsorted(sums, targets, right=True)[:, 0].clamp_(max=probs.shape[1] - 1)
 
 
-def _filter(probs: Tensor, draws: list[Draw]) -> None:
-    """Set what top_k, top_p and min_p exclude to zero, in place. Ties at the border go to the smaller token ids."""
-    for keep, name in ((_keep_top, "top"), (_keep_min_p, "min_p")):
-        rows = [number for number, draw in enumerate(draws) if _wants(name, draw.params, probs.shape[1])]
-        if rows:
-            which = torch.tensor(rows, device=probs.device)
-            part = probs[which]
-            probs[which] = part * keep(part, [draws[number].params for number in rows])
+def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:
+    """bool [R, vocab]: the top_k most likely tokens, and of those the fewest whose total probability reaches top_p.
 
-
-def _wants(name: str, params: SamplingParams, vocab_size: int) -> bool:
-    if name == "min_p":
-        return params.min_p > 0
-    return 0 < params.top_k < vocab_size or params.top_p < 1
-
-
-def _keep_min_p(probs: Tensor, params: list[SamplingParams]) -> Tensor:
-    """bool [R, vocab]: at least ``min_p`` times as likely as the most likely token."""
-    shares = torch.tensor([p.min_p for p in params], device=probs.device)
-    return probs >= shares[:, None] * probs.amax(-1, keepdim=True)
-
-
-def _keep_top(probs: Tensor, params: list[SamplingParams]) -> Tensor:
-    """bool [R, vocab]: the top_k most likely, and of those the fewest whose share reaches top_p."""
+    Of equal probabilities at the border, the smaller token ids stay.
+    """
     vocab_size = probs.shape[1]
-    limits = torch.tensor([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], device=probs.device)
-    shares = torch.tensor([p.top_p for p in params], device=probs.device)
+    limits, shares = inputs.limits, inputs.shares
     width = vocab_size if probs.device.type != "cpu" else min(vocab_size, SORTED_FIRST)
     counts, borders, settled = _borders(probs, limits, shares, width)
     if width < vocab_size and not bool(settled.all()):
@@ -86,9 +145,9 @@ def _keep_top(probs: Tensor, params: list[SamplingParams]) -> Tensor:
 
 
 def _borders(probs: Tensor, limits: Tensor, shares: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """How many tokens to keep and the least likely one's probability, both [R, 1], from the ``width`` most likely.
+    """The number of tokens to keep and the probability of the least likely of them, both [R, 1].
 
-    Also bool [R]: whether ``width`` was enough for that row.
+    Looks at the ``width`` most likely tokens only. Third result: bool [R], True if those were enough for the row.
     """
     ordered = probs.topk(width, -1).values.double()
     ranks = torch.arange(1, width + 1, device=probs.device)
@@ -101,7 +160,7 @@ def _borders(probs: Tensor, limits: Tensor, shares: Tensor, width: int) -> tuple
 
 
 def _mix(value: int) -> int:
-    """The finaliser of SplitMix64."""
+    """The finalizer of SplitMix64."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK64
     return value ^ (value >> 31)

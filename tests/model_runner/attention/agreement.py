@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -100,6 +101,7 @@ class Step:
             slots=batch.slots[tokens],
             item_rows=batch.item_rows[item],
             item_ends=batch.item_ends[item],
+            cu_query_lens=_running_sums([new], self.pool.device),
             rows=batch.rows[item],
             starts=batch.starts[item],
             query_lens=batch.query_lens[item],
@@ -135,6 +137,7 @@ class Step:
             wanted=torch.zeros(0, dtype=torch.int64, device=device),
             item_rows=torch.tensor(rows, device=device),
             item_ends=torch.tensor([before + new for before, new in case.lengths], device=device),
+            cu_query_lens=_running_sums([new for _, new in case.lengths], device),
             page_table=table.to(device),
             rows=rows,
             starts=[before for before, _ in case.lengths],
@@ -151,6 +154,10 @@ class Step:
         slots = (pages * case.page_size + where % case.page_size).to(self.pool.device)
         self.pool.write(1, slots, k, v)
         return k.cpu().double(), v.cpu().double()
+
+
+def _running_sums(lens: list[int], device: torch.device) -> Tensor:
+    return torch.tensor([*accumulate(lens, initial=0)], dtype=torch.int32, device=device)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention, before: int) -> Tensor:

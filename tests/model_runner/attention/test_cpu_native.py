@@ -52,8 +52,9 @@ def decode_batch(ends: list[int], page_size: int) -> ForwardBatch:
     slots = table[rows, positions // page_size].long() * page_size + positions % page_size
     lens = [1] * len(ends)
     starts = positions.tolist()
+    sums = torch.arange(len(ends) + 1, dtype=torch.int32)
     return ForwardBatch(
-        rows, positions, slots, rows, rows, lengths, table, rows.tolist(), starts, lens, num_decodes=len(ends)
+        rows, positions, slots, rows, rows, lengths, sums, table, rows.tolist(), starts, lens, num_decodes=len(ends)
     )
 
 

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from ebbtide.errors import PlanError
 from ebbtide.messages import SamplingParams
-from ebbtide.model_runner.sampling.sampler import Sampler, SampleSpec
-from ebbtide.model_runner.sampling.top_p_top_k import Draw, draw_tokens, uniform
+from ebbtide.model_runner.sampling.sampler import Sampled, Sampler, SampleSpec
+from ebbtide.model_runner.sampling.top_p_top_k import Draw, draw_tokens, stage_draws, uniform
 from ebbtide.plan import RowInit
 
-CPU = torch.device("cpu")
 EOS = 2
 
 
@@ -28,14 +27,19 @@ def logits_of(rows: int, vocab_size: int, seed: int = 0) -> Tensor:
 
 def draw_many(logits: Tensor, count: int, **changes: object) -> Tensor:
     """The draws of one row of logits for output tokens 0..count-1."""
-    return draw_tokens(logits.expand(count, -1), [Draw(params(**changes), index) for index in range(count)])
+    draws = {index: Draw(params(**changes), index) for index in range(count)}
+    return draw_tokens(logits.expand(count, -1), stage_draws(draws, logits.shape[1]))
+
+
+def run(sampler: Sampler, logits: Tensor, *specs: SampleSpec) -> Sampled:
+    return sampler.sample(logits, sampler.stage(list(specs)))
 
 
 def sample(logits: Tensor, *rows: RowInit, position: int = 9) -> list[int]:
-    sampler = Sampler(len(rows), logits.shape[1], (EOS,), CPU)
+    sampler = Sampler(len(rows), logits.shape[1], (EOS,))
     for row, init in enumerate(rows):
-        sampler.start_row(row, init)
-    return sampler.sample(logits, [SampleSpec(row, position) for row in range(len(rows))]).tokens.tolist()
+        sampler.start_row(sampler.stage_row(row, init))
+    return run(sampler, logits, *(SampleSpec(row, position) for row in range(len(rows)))).tokens.tolist()
 
 
 # ---------------------------------------------------------------------- the random number
@@ -166,12 +170,12 @@ def penalized_slowly(logits: Tensor, init: RowInit, outputs: list[int]) -> Tenso
 def test_penalties_follow_their_definition_with_tokens_sampled_here(penalties: dict[str, float]) -> None:
     prompt, outputs = [3, 4, 4, 5], [6, 3, 6]
     init = RowInit(params(temperature=0.0, **penalties), len(prompt), prompt + outputs)
-    sampler = Sampler(1, 20, (EOS,), CPU)
-    sampler.start_row(0, init)
+    sampler = Sampler(1, 20, (EOS,))
+    sampler.start_row(sampler.stage_row(0, init))
     logits = logits_of(1, 20, seed=9)
     for position in range(len(prompt) + len(outputs) - 1, 40):
         expected = int(penalized_slowly(logits[0], init, outputs).argmax())
-        assert sampler.sample(logits, [SampleSpec(0, position)]).tokens.tolist() == [expected]
+        assert run(sampler, logits, SampleSpec(0, position)).tokens.tolist() == [expected]
         outputs.append(expected)
     assert len(set(outputs)) > 2
 
@@ -199,12 +203,12 @@ def test_ignored_eos_is_a_token_like_any_other() -> None:
 
 def test_token_ids_outside_the_vocabulary_are_our_bug() -> None:
     with pytest.raises(PlanError, match="token ids outside"):
-        Sampler(1, 10, (EOS,), CPU).start_row(0, RowInit(params(logit_bias={10: 1.0}), 1))
+        Sampler(1, 10, (EOS,)).stage_row(0, RowInit(params(logit_bias={10: 1.0}), 1))
 
 
 def test_sampling_a_row_that_was_never_started_is_our_bug() -> None:
     with pytest.raises(PlanError, match="never started"):
-        Sampler(1, 10, (EOS,), CPU).sample(torch.zeros(1, 10), [SampleSpec(0, 0)])
+        Sampler(1, 10, (EOS,)).stage([SampleSpec(0, 0)])
 
 
 # ---------------------------------------------------------------------- log-probabilities
@@ -217,10 +221,10 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
         RowInit(params(temperature=0.0), 1),
         RowInit(params(temperature=0.0, logprobs=0), 1),
     ]
-    sampler = Sampler(3, 30, (EOS,), CPU)
+    sampler = Sampler(3, 30, (EOS,))
     for row, init in enumerate(inits):
-        sampler.start_row(row, init)
-    sampled = sampler.sample(logits, [SampleSpec(row, 5) for row in range(3)])
+        sampler.start_row(sampler.stage_row(row, init))
+    sampled = run(sampler, logits, *(SampleSpec(row, 5) for row in range(3)))
     assert sampled.logprobs is not None
     assert (sampled.logprobs.asked, sampled.logprobs.counts) == ([0, 2], [2, 0])
     truth = logits.log_softmax(-1)
@@ -231,34 +235,33 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
 
 
 def test_a_mask_leaves_its_tokens_only_and_touches_no_neighbour() -> None:
-    sampler = Sampler(2, 10, (EOS,), CPU)
+    sampler = Sampler(2, 10, (EOS,))
     for row in range(2):
-        sampler.start_row(row, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1))
+        sampler.start_row(sampler.stage_row(row, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1)))
     logits = torch.arange(20.0).reshape(2, 10)
     before = logits.clone()
     mask = bytes([0b0000_1100, 0b10])  # ids 2, 3 and 9
-    assert sampler.sample(logits, [SampleSpec(0, 0, mask), SampleSpec(1, 0)]).tokens.tolist() == [9, 9]
+    assert run(sampler, logits, SampleSpec(0, 0, mask), SampleSpec(1, 0)).tokens.tolist() == [9, 9]
     mask = bytes([0b0000_1100, 0b00])
-    assert sampler.sample(logits, [SampleSpec(0, 0, mask), SampleSpec(1, 0)]).tokens.tolist() == [3, 9]
+    assert run(sampler, logits, SampleSpec(0, 0, mask), SampleSpec(1, 0)).tokens.tolist() == [3, 9]
     assert torch.equal(logits, before)
 
 
 def test_a_mask_of_too_few_ids_is_refused() -> None:
-    sampler = Sampler(1, 10, (EOS,), CPU)
-    sampler.start_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1))
+    sampler = Sampler(1, 10, (EOS,))
+    sampler.start_row(sampler.stage_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1)))
     with pytest.raises(PlanError, match="mask of 8 ids for 10"):
-        sampler.sample(torch.zeros(1, 10), [SampleSpec(0, 0, b"\xff")])
+        run(sampler, torch.zeros(1, 10), SampleSpec(0, 0, b"\xff"))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_mask_that_leaves_nothing_gives_no_token_and_harms_no_neighbour(temperature: float) -> None:
-    sampler = Sampler(3, 10, (EOS,), CPU)
+    sampler = Sampler(3, 10, (EOS,))
     params = SamplingParams(max_tokens=9, temperature=temperature, top_k=1, frequency_penalty=1.0, logprobs=2)
     for row in range(3):
-        sampler.start_row(row, RowInit(params, 1))
-    sampled = sampler.sample(
-        torch.arange(30.0).reshape(3, 10), [SampleSpec(0, 0), SampleSpec(1, 0, bytes(2)), SampleSpec(2, 0)]
-    )
+        sampler.start_row(sampler.stage_row(row, RowInit(params, 1)))
+    specs = [SampleSpec(0, 0), SampleSpec(1, 0, bytes(2)), SampleSpec(2, 0)]
+    sampled = run(sampler, torch.arange(30.0).reshape(3, 10), *specs)
     assert sampled.tokens.tolist() == [9, -1, 9]
     assert sampled.logprobs is not None
     assert sampled.logprobs.chosen.isfinite().all()
@@ -276,18 +279,20 @@ def test_a_mask_that_leaves_nothing_gives_no_token_and_harms_no_neighbour(temper
     ],
 )
 def test_a_mask_outranks_whatever_else_bans_or_forces(temperature: float, more: dict[str, object]) -> None:
-    sampler = Sampler(1, 10, (EOS,), CPU)
+    sampler = Sampler(1, 10, (EOS,))
     params = SamplingParams(max_tokens=9, temperature=temperature, **more)
-    sampler.start_row(0, RowInit(params, 1))
+    sampler.start_row(sampler.stage_row(0, RowInit(params, 1)))
     for seed in range(20):
         logits = torch.randn(1, 10, generator=torch.Generator().manual_seed(seed)) * 10
-        (token,) = sampler.sample(logits, [SampleSpec(0, 0, bytes([0b0000_1100, 0]))]).tokens.tolist()
+        (token,) = run(sampler, logits, SampleSpec(0, 0, bytes([0b0000_1100, 0]))).tokens.tolist()
         assert token in (2, 3)
         if temperature == 0:
             assert token == logits[0, 2:4].argmax() + 2
 
 
 def test_a_ban_still_holds_within_a_mask() -> None:
-    sampler = Sampler(1, 10, (EOS,), CPU)
-    sampler.start_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0, logit_bias={3: -100.0}), 1))
-    assert sampler.sample(torch.arange(10.0)[None], [SampleSpec(0, 0, bytes([0b0000_1100, 0]))]).tokens.tolist() == [2]
+    sampler = Sampler(1, 10, (EOS,))
+    sampler.start_row(
+        sampler.stage_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0, logit_bias={3: -100.0}), 1))
+    )
+    assert run(sampler, torch.arange(10.0)[None], SampleSpec(0, 0, bytes([0b0000_1100, 0]))).tokens.tolist() == [2]

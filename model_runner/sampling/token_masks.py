@@ -1,0 +1,65 @@
+"""Grammar masks: the token ids that a row may sample in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ebbtide.errors import PlanError
+
+from ..transfers import host_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMasks:
+    """The masks of some of the rows that are sampled. M masks.
+
+    Attributes:
+        which: the indices of the masked rows of logits.
+        banned: bool [M, vocab], the ids that a mask excludes.
+        empty: int64 [E], those of ``which`` whose mask allows no id.
+    """
+
+    which: list[int]
+    banned: Tensor
+    empty: Tensor
+
+    def apply(self, logits: Tensor) -> None:
+        """Ban what the masks exclude, in place."""
+        if len(self.which) == len(logits):
+            logits.masked_fill_(self.banned, float("-inf"))
+            return
+        for place, number in enumerate(self.which):
+            logits[number].masked_fill_(self.banned[place], float("-inf"))
+
+    def restore(self, logits: Tensor, own: Tensor, changed: Collection[int]) -> None:
+        """Make the mask win over bans: if bans left no allowed id, sample from the ``own`` logits within the mask.
+
+        changed: the indices of the rows whose logits differ from ``own``.
+        """
+        for place in (place for place, number in enumerate(self.which) if number in changed):
+            row = logits[self.which[place]]
+            plain = own[self.which[place]].to(row.dtype).masked_fill(self.banned[place], float("-inf"))
+            row.copy_(torch.where(row.amax() == float("-inf"), plain, row))
+
+
+def stage_masks(masks: list[bytes], vocab_size: int) -> TokenMasks | None:
+    """The masks of all sampled rows, on the host; None if all are empty strings, which stand for no mask.
+
+    masks: bit i, least significant bit first, is set if id i is allowed. Raises PlanError if one has too few bits.
+    """
+    which = [number for number, mask in enumerate(masks) if mask]
+    if not which:
+        return None
+    banned = np.empty((len(which), vocab_size), dtype=bool)
+    for place, number in enumerate(which):
+        bits = np.unpackbits(np.frombuffer(masks[number], dtype=np.uint8), bitorder="little")
+        if len(bits) < vocab_size:
+            raise PlanError(f"There is a mask of {len(bits)} ids for {vocab_size}.")
+        np.equal(bits[:vocab_size], 0, out=banned[place])
+    empty = [number for number, row in zip(which, banned, strict=True) if row.all()]
+    return TokenMasks(which, torch.from_numpy(banned), host_tensor(empty, np.int64))
