@@ -34,12 +34,12 @@ class Engine:
         try:
             self.start()
         except BaseException:
-            self.end()
+            self.stop()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.stop()
 
     @property
     def addresses(self) -> Addresses:
@@ -82,7 +82,7 @@ class Engine:
         for child in self.children:
             child.ask_for_dump()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """End the processes and remove their sockets. Safe to repeat."""
         end_children(self.children, GRACE_S)
         if self._incarnation >= 0:

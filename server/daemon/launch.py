@@ -204,7 +204,7 @@ class _Daemon:
             delay_s = self._restarts.next_delay_s()
             log.warning("the engine is started again in %.1f s (%d times left)", delay_s, self._restarts.remaining)
             self._children.close()
-            await asyncio.to_thread(self._engine.end)
+            await asyncio.to_thread(self._engine.stop)
             await self._run_until_stopped(asyncio.sleep(delay_s))
             if self._signals.first.is_set():
                 break

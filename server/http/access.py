@@ -1,4 +1,4 @@
-"""What the sender of a request may do with the engine. Knows no routes."""
+"""Limits per API key: priority, concurrency, timeouts, cache isolation. Does not know the routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .auth import Caller, Keys
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rules and the keys. Made by ``access_from``."""
+    """The access rules and the keys. Built by ``access_from``."""
 
     config: AccessConfig = field(default_factory=AccessConfig)
     keys: Keys = field(default_factory=Keys)
@@ -22,9 +22,9 @@ class Access:
     def sender(
         self, caller: Caller, *, ids: tuple[str, ...] = (), timeout_s: float | None = None, max_priority: int = 0
     ) -> Sender:
-        """The sender of a request with its limits.
+        """Return the sender of a request with its limits.
 
-        ids, timeout_s: as the request has them. max_priority: holds for all callers but the admin.
+        ids, timeout_s: those of the request. max_priority: applies to every caller but the admin.
         """
         limits_s = [limit for limit in (timeout_s, self.limits.request_timeout) if limit is not None]
         return Sender(
@@ -37,15 +37,13 @@ class Access:
         )
 
     def check_concurrency(self, caller: Caller, num_open: int) -> None:
-        """Raises Rejected when the sender's key has as many requests open as one may have. The admin has no limit."""
+        """Raises Rejected if the caller's key has reached its limit of open requests. The admin key has no limit."""
         limit = self.limits.max_requests_per_key
         if limit is not None and caller.owner and not caller.is_admin and num_open >= limit:
-            text = (
-                f"This API key has {num_open} requests open; no more than {limit} are allowed (--max-requests-per-key)."
-            )
+            text = f"This API key has {num_open} open requests; the limit is {limit} (--max-requests-per-key)."
             raise Rejected(text, status=429, kind="rate_limit_error", code="queue_full", retry_after_s=1)
 
 
 def access_from(config: AccessConfig, limits: LimitsConfig | None = None) -> Access:
-    """The rules with the keys of a configuration that is complete."""
+    """Build the access rules. ``config`` must already hold the keys of all sources."""
     return Access(config, Keys(config.api_key, config.admin_api_key), limits or LimitsConfig())

@@ -1,4 +1,4 @@
-"""Where the operator's keys come from: flags, environment, a file. And how they stay out of the process list."""
+"""Reads the API keys from flags, environment and a file, and hides them from the process list."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ HIDDEN = "***"
 
 
 def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> AccessConfig:
-    """``config`` with the keys of the environment and of the key file added to those of the flags.
+    """Return ``config`` with the keys of the environment and of the key file added to those of the flags.
 
-    The variables are taken out of ``environ``: the processes that are started later do not need them. Raises
-    StartupError for a file that cannot be read and for what cannot be a key.
+    Removes the variables from ``environ``, because child processes do not need them. Raises StartupError for an
+    unreadable file or an invalid key.
     """
     keys = [*config.api_key, *environ.pop(KEYS_VARIABLE, "").split(), *_from_file(config.api_key_file)]
     admin_key = environ.pop(ADMIN_KEY_VARIABLE, "") or None
@@ -31,31 +31,31 @@ def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> Ac
         admin_key = config.admin_api_key
     for key in (*keys, *([] if admin_key is None else [admin_key])):
         if not VALID_KEY.fullmatch(key):
-            raise StartupError("An API key must be visible ASCII characters without spaces, and not empty.")
+            raise StartupError("An API key must consist of one or more visible ASCII characters without spaces.")
     if admin_key in keys:
         raise StartupError("The admin key must not be one of the other API keys.")
     return replace(config, api_key=tuple(dict.fromkeys(keys)), admin_api_key=admin_key)
 
 
 def check_use_of_keys(config: AccessConfig, limits: LimitsConfig) -> None:
-    """Raises StartupError for what divides clients by their keys when they have none."""
+    """Raises StartupError for per-key settings without keys."""
     if config.api_key:
         return
     if config.isolate_keys:
-        raise StartupError("--isolate-keys needs API keys: give --api-key, --api-key-file or EBBTIDE_API_KEY.")
+        raise StartupError("--isolate-keys needs API keys: set --api-key, --api-key-file or EBBTIDE_API_KEY.")
     if limits.max_requests_per_key is not None:
-        raise StartupError("--max-requests-per-key needs API keys: give --api-key, --api-key-file or EBBTIDE_API_KEY.")
+        raise StartupError("--max-requests-per-key needs API keys: set --api-key, --api-key-file or EBBTIDE_API_KEY.")
 
 
 def no_auth_warning(config: AccessConfig, address: str) -> str | None:
-    """What an operator should know who listens on ``address``, a number: anybody may use the server. None if not so."""
+    """Return a warning if anyone who can reach the IP ``address`` may use the server; None if access is restricted."""
     if config.api_key or config.ssl_ca_certs or ipaddress.ip_address(address).is_loopback:
         return None
-    return f"listening on {address} without API keys: whoever reaches this port may use the server, and steer it"
+    return f"listening on {address} without API keys: anyone who can reach this port may use and administer the server"
 
 
 def masked(words: Sequence[str]) -> str | None:
-    """The command line without its secrets; None when it has none."""
+    """Return the command line with its secrets masked. Returns None if it has none."""
     hidden: list[str] = []
     for index, word in enumerate(words):
         flag = word.partition("=")[0]
@@ -74,8 +74,8 @@ def _from_file(path: str | None) -> list[str]:
     except OSError as error:
         raise StartupError(f"The key file {path!r} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise StartupError(f"The key file {path!r} is not a text.") from error
+        raise StartupError(f"The key file {path!r} is not UTF-8 text.") from error
     keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
-        raise StartupError(f"The key file {path!r} has no key in it.")
+        raise StartupError(f"The key file {path!r} contains no key.")
     return keys

@@ -1,4 +1,4 @@
-"""Who asks: API keys, checked before anything else sees a request. Knows headers and hashes of keys, no routes."""
+"""API key authentication, before any route sees the request. Knows headers and hashes of keys, not routes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ebbtide.errors import Rejected
 
 from .error_replies import error_reply
 
-CALLER = "ebbtide.caller"  # the key in the ASGI scope
-# Probes have no key; everything else needs one.
+CALLER = "ebbtide.caller"  # key of the Caller in the ASGI scope
+# Probes and scrapers send no key; every other path needs one.
 PUBLIC_PATHS = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -23,15 +23,15 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """owner: a hash of the key, "" without one. is_admin: it has the admin key. may_control: admin routes are its."""
+    """The authenticated sender of a request."""
 
-    owner: str = ""
-    is_admin: bool = False
-    may_control: bool = False
+    owner: str = ""  # a hash of the key; "" without a key
+    is_admin: bool = False  # True if it sent the admin key
+    may_control: bool = False  # True if it may use admin routes
 
 
 class Keys:
-    """The keys of this server. Only their hashes are kept, so no dump and no repr can show one."""
+    """The keys of this server. Only hashes are stored, so that no dump or repr can show a key."""
 
     def __init__(self, keys: Iterable[str] = (), admin_key: str | None = None) -> None:
         self._users = [_digest(key.encode()) for key in keys]
@@ -39,14 +39,14 @@ class Keys:
 
     @property
     def required(self) -> bool:
-        """Whether a request without a key is refused."""
+        """True if requests without a key are refused."""
         return bool(self._users)
 
     def caller(self, headers: RawHeaders) -> Caller | None:
-        """Who sends ``headers``; None when a key is needed and none of theirs is right."""
+        """Identify the caller by ``headers``. Returns None if a key is required and none of theirs is valid."""
         found: Caller | None = None if self._users else Caller(may_control=self._admin is None)
         for digest in [_digest(key) for key in _presented_keys(headers)]:
-            # Every key is compared, whatever has matched: the time tells nobody which one, or how much of it.
+            # Compare every key even after a match: the time must not reveal which one matched, or how much of it.
             known = sum(hmac.compare_digest(digest, user) for user in self._users) > 0
             is_admin = self._admin is not None and hmac.compare_digest(digest, self._admin)
             if is_admin or (known and not (found and found.is_admin)):
@@ -56,7 +56,7 @@ class Keys:
 
 
 class KeyCheck:
-    """Puts the caller into the scope. Without a right key there is 401 for every path, known or not, but the probes."""
+    """Puts the caller into the scope. Without a valid key, every path except PUBLIC_PATHS answers 401, known or not."""
 
     def __init__(self, app: ASGIApp, keys: Keys, root_path: str = "") -> None:
         self._app = app
@@ -77,24 +77,24 @@ class KeyCheck:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who sent the request."""
+    """Return the caller of the request."""
     caller: Caller = request.scope[CALLER]
     return caller
 
 
 def owner_of(request: Request) -> str:
-    """A name for the sender's key, the same for each of its requests and no use as a key; "" where no key is asked."""
+    """Return a stable identifier of the caller's key that cannot be used as a key; "" without a key."""
     return caller_of(request).owner
 
 
 async def require_control(request: Request) -> None:
-    """Raises Rejected unless the sender may use admin routes."""
+    """Raises Rejected unless the caller may use admin routes."""
     caller = caller_of(request)
     if caller.may_control:
         return
     if not caller.owner:
-        raise _unauthorized("This route needs the server's admin key.")
-    raise Rejected("This route needs the server's admin key.", status=403, kind="permission_error")
+        raise _unauthorized("This route requires the admin key.")
+    raise Rejected("This route requires the admin key.", status=403, kind="permission_error")
 
 
 def _presented_keys(headers: RawHeaders) -> Iterator[bytes]:
@@ -108,7 +108,7 @@ def _presented_keys(headers: RawHeaders) -> Iterator[bytes]:
 
 
 def _digest(key: bytes) -> bytes:
-    """Of fixed length, so that comparing tells nothing of a key's length."""
+    """Hash a key. The fixed length hides the key's length from timing."""
     return hashlib.sha256(b"ebbtide api key\0" + key).digest()
 
 

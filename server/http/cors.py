@@ -1,4 +1,4 @@
-"""Which web pages may use the API from a browser (CORS), and under which path a proxy shows it."""
+"""Browser origins that may use the API (CORS, cross-site requests), and the path prefix of a reverse proxy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFLIGHT_MAX_AGE_S = 600
 
 
 class RootPath:
-    """Answers below ``root_path`` too, for a proxy that leaves its own path in front, and links to what is there."""
+    """Serves the routes below ``root_path`` too, for a proxy that does not strip its path prefix."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app = app
@@ -36,10 +36,10 @@ class RootPath:
 
 
 class OriginGuard:
-    """Refuses what changes the server and comes from a page that is neither this server's nor one of ``origins``.
+    """Refuses state-changing requests from web pages that are neither same-origin nor of an origin in ``origins``.
 
-    Other rules keep a page from reading answers only: browsers send it plain forms and pictures without asking first.
-    ``admin_get_paths``: paths that change something by GET.
+    CORS alone only keeps a page from reading responses: browsers send forms and image requests without a preflight.
+    ``admin_get_paths``: paths on which GET changes state.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], admin_get_paths: Collection[str]) -> None:
@@ -49,7 +49,7 @@ class OriginGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._changes_state(scope) and not self._is_allowed(Headers(scope=scope)):
-            text = "A page of another origin may not do this: name its origin with --allowed-origins."
+            text = "Requests from this origin are not allowed (--allowed-origins)."
             refusal = Rejected(text, status=403, kind="permission_error", code="origin_not_allowed")
             await error_reply(refusal, scope)(scope, receive, send)
             return
@@ -60,7 +60,10 @@ class OriginGuard:
         return scope["method"] not in SAFE_METHODS or path in self._admin_get_paths
 
     def _is_allowed(self, headers: Headers) -> bool:
-        """What is no browser sends neither header. A page cannot set them, nor the name it takes the server by."""
+        """Return True for non-browser clients, which send neither header, and for allowed origins.
+
+        A page cannot set Origin, Sec-Fetch-Site or Host itself.
+        """
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if "*" in self._origins or origin in self._origins or site == "same-origin":
             return True
@@ -70,7 +73,7 @@ class OriginGuard:
 
 
 def add_cors(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
-    """``app``, whose answers, errors included, pages of ``origins`` may read. No origin: ``app`` as it is."""
+    """Let pages of ``origins`` read the responses of ``app``, errors included. Returns ``app`` if there are none."""
     if not origins:
         return app
     return CORSMiddleware(
@@ -84,9 +87,11 @@ def add_cors(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
 
 
 def check_origins_and_root_path(config: AccessConfig) -> None:
-    """Raises StartupError for an origin that no browser sends, and for a path that no proxy has."""
+    """Raises StartupError for a malformed origin or root path."""
     for origin in config.allowed_origins:
         if not ORIGIN.fullmatch(origin):
-            raise StartupError(f"--allowed-origins must be * or such as https://host:port, not {origin!r}.")
+            raise StartupError(f"--allowed-origins must be * or an origin such as https://host:port, not {origin!r}.")
     if not ROOT_PATH.fullmatch(config.root_path):
-        raise StartupError(f"--root-path must be such as /llm, with no slash at its end, not {config.root_path!r}.")
+        raise StartupError(
+            f"--root-path must be a path such as /llm without a trailing slash, not {config.root_path!r}."
+        )

@@ -1,4 +1,4 @@
-"""HTTP replies for errors: OpenAI's error object, except below paths with an error form of their own."""
+"""HTTP error responses: OpenAI's error object, unless the application passes another form for a path."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ERROR_FORMS = "ebbtide.error_forms"  # key of the ErrorForms in the ASGI scope
 
 
 def envelope(error: Rejected) -> dict[str, Any]:
-    """OpenAI's error object."""
+    """Return OpenAI's error object."""
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 
 class UseErrorForms:
-    """Puts ``forms`` into the scope, for every error reply of ``app``."""
+    """Puts ``forms`` into the scope, where ``error_reply`` finds them."""
 
     def __init__(self, app: ASGIApp, forms: ErrorForms) -> None:
         self._app = app
@@ -42,7 +42,7 @@ class UseErrorForms:
 
 
 def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
-    """The HTTP answer to a refused or failed request, whose ``scope`` says of which API it is."""
+    """Return the HTTP response to a refused or failed request, in the form of its path."""
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
@@ -51,7 +51,7 @@ def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 413 or error.code == "draining":
-        headers["Connection"] = "close"  # the rest of the body is not read; nobody should stay with a server that ends
+        headers["Connection"] = "close"  # the rest of the body is not read, or the server stops
     return JSONResponse(_body_for(scope)(error), status_code=error.status, headers=headers)
 
 
@@ -84,17 +84,18 @@ async def _bug(request: Request, error: Exception) -> Response:
     log.error("request %s failed", request_id, exc_info=error, extra={"rid": request_id})
     failure = Rejected("The server failed to answer this request.", status=500, kind="server_error")
     reply = error_reply(failure, request.scope)
-    reply.headers["Connection"] = "close"  # nobody knows how far the request's body was read
+    reply.headers["Connection"] = "close"  # an unknown part of the request body is unread
     return reply
 
 
 async def _disconnected(_: Request, __: Exception) -> Response:
-    return Response(status_code=400)  # nobody reads it: the client left in the middle of its body
+    return Response(status_code=400)  # never sent: the client disconnected while sending its body
 
 
 class SuppressLoggedErrors:
-    """The end of a fault in ``app``, which has logged and answered it. From here the web server would log it again;
-    an answer that had begun it still cuts.
+    """Suppresses exceptions of ``app``, which has already logged and answered them; uvicorn would log them again.
+
+    uvicorn still closes the connection if the response is incomplete.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -106,7 +107,7 @@ class SuppressLoggedErrors:
 
 
 def install_error_replies(app: FastAPI) -> None:
-    """From now on every error of ``app`` is an envelope."""
+    """Register exception handlers that turn every error of ``app`` into an error response."""
     app.add_exception_handler(Rejected, _rejected)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _disconnected)

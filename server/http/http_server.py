@@ -1,4 +1,4 @@
-"""uvicorn as this server uses it. Knows sockets and timeouts, no routes."""
+"""The configuration of uvicorn: timeouts, protocol class and TLS. Does not know the routes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ebbtide.config import LimitsConfig
 from .tls import Tls
 from .wire_protocol import WireLimits, WireProtocol
 
-KEEP_ALIVE_S = 75  # longer than the pools of the usual clients keep a connection
-SHUTDOWN_GRACE_S = 5  # for answers that are decided to leave
+KEEP_ALIVE_S = 75  # longer than the connection pools of common clients keep a connection
+SHUTDOWN_GRACE_S = 5  # for replies in progress when the server stops
 MAX_OPEN_FILES = 65_536
-RESERVED_FILES = 256  # that the process has open besides connections, with room to spare
-TICKS_PER_CERT_CHECK = 100  # uvicorn ticks ten times a second; a renewed certificate is seen within ten seconds
+RESERVED_FILES = 256  # file descriptors for everything but connections
+TICKS_PER_CERT_CHECK = 100  # uvicorn ticks ten times a second: a new certificate is noticed within ten seconds
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn, which leaves the signals to us and keeps the certificate fresh."""
+    """A uvicorn server that installs no signal handlers and reloads a changed certificate."""
 
     def __init__(self, config: uvicorn.Config, tls: Tls | None) -> None:
         super().__init__(config)
@@ -34,16 +34,16 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def on_tick(self, counter: int) -> bool:
-        """uvicorn's own pulse. True ends the server."""
+        """Called by uvicorn ten times a second. Returns True if the server should exit."""
         if self._tls is not None and counter % TICKS_PER_CERT_CHECK == 0:
             self._tls.reload_if_changed()
         return await super().on_tick(counter)
 
 
 def wire_limits(config: LimitsConfig) -> WireLimits:
-    """The limits of connections: as many as were asked for, at most as many as this process may have files open.
+    """Return the connection limits: the configured ones, bounded by the number of files that the process may open.
 
-    Raises that number, within what the system allows.
+    Raises the process's soft limit of open files as far as the hard limit allows.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -54,13 +54,13 @@ def wire_limits(config: LimitsConfig) -> WireLimits:
 
 
 def http_server(app: ASGIApp, tls: Tls | None, limits: WireLimits | None = None) -> HttpServer:
-    """A server for ``app``, which is not started."""
+    """Return a server for ``app`` that is not started yet."""
     config = uvicorn.Config(
         app,
         log_config=None,
         log_level="warning",
         access_log=False,
-        http=partial(WireProtocol, limits=limits or WireLimits()),  # type: ignore[arg-type]  # called, no more
+        http=partial(WireProtocol, limits=limits or WireLimits()),  # type: ignore[arg-type]  # uvicorn only calls it
         lifespan="off",
         ws="none",
         server_header=False,

@@ -1,4 +1,4 @@
-"""The listening socket, taken before anything slow is done, and what to call it."""
+"""The listening socket and its URL. The socket is opened first, before the slow parts of the start."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ import sys
 from ebbtide.errors import StartupError
 
 BACKLOG = 2048
-MAX_UNSENT_BYTES = 128 << 10  # that the kernel keeps for a connection; without a limit it takes some megabytes
+MAX_UNSENT_BYTES = 128 << 10  # in the kernel's send buffer per connection; the default allows megabytes
 SLOW_READER_TIMEOUT_S = 60.0
 
 
 def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_TIMEOUT_S) -> socket.socket:
-    """A socket that listens on ``host`` and ``port`` (0: a free one). Raises StartupError with one sentence.
+    """Open a socket that listens on ``host`` and ``port`` (0: any free port). Raises StartupError if that fails.
 
-    slow_reader_timeout_s: a peer that takes nothing for so long, while something waits for it, loses its connection.
+    slow_reader_timeout_s: a connection is closed if its peer acknowledges no data for this long while data is unsent.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise StartupError(f"There is no address {host!r} to listen on: {error.strerror}.") from error
+        raise StartupError(f"Cannot resolve the address {host!r}: {error.strerror}.") from error
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _limit_unsent_data(listener, slow_reader_timeout_s)
         listener.bind(address)
-        listener.listen(BACKLOG)  # at once: a second daemon could still bind, but not listen, on the same port
+        listener.listen(BACKLOG)  # immediately: another daemon could still bind the port, but not listen on it
     except OSError as error:
         listener.close()
         raise StartupError(
-            f"Cannot listen on {host} port {port}: {error.strerror}. Another --port, or 0 for a free one, may help."
+            f"Cannot listen on {host} port {port}: {error.strerror}. Try another --port, or 0 for any free port."
         ) from error
     listener.setblocking(False)
     return listener
 
 
 def _limit_unsent_data(listener: socket.socket, timeout_s: float) -> None:
-    """Limits that every accepted connection inherits. The kernel alone sees whether a peer takes anything at all."""
+    """Set limits that every accepted connection inherits. Only the kernel sees whether a peer acknowledges data."""
     if sys.platform == "linux":
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(timeout_s * 1000)))
 
 
 def url_of(listener: socket.socket, *, secure: bool = False) -> str:
-    """The address that a client on this machine can use. secure: it speaks HTTPS."""
+    """Return the URL for a client on this machine. secure: the server uses HTTPS."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     scheme = "https" if secure else "http"

@@ -1,4 +1,4 @@
-"""What every request passes, as plain ASGI: its id and the limit of its body. They never swallow a disconnect."""
+"""ASGI middleware for every request: its id, and the limit of its body size. Disconnect messages pass through."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ebbtide.errors import Rejected
 
 log = logging.getLogger(__name__)
 
-ID_HEADERS = ("x-request-id", "request-id")  # where OpenAI's clients look for a request's id, and Anthropic's
-REQUEST_ID = "ebbtide.request_id"  # the key in the ASGI scope
-ID_FROM_CLIENT = "ebbtide.named_by_header"  # another: whether the id is the client's own
+ID_HEADERS = ("x-request-id", "request-id")  # the headers that OpenAI's and Anthropic's clients read
+REQUEST_ID = "ebbtide.request_id"  # key of the request id in the ASGI scope
+ID_FROM_CLIENT = "ebbtide.named_by_header"  # key of a bool: True if the client sent the id in a header
 VALID_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 TRACE = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 
 
 class RequestIds:
-    """Puts an id into the scope and on every response: the client's if it is well formed, else a new one."""
+    """Puts a request id into the scope and on every response: the client's if it is valid, else a new one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -51,17 +51,19 @@ class RequestIds:
         await self._app(scope, receive, send_with_id)
         request_id = scope[REQUEST_ID]
         what = (request_id, _trace(scope), scope["method"], scope["path"], status, time.monotonic() - started)
-        log.debug("request %s%s: %s %s was answered with %d within %.3f s", *what, extra={"rid": request_id})
+        log.debug("request %s%s: %s %s was answered with %d in %.3f s", *what, extra={"rid": request_id})
 
 
 def is_valid_id(name: str) -> bool:
-    """Whether a client's name for a request can stand in a header and in the log."""
+    """Return True if a request id from a client is safe in a header and in the log."""
     return VALID_ID.fullmatch(name) is not None
 
 
 def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, ...]:
-    """Every id by which the client may name this request later: the well-formed ones of ``wanted``, from its body, and
-    the one on its answer, which is the body's when the header brought none.
+    """Return all ids by which the client may refer to this request: the response's, and the valid ones of ``wanted``.
+
+    ``wanted`` comes from the request body. Its first valid id becomes the response's if the client sent none in a
+    header.
     """
     named = [name for name in wanted if name is not None and is_valid_id(name)]
     if named and not scope[ID_FROM_CLIENT]:
@@ -70,13 +72,13 @@ def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, 
 
 
 def _trace(scope: Scope) -> str:
-    """The W3C trace that a request belongs to, for the log."""
+    """Return the W3C trace id of a request as text for the log; "" if there is none."""
     found = TRACE.fullmatch(Headers(scope=scope).get("traceparent", ""))
     return f" of trace {found['trace']}" if found else ""
 
 
 class BodyLimit:
-    """Refuses a body of more than ``max_bytes``: by its declared length, else as soon as it has grown too large."""
+    """Rejects a body of more than ``max_bytes``, by its declared length or as soon as more has arrived."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app

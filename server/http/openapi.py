@@ -1,4 +1,4 @@
-"""What /openapi.json says: of each route its parameters, body, answers and errors. Knows the table, no endpoint."""
+"""The OpenAPI schema: parameters, body, responses and errors of each route, from the route table."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ KEY_SCHEMES = {
 
 
 class ErrorFields(msgspec.Struct):
-    """What went wrong. param: the field that is to blame; code: what programs may look at."""
+    """The fields of an error object."""
 
     message: str
     type: str
-    param: str | None
-    code: str | None
+    param: str | None  # the request field that caused the error
+    code: str | None  # a stable identifier for programs
 
 
 class Error(msgspec.Struct):
-    """Every error of every route."""
+    """The body of an error response."""
 
     error: ErrorFields
 
 
 def operation(route: Route, forms: ErrorForms) -> dict[str, Any]:
-    """The arguments with which FastAPI describes a route."""
+    """Return the arguments of FastAPI's ``add_api_route`` that describe a route."""
     summary, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n")
-    refused = {"description": "The request is refused: the error says why.", **_error_content(route, forms)}
-    failed = {"description": "The server cannot answer now, or failed.", **_error_content(route, forms)}
+    refused = {
+        "description": "The request is invalid or not allowed; the error gives the reason.",
+        **_error_content(route, forms),
+    }
+    failed = {"description": "The server is unavailable or has failed.", **_error_content(route, forms)}
     return {
         "summary": summary,
         "description": rest.strip(),
@@ -52,7 +55,7 @@ def operation(route: Route, forms: ErrorForms) -> dict[str, Any]:
 
 
 def describe(app: FastAPI, table: Sequence[Route], *, key_required: bool) -> None:
-    """Let /openapi.json define the types that the routes refer to, and the keys if there are some."""
+    """Add the body types of the routes, and the key schemes if keys are required, to /openapi.json."""
     plain_schema = app.openapi
     bodies = {route.body for route in table if route.body is not None}
     _, components = msgspec.json.schema_components([*bodies, Error], ref_template=SCHEMAS + "{name}")
@@ -94,10 +97,10 @@ def _good(route: Route) -> dict[str, Any]:
     content: dict[str, Any] = {route.media: {}} if route.media else {}
     if route.body is not None and "stream" in route.body.__struct_fields__:  # type: ignore[attr-defined]
         content[EVENTS] = {}
-    return {"description": "The answer.", "content": content}
+    return {"description": "The response.", "content": content}
 
 
 def _error_content(route: Route, forms: ErrorForms) -> dict[str, Any]:
     if any(route.path.startswith(start) for start in forms):
-        return {"content": {JSON: {}}}  # another API's form
+        return {"content": {JSON: {}}}  # the error form of another API
     return {"content": {JSON: {"schema": {"$ref": SCHEMAS + "Error"}}}}

@@ -1,4 +1,4 @@
-"""How an answer reaches the client: whole, or as server-sent events. A client that leaves ends its request at once."""
+"""Sends a response to the client, complete or as server-sent events. A disconnect cancels the request at once."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ EVENT_HEADERS = [
 
 
 class ChunkWriter(Protocol):
-    """One API's chunks for the deltas of an answer."""
+    """Converts the deltas of a response into one API's chunks."""
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """Chunks that go out in front of the first delta's."""
+        """Return the chunks sent before those of the first delta."""
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """Chunks for a delta; none when there is nothing to show yet."""
+        """Return the chunks of a delta; empty if it has nothing to send yet."""
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """Chunks after the last delta's."""
+        """Return the chunks sent after those of the last delta."""
 
 
 def _error_chunk(error: Rejected) -> list[dict[str, Any]]:
@@ -42,10 +42,13 @@ def _error_chunk(error: Rejected) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How an API's chunks stand in its stream; by default as in OpenAI's older routes.
+    """How an API frames its chunks as server-sent events; the defaults are those of OpenAI's completions routes.
 
-    named: each chunk's ``type`` is the name of its event. keep_alive: what breaks a silence. end_mark: the last thing
-    of a stream that ends well. failure: chunks for an error that comes after the status line.
+    Attributes:
+        named: True if each event is named after its chunk's ``type``.
+        keep_alive: sent when no delta came for the keep-alive interval.
+        end_mark: sent at the end of a successful stream.
+        failure: the chunks of an error after the status line.
     """
 
     named: bool = False
@@ -54,7 +57,7 @@ class Framing:
     failure: Callable[[Rejected], list[dict[str, Any]]] = _error_chunk
 
     def events(self, chunks: list[dict[str, Any]]) -> bytes:
-        """The chunks as server-sent events."""
+        """Format the chunks as server-sent events."""
         return b"".join(self._name(chunk) + b"data: " + as_json(chunk) + b"\n\n" for chunk in chunks)
 
     def _name(self, chunk: dict[str, Any]) -> bytes:
@@ -62,7 +65,7 @@ class Framing:
 
 
 def as_json(value: Any) -> bytes:
-    """Compact JSON in pure ASCII, so that no line separator of Unicode can split an event."""
+    """Format ``value`` as compact ASCII JSON. Unicode line separators must not appear: they could split an event."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -70,7 +73,7 @@ CHAT_FRAMING = Framing()
 
 
 class WholeReply(Response):
-    """The complete answer as one JSON value. Raises the request's error for the error replies to answer."""
+    """A complete response as one JSON value. Raises the request's error, which an exception handler answers."""
 
     def __init__(self, answer: ResponseStream, build: Callable[[list[Delta]], dict[str, Any] | list[Any]]) -> None:
         super().__init__()
@@ -86,8 +89,9 @@ class WholeReply(Response):
 
 
 class EventStream(Response):
-    """The answer as it comes. The status line goes out with the first token or the first keep-alive:
-    what fails before is a plain HTTP error, what fails after is an event, and the stream just ends.
+    """A streamed response. The status line is sent with the first token or the first keep-alive.
+
+    An error before that is a plain HTTP error; a later one is an error event, after which the stream ends.
     """
 
     def __init__(
@@ -132,7 +136,7 @@ class EventStream(Response):
 
 
 async def _cancel_on_disconnect(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
-    """The result of ``work``, or None when the client left first; ``work`` is then cancelled."""
+    """Return the result of ``work``. Returns None, and cancels ``work``, if the client disconnects first."""
     worker = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:

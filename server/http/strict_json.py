@@ -1,4 +1,4 @@
-"""Request bodies as strict JSON: what Python's parser would let through silently is an error here."""
+"""Strict JSON parsing of request bodies. NaN, duplicate keys and the like, which Python accepts, are errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from starlette.requests import Request
 from ebbtide.errors import Rejected
 
 MAX_DEPTH = 128
-MAX_COMMAS = 500_000  # more elements than any context has tokens, and parsed in under a second
+MAX_COMMAS = 500_000  # above the number of tokens in any context; parsing that many takes less than a second
 THREAD_BYTES = 64 * 1024  # a larger body is parsed off the event loop
-MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")  # in msgspec's words
+MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")  # msgspec's message
 B = TypeVar("B")
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object in the request's body. Raises Rejected: 400, or 415 for another type or a compressed body."""
+    """Return the JSON object in the request body.
+
+    Raises Rejected: 415 for another content type or a compressed body, 413 for too many elements, else 400.
+    """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise Rejected(f"The content type must be application/json, not {kind[:100]!r}.", status=415)
@@ -30,7 +33,7 @@ async def read_object(request: Request) -> dict[str, Any]:
     if coding not in ("", "identity"):
         raise Rejected(f"The body must not be compressed: Content-Encoding is {coding[:100]!r}.", status=415)
     body = await request.body()
-    if body.count(b",") > MAX_COMMAS:  # building millions of objects holds the interpreter, in whatever thread
+    if body.count(b",") > MAX_COMMAS:  # building millions of objects holds the GIL, in any thread
         raise Rejected(f"The body has more than {MAX_COMMAS} elements.", status=413, code="request_too_large")
     value = await asyncio.to_thread(parse, body) if len(body) > THREAD_BYTES else parse(body)
     if not isinstance(value, dict):
@@ -39,13 +42,13 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 
 async def read_optional_object(request: Request) -> dict[str, Any]:
-    """The same for a body that may be left out."""
+    """Like ``read_object``, but an absent body is an empty object."""
     return await read_object(request) if await request.body() else {}
 
 
 def parse(body: bytes) -> Any:
-    """The value of a JSON text. Raises Rejected for NaN and Infinity, numbers without a float, duplicate keys,
-    half surrogate pairs, bytes that are not UTF-8, and nesting deeper than ``MAX_DEPTH``.
+    """Parse a JSON text. Raises Rejected for NaN and Infinity, numbers outside the range of a float, duplicate keys,
+    unpaired surrogates, invalid UTF-8, and nesting deeper than ``MAX_DEPTH``.
     """
     try:
         text = body.decode()
@@ -56,15 +59,15 @@ def parse(body: bytes) -> Any:
         raise Rejected(f"The request body is not valid JSON: {error.msg} at character {error.pos}.") from error
     except RecursionError as error:
         raise _too_deep() from error
-    except ValueError as error:  # an integer of more digits than Python converts
+    except ValueError as error:  # an integer with more digits than Python converts
         raise Rejected("The request body is not valid JSON: a number is too long.") from error
     _check(value)
     return value
 
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
-    """The arguments of a tool call as an object, which can be written as JSON again; None when ``text`` is no such
-    object: cut, NaN, a number without a float, half a surrogate pair, nested too deep.
+    """Parse the arguments of a tool call. Returns None if ``text`` is not an object that can be written as JSON again:
+    truncated, NaN, a number outside the range of a float, an unpaired surrogate, nested too deep.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant)
@@ -75,7 +78,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
 
 
 def convert(value: dict[str, Any], kind: type[B]) -> B:
-    """The object as ``kind``. Raises Rejected whose ``param`` names the field."""
+    """Convert the object to ``kind``. Raises Rejected whose ``param`` names the invalid field."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -89,7 +92,7 @@ def convert(value: dict[str, Any], kind: type[B]) -> B:
 
 
 def _check(root: Any) -> None:
-    """Depth, number and text checks, level by level so that no depth can overflow the stack."""
+    """Check depth, numbers and strings. Iterates level by level: recursion could overflow the stack."""
     level = [root]
     for _ in range(MAX_DEPTH + 1):
         for value in level:
@@ -108,7 +111,7 @@ def _check_leaf(value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise Rejected("The request body is not valid JSON: a number is out of range.")
     if isinstance(value, str) and not value.isascii() and re.search("[\ud800-\udfff]", value):
-        raise Rejected("The request body has half of a surrogate pair, which is no Unicode text.")
+        raise Rejected("The request body has an unpaired surrogate, which is not valid Unicode.")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -120,7 +123,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise Rejected(f"The request body is not valid JSON: {name} is no JSON number.")
+    raise Rejected(f"The request body is not valid JSON: {name} is not a JSON number.")
 
 
 def _too_deep() -> Rejected:

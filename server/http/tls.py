@@ -1,4 +1,4 @@
-"""The certificate of an HTTPS server: read at the start, and again when its files change. Knows files, no sockets."""
+"""The TLS certificate of the HTTPS server: loaded at the start, and reloaded when its files change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 
 class Tls:
-    """What new connections are encrypted with. Raises StartupError when the files do not make a certificate."""
+    """Owns the SSL context of new connections. Raises StartupError if the certificate files cannot be used."""
 
     def __init__(self, config: AccessConfig) -> None:
         if config.ssl_certfile is None:
-            raise StartupError("HTTPS needs a certificate: give --ssl-certfile too.")
+            raise StartupError("HTTPS needs a certificate: set --ssl-certfile too.")
         self._cert, self._key = config.ssl_certfile, config.ssl_keyfile
         self._password = config.ssl_keyfile_password or ""
         self._loaded_times = self._modification_times()
@@ -27,36 +27,38 @@ class Tls:
             if config.ssl_ca_certs is not None:
                 self.context.load_verify_locations(config.ssl_ca_certs)
                 self.context.verify_mode = ssl.CERT_REQUIRED
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # ssl.SSLError is a subclass
             raise StartupError(f"The certificate cannot be used: {_reason(error)}.") from error
 
     def reload_if_changed(self) -> bool:
-        """Use the files' new content when they have changed; whether it is in use now. A broken one times nothing."""
+        """Reload changed files. Returns True if a new certificate is in use; keeps the previous one on an error."""
         times = self._modification_times()
         if times == self._loaded_times:
             return False
         self._loaded_times = times
         try:
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a pair that does not match would spoil the one in use
+            self._load(
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            )  # test first: a mismatched pair would break the context in use
             self._load(self.context)
         except OSError as error:
-            log.error("the changed certificate cannot be used and the last one stays: %s", _reason(error))
+            log.error("the changed certificate cannot be used; the previous one stays in use: %s", _reason(error))
             return False
         log.info("the changed certificate is in use for new connections")
         return True
 
     def _load(self, context: ssl.SSLContext) -> None:
-        # With a function as the password OpenSSL never asks on the terminal, which would hang a daemon.
+        # With a password callback OpenSSL never prompts on the terminal, which would hang the daemon.
         context.load_cert_chain(self._cert, self._key, lambda: self._password)
 
     def _modification_times(self) -> list[int]:
-        """What times when a file is written or replaced."""
+        """Return the modification times of the certificate and key files; 0 for a missing file."""
         paths = [Path(name) for name in (self._cert, self._key) if name is not None]
         return [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
 
 
 def tls_from(config: AccessConfig) -> Tls | None:
-    """The certificate, or None for plain HTTP. Raises StartupError."""
+    """Load the certificate. Returns None for plain HTTP. Raises StartupError if it cannot be used."""
     files = (config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs, config.ssl_keyfile_password)
     return None if all(value is None for value in files) else Tls(config)
 

@@ -39,5 +39,5 @@ def test_a_port_in_use_is_refused() -> None:
 def test_an_address_that_is_not_here_is_refused() -> None:
     with pytest.raises(StartupError, match=r"Cannot listen on 192\.0\.2\.1 port 0"):
         listen("192.0.2.1", 0)
-    with pytest.raises(StartupError, match="There is no address 'no such host' to listen on"):
+    with pytest.raises(StartupError, match="Cannot resolve the address 'no such host'"):
         listen("no such host", 0)
