@@ -1,4 +1,4 @@
-"""The detokenizer process: tokens from the scheduler in, text to the front out, one message for each step."""
+"""The detokenizer process: receives tokens from the scheduler and sends text to the front, one message per step."""
 
 from __future__ import annotations
 
@@ -33,47 +33,47 @@ HEARTBEAT_S = 0.5
 
 
 class Inbox(Protocol):
-    """Where token batches come from."""
+    """The source of token batches."""
 
     handled: int
 
     def drain(self, wait_s: float = 0.0) -> list[TokenBatch]:
-        """All batches that are here; when there are none, the first ones within ``wait_s`` seconds."""
+        """Return all available batches. If there are none, wait up to ``wait_s`` seconds for some."""
 
 
 class Outbox(Protocol):
-    """Where text goes."""
+    """The destination of messages to the front."""
 
     def send(self, message: ToFront) -> bool:
-        """Queue a message without waiting; False when it was not taken."""
+        """Queue a message without blocking. Returns False if it was not queued."""
 
 
 class Detokenizer:
-    """The streams of all open requests. An entry comes with ``start`` and leaves with the request's closing item."""
+    """The streams of open requests. An item with ``start`` adds an entry, one with ``finish`` removes it."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pieces = Pieces(vocabulary)
         self._streams: dict[str, TextStream] = {}
-        self._closed_early: set[str] = set()  # ended here; the scheduler has not closed them yet
+        self._closed_early: set[str] = set()  # ended here by a stop string; the scheduler has not finished them yet
         self._failed: list[AbortReq] = []
 
     @property
     def num_open(self) -> int:
-        """Requests that it remembers, ended or not."""
+        """Number of entries, including requests that have ended here only."""
         return len(self._streams) + len(self._closed_early)
 
     def convert(self, batch: TokenBatch) -> TextBatch:
-        """The batch as text, in the same order; items of requests that have ended here are left out."""
+        """Convert the batch to text, in the same order, without items of requests that have ended here."""
         items = [self._convert_item(item) for item in batch.items]
         return TextBatch([item for item in items if item is not None])
 
     def pop_failures(self) -> list[AbortReq]:
-        """Requests given up since the last call because they could not be turned into text."""
+        """Return the requests aborted since the last call because their text could not be decoded."""
         failed, self._failed = self._failed, []
         return failed
 
     def _convert_item(self, item: TokenItem) -> TextItem | None:
-        """One request's text. It is this request's outermost frame: an error ends the request, not the others."""
+        """Convert one item. An exception aborts this request only."""
         if item.start is not None:
             self._streams[item.rid] = TextStream(self._pieces, item.start)
             self._closed_early.discard(item.rid)
@@ -84,8 +84,8 @@ class Detokenizer:
         try:
             text = self._text(stream, item)
         except Exception:
-            log.exception("request %s cannot be turned into text and is given up", item.rid, extra={"rid": item.rid})
-            message = "The answer could not be turned into text."
+            log.exception("aborting request %s: its text could not be decoded", item.rid, extra={"rid": item.rid})
+            message = "The output could not be decoded to text."
             self._failed.append(AbortReq(item.rid, "detokenizer", 500, "internal_error", message))
             self._close(item)
             return None
@@ -131,13 +131,13 @@ class Detokenizer:
     def _drop(self, item: TokenItem) -> None:
         if item.rid not in self._closed_early:
             dropped = len(item.tokens)
-            log.debug("request %s has no entry; %d tokens were dropped", item.rid, dropped, extra={"rid": item.rid})
+            log.debug("dropping %d tokens of the unknown request %s", dropped, item.rid, extra={"rid": item.rid})
         elif item.finish is not None:
             self._closed_early.remove(item.rid)
 
 
 class HeartbeatTimer:
-    """Tells the front every ``HEARTBEAT_S`` seconds that this loop is alive. ``clock`` counts seconds."""
+    """Sends the front a heartbeat every ``HEARTBEAT_S`` seconds. clock: seconds."""
 
     def __init__(self, detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, clock: Callable[[], float]) -> None:
         self._detokenizer = detokenizer
@@ -148,7 +148,7 @@ class HeartbeatTimer:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the next beat, never quite zero."""
+        """Seconds until the next heartbeat, always above 0."""
         return max(self._due - self._clock(), 0.001)
 
     def send_if_due(self) -> None:
@@ -164,7 +164,7 @@ class HeartbeatTimer:
 
 
 def serve_once(detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, heartbeat: HeartbeatTimer) -> None:
-    """Turn what is there into text, or wait for it until the next heartbeat is due."""
+    """Convert available batches, or wait for some until the next heartbeat is due."""
     heartbeat.send_if_due()
     for batch in inbox.drain(heartbeat.wait_s):
         text = detokenizer.convert(batch)
@@ -172,17 +172,17 @@ def serve_once(detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, heartbeat
             _send(outbox, text)
         for abort in detokenizer.pop_failures():
             _send(outbox, abort)
-        heartbeat.send_if_due()  # a backlog may take longer than a heartbeat
+        heartbeat.send_if_due()  # a backlog may take longer than the heartbeat interval
 
 
 def _send(outbox: Outbox, message: ToFront) -> None:
-    # Text that is lost cannot be made good, and a front that is so far behind is dead.
+    # Lost text cannot be recovered, and a front with a full queue is dead.
     if not outbox.send(message):
-        raise EbbtideError("The front takes no messages.")
+        raise EbbtideError("The queue to the front is full.")
 
 
 def main(section: DetokenizerSection, handshake: Handshake) -> None:
-    """The process from its section until a signal ends it."""
+    """Run the process until a signal ends it."""
     context: zmq.Context[Any] = zmq.Context()
     inbox: Receiver[ToDetokenizer] = Receiver(context, section.addresses.detokenizer, ToDetokenizer)
     outbox: Sender[ToFront] = Sender(context, section.addresses.front)

@@ -1,12 +1,14 @@
-"""Finding stop strings in a text that comes in parts. Knows characters only, neither bytes nor tokens."""
+"""Finds stop strings in text that arrives in parts. Works on characters, not on bytes or tokens."""
 
 from __future__ import annotations
 
 
 class StopMatcher:
-    """One stop string against a growing text (Knuth, Morris, Pratt): constant cost per character.
+    """Matches one stop string against a growing text (Knuth-Morris-Pratt): constant cost per character.
 
-    ``held`` is the length of the text's longest suffix that begins the stop string without being all of it.
+    Attributes:
+        stop: the stop string.
+        held: length of the text's longest suffix that is a proper prefix of the stop string.
     """
 
     __slots__ = ("_fallback", "held", "stop")
@@ -17,9 +19,9 @@ class StopMatcher:
         self._fallback = _borders(stop)
 
     def find(self, text: str) -> int:
-        """Where in ``text`` the first match ends (number of its characters), or −1; it may have begun earlier.
+        """Return the index in ``text`` after the first match, which may have started in earlier text; −1 if none.
 
-        After a match the rest of ``text`` is not looked at.
+        The rest of ``text`` after a match is not consumed.
         """
         stop, held = self.stop, self.held
         if not held and stop[0] not in text:
@@ -36,7 +38,7 @@ class StopMatcher:
 
 
 def _borders(stop: str) -> list[int]:
-    """For every prefix of ``stop``, the length of its longest proper prefix that is also its suffix."""
+    """Compute for every prefix of ``stop`` the length of its longest proper prefix that is also its suffix."""
     borders = [0] * len(stop)
     length = 0
     for index in range(1, len(stop)):

@@ -1,7 +1,7 @@
-"""The text of one request, as its tokens come. Knows bytes, characters and stop strings; knows no sockets.
+"""Incremental decoding of one request: bytes, characters and stop strings.
 
-The parts that are released, joined, are the text of all tokens decoded at once, cut where the first stop string
-completes: whoever splits the tokens differently gets other parts of the same text.
+The concatenated output equals the text of all tokens decoded at once, cut at the first complete stop string. It does
+not depend on how the tokens are split into calls.
 """
 
 from __future__ import annotations
@@ -19,22 +19,18 @@ from .stop_strings import StopMatcher
 
 @dataclass(frozen=True, slots=True)
 class DecodedText:
-    """Text that may be shown now. num_tokens: how many of the given tokens belong to the answer.
-
-    stop: the stop string that completed with the last of these tokens; nothing comes after it. num_shown: then, of all
-    tokens of the request, how many its text takes; the last may reach into the stop string.
-    """
+    """Text that may be sent to the client."""
 
     text: str
-    num_tokens: int
-    stop: str | None = None
-    num_shown: int | None = None
+    num_tokens: int  # how many of the given tokens belong to the output
+    stop: str | None = None  # the stop string that the last of these tokens completed; it ends the output
+    num_shown: int | None = None  # with stop: how many of the request's tokens contribute to its text
 
 
 class TextStream:
-    """Incremental decoding of one request. The cost of a token does not depend on what came before.
+    """Incremental decoding of one request, at constant cost per token.
 
-    Held back: at most three bytes of an incomplete character, and the longest suffix that could begin a stop string.
+    It holds back at most three bytes of an incomplete character, and the longest suffix that may begin a stop string.
     """
 
     def __init__(self, pieces: Pieces, start: StreamStart) -> None:
@@ -44,14 +40,16 @@ class TextStream:
         self._stops = [StopMatcher(stop) for stop in start.text.stop if stop]
         self._held = ""
         self._num_released = 0  # characters
-        self._ends: list[int] = []  # of each token: characters up to its end; only where there are stop strings
+        self._ends: list[int] = []  # per token: number of characters up to its end; filled only with stop strings
         self._pending = b""
         prompt = pieces.joined(start.prompt_tail, skip_special=False)
-        self._prompt_rest: bytes | None = prompt[_decode(prompt)[1] :]  # None once the first bytes have come
+        self._prompt_rest: bytes | None = prompt[
+            _decode(prompt)[1] :
+        ]  # None once the first output bytes have been decoded
         self._strip_space = pieces.strips_first_space and not start.prompt_tail
 
     def push(self, tokens: Sequence[int]) -> DecodedText:
-        """The next output tokens. Not to be called after a stop."""
+        """Decode the next output tokens. Must not be called after a stop."""
         if not self._stops:
             self.num_tokens += len(tokens)
             data = b"".join(map(self._bytes, tokens))
@@ -69,15 +67,15 @@ class TextStream:
         return DecodedText("".join(parts), len(tokens))
 
     def _num_shown(self) -> int:
-        """The fewest tokens that have all the released text."""
+        """Return the smallest number of tokens that contains all released text."""
         return bisect_left(self._ends, self._num_released) + 1 if self._num_released else 0
 
     def shows_stop_token(self, stop_token: int) -> bool:
-        """Whether a token that ends the answer is part of its text, unless it is a control token that is skipped."""
+        """Return True if the stop token belongs to the text, unless it is a skipped control token."""
         return stop_token in self._params.shown_stop_ids
 
     def flush(self) -> str:
-        """What was held back, when no more tokens come: an incomplete character is one U+FFFD."""
+        """Return the text held back at the end of the output. An incomplete character becomes U+FFFD."""
         rest = self._held + _decode(self._pending, final=True)[0]
         self._held, self._pending = "", b""
         return rest
@@ -87,9 +85,9 @@ class TextStream:
         return self._pieces.of(token, skip_special=params.skip_special_tokens and token not in params.shown_ids)
 
     def _scan(self, text: str, parts: list[str]) -> str | None:
-        """Release into ``parts`` what no stop string can claim; the stop string that is complete now, if any is.
+        """Append to ``parts`` the text that cannot belong to a stop string. Returns the stop string that is complete.
 
-        The match that ends first wins, so that it does not matter how the text is cut into tokens; of two that end
+        The match that ends first wins, so that the result does not depend on token boundaries; of two that end
         together, the longer one.
         """
         if not text:
@@ -112,7 +110,7 @@ class TextStream:
         if self.num_tokens >= self._params.min_tokens:
             return end
         offset = 0
-        while end >= 0:  # too early to count, but what follows may begin the next one; ends with the text
+        while end >= 0:  # before min_tokens a match does not count; search the rest of the text
             offset += end
             end = matcher.find(text[offset:])
         return -1
@@ -131,10 +129,10 @@ class TextStream:
     def _join_to_prompt(self, data: bytes, prompt_rest: bytes) -> bytes:
         if self._strip_space:
             return data.removeprefix(b" ")
-        # Half a character that the prompt ended with is the answer's only if the answer goes on with it.
+        # An incomplete character at the end of the prompt is output only if the output continues it.
         return prompt_rest + data if 0x80 <= data[0] < 0xC0 else data
 
 
 def _decode(data: bytes, *, final: bool = False) -> tuple[str, int]:
-    """Characters, and how many bytes they took; what may become a character is left over unless ``final``."""
+    """Decode UTF-8. Returns text and number of bytes used. Unless ``final``, an incomplete character is left."""
     return codecs.utf_8_decode(data, "replace", final)

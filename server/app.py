@@ -1,4 +1,4 @@
-"""The HTTP application: one table of routes, the layers every request passes, and the schema that describes them."""
+"""The HTTP application: the route table, the middleware, and the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .state import AppState
 
 
 def routes(state: AppState) -> list[Route]:
-    """Everything that can be asked. A new endpoint is one file and one line here."""
+    """Return the route table. A new endpoint is one file and one line here."""
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)
     about, loads = ServerInfoRoutes(state), LoadsRoute(state)
@@ -90,13 +90,13 @@ def routes(state: AppState) -> list[Route]:
 
 
 def create_app(state: AppState) -> ASGIApp:
-    """The application on top of ``state``. Needs no running loop and starts nothing."""
+    """Build the ASGI application. Needs no running event loop and starts no tasks."""
     access = state.access.config
     app = FastAPI(
         title="ebbtide",
         version=__version__,
         redirect_slashes=False,
-        openapi_url=None if access.disable_docs else "/openapi.json",  # without it there is no /docs either
+        openapi_url=None if access.disable_docs else "/openapi.json",  # None disables /docs too
     )
     table = routes(state)
     for route in table:
@@ -127,7 +127,7 @@ def _add_middleware(
     access = state.access
     app = KeyCheck(app, access.keys, access.config.root_path)
     app = OriginGuard(app, access.config.allowed_origins, admin_get_paths)
-    # Outside the checks: a preflight request has no key, and a page must be able to read that its key is wrong.
+    # Outside the checks: a preflight request has no key, and a page must be able to read a 401 reply.
     app = add_cors(app, access.config.allowed_origins)
     app = CountRequests(app, routes, state.metrics.http)
     return RequestIds(UseErrorForms(RootPath(app, access.config.root_path), ERROR_FORMS))

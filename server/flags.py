@@ -1,4 +1,4 @@
-"""Command line flags derived from the fields of the configuration. Knows types and intervals, no field by name."""
+"""Derives command line flags from the fields of the configuration. Knows no field by name."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 def add_flags(parser: argparse.ArgumentParser, section: type[Any]) -> None:
-    """A group of flags for one section of the configuration; its title is the first line of the docstring."""
+    """Add a group of flags for a section of the configuration, titled by the first line of its docstring."""
     group = parser.add_argument_group((section.__doc__ or section.__name__).partition("\n")[0].rstrip("."))
     for flag, name, field, kind in _flags(section):
         group.add_argument(flag, dest=name, **_argument(field, kind))
 
 
 def section_from(arguments: argparse.Namespace, section: type[C]) -> C:
-    """The section as the flags fill it. Raises StartupError for a value outside its interval."""
+    """Build a section from parsed flags. Raises StartupError for a value outside its interval."""
     values = vars(arguments)
     chosen: dict[str, Any] = {}
     for flag, name, field, _ in _flags(section):
         value: Any = tuple(values[name]) if isinstance(values[name], list) else values[name]
-        within = field.metadata.get("within")  # a repeatable flag has none
+        within = field.metadata.get("within")  # repeatable flags have no interval
         if within is not None and value is not None and not _is_within(value, within):
             raise StartupError(f"{flag} must be in {within}, not {value}.")
         chosen[name] = value
@@ -36,7 +36,7 @@ def section_from(arguments: argparse.Namespace, section: type[C]) -> C:
 
 
 def _flags(section: type[Any]) -> Iterator[tuple[str, str, Field[Any], Any]]:
-    """(flag, name, field, its type without "or None")."""
+    """Yield (flag, name, field, its type without "or None")."""
     kinds = get_type_hints(section)
     for field in fields(section):
         flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")
@@ -69,7 +69,7 @@ def _help(text: str, default: Any) -> str:
 
 
 def _is_within(value: float, interval: str) -> bool:
-    """Whether a number lies in an interval such as "(0, 1]"; not-a-number lies in none."""
+    """Return True if a number lies in an interval such as "(0, 1]". NaN lies in none."""
     low, high = (float(bound) for bound in interval[1:-1].split(","))
     above = value > low if interval[0] == "(" else value >= low
     below = value < high if interval[-1] == ")" else value <= high

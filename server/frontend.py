@@ -33,8 +33,8 @@ from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_TAKEOVER_S = 2.0  # without two of a child's heartbeats its clock of requests counts no more
-CHECK_INTERVAL_S = 0.25  # how often the front looks whether a child has fallen silent
+TIMEOUT_TAKEOVER_S = 2.0  # after this silence of a child the front enforces request timeouts itself
+CHECK_INTERVAL_S = 0.25  # interval of the check for silent children
 
 
 class Frontend:
@@ -87,10 +87,10 @@ class Frontend:
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
         self._metrics.gauge("watchdog_last_progress_seconds", lambda: self.liveness.stalled_s)
         self._receiving: asyncio.Task[None] | None = None
-        self.failed = asyncio.Event()  # set when a bug has ended the taking of messages: the process must end
+        self.failed = asyncio.Event()
 
     async def start(self) -> None:
-        """Begin to take messages from the children; from now on ``/ready`` answers 200."""
+        """Start receiving messages from the children. From then on ``/ready`` answers 200."""
         vocabulary = self._vocabulary
         self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
         self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
@@ -98,57 +98,57 @@ class Frontend:
         self.liveness.mark_started()
 
     async def reconnect(self, addresses: Addresses, info: RunnerInfo) -> None:
-        """Work with new children, at new addresses and with a pool of their own size, from now on."""
+        """Connect to new children, which have new addresses and their own pool size."""
         await self._stop_receiving()
         self._prompts.info = info
         self._link.reconnect(addresses)
         await self.start()
 
     async def wait_for_timed_out_child(self) -> str:
-        """Wait until a child has been silent for so long that it counts as dead; its name."""
+        """Wait until a child exceeds its heartbeat timeout and return its name."""
         while True:
             await asyncio.sleep(self._check_interval_s)
             self._awake.tick()
             if self.liveness.has_silent_child(TIMEOUT_TAKEOVER_S):
                 self.manager.expire_late()
-            lost = self.liveness.timed_out_child()
-            if lost is not None:
-                return lost
+            child = self.liveness.timed_out_child()
+            if child is not None:
+                return child
 
     @property
     def num_open(self) -> int:
-        """HTTP requests whose outcome is still open: what draining waits for."""
+        """Number of HTTP requests without an outcome, which draining waits for."""
         return self.manager.num_open
 
     def describe(self) -> list[str]:
-        """Lines for a dump: what the children said, and what is open here."""
+        """Return lines for a dump: the last heartbeats, and the numbers of open requests."""
         return [
             *self.liveness.describe(),
             f"open HTTP requests: {self.manager.num_open}, with {self.manager.num_choices} choices",
-            f"open calls: {self._control.num_open}",
+            f"open control calls: {self._control.num_open}",
         ]
 
     def start_draining(self) -> None:
-        """Answer new work with 503 from now on; what runs goes on."""
+        """Answer new requests with 503; open ones continue."""
         self.liveness.start_draining()
 
     def abort_all(self, message: str) -> None:
-        """End every open request with 503 (an error event on a stream that has begun)."""
+        """End every open request with 503, or with an error event if its stream has started."""
         error = Rejected(message, status=503, kind="overloaded_error", code="draining", retry_after_s=5)
         self.manager.fail_all(error)
         self._control.fail_all(error)
 
     def on_child_death(self, name: str) -> None:
-        """Process ``name`` is gone: every open request is answered with 500 at once, ``/health`` turns 503."""
+        """End every open request with 500 and turn ``/health`` to 503: process ``name`` has ended."""
         self.liveness.mark_dead(name)
         self._metrics.on_scheduler_death(self.manager.num_open)
         error = Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
         self.manager.fail_all(error)
         self._control.fail_all(error)
-        self._link.cut()
+        self._link.disconnect()
 
     async def stop(self) -> None:
-        """Answer whatever is still open, then close the sockets. The object is done afterwards."""
+        """End open requests and close the sockets. The object cannot be used afterwards."""
         self.abort_all("The server is shutting down.")
         await self._stop_receiving()
         self._prompts.close()
@@ -161,9 +161,9 @@ class Frontend:
             await asyncio.gather(self._receiving, return_exceptions=True)
 
     def _on_receiving_ended(self, task: asyncio.Task[None]) -> None:
-        """Without its inbox the front would look alive and answer nobody."""
+        """Signal failure: without receiving messages the front would look alive but answer no request."""
         if not task.cancelled():
-            log.critical("the front does not take messages any more", exc_info=task.exception())
+            log.critical("the front stopped receiving messages from the engine", exc_info=task.exception())
             self.failed.set()
 
     async def _receive(self) -> None:

@@ -1,4 +1,4 @@
-"""One line of the route table, and what it says for /openapi.json."""
+"""One entry of the route table, with its description for /openapi.json."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ TEXT = "text/plain"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """body: the type of the request's JSON; optional: it may be left out. is_admin: steers the server. query: what each
-    parameter means. media: the content type of a good answer, "" for none; where a body can ask for a stream, that is
-    another.
-    """
+    """A method and path with its endpoint."""
 
     method: str
     path: str
     endpoint: Endpoint
-    body: type | None = None
-    is_admin: bool = False
-    optional: bool = False
-    query: Mapping[str, str] = field(default_factory=dict)
-    media: str = JSON
+    body: type | None = None  # type of the JSON body
+    is_admin: bool = False  # True if it requires admin rights
+    optional: bool = False  # True if the body may be omitted
+    query: Mapping[str, str] = field(default_factory=dict)  # parameter -> description
+    media: str = JSON  # content type of an unstreamed response; "" for an empty one

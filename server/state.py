@@ -1,4 +1,4 @@
-"""What the routes share. Plain references, set once when the application is built."""
+"""The objects that the routes share, set once when the application is built."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .parsers.chat_template_profile import ChatTemplateProfile
 from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
-MAX_REPORTED_FIELDS = 1000  # names come from clients: they are cut, and only so many are remembered
+MAX_REPORTED_FIELDS = 1000  # bounds memory and log: the names come from clients
 
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """created: Unix time in whole seconds at which the model was loaded."""
+    """References to the parts of the front process."""
 
     config: ServerConfig
     model_name: str
@@ -43,27 +43,27 @@ class AppState:
     structured: StructuredOutput
     metrics: FrontMetrics
     liveness: Liveness
-    created: int
+    created: int  # Unix time in seconds at which the model was loaded
     pressure: PressureLog = field(default_factory=PressureLog)
     ignored_fields: set[str] = field(default_factory=set)
     access: Access = field(default_factory=Access)
     profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what clients may see of the configuration
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the part of the configuration that clients may see
 
     @property
     def info(self) -> RunnerInfo:
-        """The engine's numbers."""
+        """The model and pool sizes that the model runner reported."""
         return self.prompts.info
 
     def note_ignored(self, names: Iterable[str], known: Iterable[str]) -> None:
-        """Say once for each field that it has no effect here."""
+        """Log each field of ``names`` that is not ``known``, once per server."""
         for name in {name[:100] for name in set(names).difference(known)} - self.ignored_fields:
             if len(self.ignored_fields) < MAX_REPORTED_FIELDS:
                 self.ignored_fields.add(name)
-                log.info("the field %r has no effect here and is ignored", name)
+                log.info("ignoring the unsupported request field %r", name)
 
     def sender(self, request: Request, ids: tuple[str, ...], timeout_s: float | None) -> Sender:
-        """The sender of ``request``. Raises Rejected if its key has too many requests open."""
+        """Return the sender of ``request``. Raises Rejected if its key has too many open requests."""
         caller = caller_of(request)
         self.access.check_concurrency(caller, self.manager.num_open_of(caller.owner))
         limit = self.config.max_client_priority
@@ -75,17 +75,17 @@ class AppState:
         self.metrics.observe_request(prepared.n, [sampling.max_tokens for sampling in prepared.sampling])
         if log.isEnabledFor(logging.DEBUG):
             num_tokens = sum(map(len, prepared.prompts))
-            text = "request %s is %s: %d prompts with %d tokens in total, %d choices of each"
+            text = "request %s has engine ids %s: %d prompts with %d tokens in total, %d choices each"
             ids = ", ".join(stream.rids[:4]) + (" …" if len(stream.rids) > 4 else "")
             request_id = request.scope[REQUEST_ID]
             log.debug(text, request_id, ids, len(prepared.prompts), num_tokens, prepared.n, extra={"rid": request_id})
         return stream
 
     def check_model(self, name: str | None) -> None:
-        """Raises Rejected unless ``name`` is the model served here, or left out."""
+        """Raises Rejected unless ``name`` is None or the served model."""
         if name is not None and name != self.model_name:
             raise Rejected(
-                f"The model {name[:200]!r} does not exist here; this server has {self.model_name!r}.",
+                f"The model {name[:200]!r} does not exist; this server serves {self.model_name!r}.",
                 status=404,
                 kind="not_found_error",
                 code="model_not_found",

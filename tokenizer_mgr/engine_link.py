@@ -1,4 +1,4 @@
-"""The front's ends of the channels to the engine processes of the moment. Knows sockets, no processes."""
+"""The front's sockets to the scheduler and the detokenizer."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from ebbtide.runtime.channel import AsyncReceiver, Sender
 
 
 class EngineLink:
-    """One engine after another; what belonged to the last one can reach neither the next one nor the front."""
+    """The sockets to one engine at a time. Each engine has its own addresses, so no message reaches a later one."""
 
     def __init__(self, addresses: Addresses) -> None:
         self._contexts = (zmq.Context(), zmq.asyncio.Context())
-        self._whole = True
+        self._connected = True
         self._open(addresses)
 
     def send(self, message: ToScheduler) -> bool:
-        """Queue a message for the scheduler without waiting; False when it was not taken."""
-        return self._whole and self._outbox.send(message)
+        """Queue a message for the scheduler without blocking. Returns False if it was not queued."""
+        return self._connected and self._outbox.send(message)
 
     async def receive(self) -> ToFront:
-        """The next message from one of the children."""
+        """Return the next message from the engine."""
         return await self._inbox.receive()
 
-    def cut(self) -> None:
-        """The engine is gone: nothing more is sent to it."""
-        self._whole = False
+    def disconnect(self) -> None:
+        """Send nothing more: the engine has ended."""
+        self._connected = False
 
     def reconnect(self, addresses: Addresses) -> None:
-        """A new engine is there, at addresses that no other one has had. Nobody may be in ``receive``."""
+        """Connect to a new engine, at addresses that were never used before. No ``receive`` may be in progress."""
         self._outbox.close()
         self._inbox.close()
         self._open(addresses)
-        self._whole = True
+        self._connected = True
 
     def close(self) -> None:
         """Close the sockets."""

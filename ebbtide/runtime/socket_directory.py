@@ -1,4 +1,4 @@
-"""The private directory in which one daemon's processes meet. Knows nothing of the sockets in it."""
+"""The private directory that holds the sockets of one daemon."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ebbtide.errors import StartupError
 
 PREFIX = "ebbtide-"
 LOCK = "lock"
-MAX_SOCKET_PATH = 100  # sockaddr_un holds 108 bytes on Linux, 104 elsewhere
+MAX_SOCKET_PATH = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS
 
 
 @contextmanager
 def socket_directory() -> Iterator[Path]:
-    """A new directory that only this user can enter (0700); gone afterwards.
+    """Create a directory with mode 0700, and remove it on exit.
 
-    A daemon that was killed outright cannot remove its own, so its successor does: the kernel has released its lock.
+    Also removes directories of killed daemons: the kernel has released their locks.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -40,23 +40,23 @@ def socket_directory() -> Iterator[Path]:
 
 
 def addresses_in(directory: Path, incarnation: int = 0) -> Addresses:
-    """Where the three processes bind; ``incarnation`` counts the engines that the daemon has had before."""
+    """Return the addresses of the three processes. incarnation: the number of earlier engines of this daemon."""
     suffix = f"-{incarnation}" if incarnation else ""
     return Addresses(*(f"ipc://{directory}/{name}{suffix}" for name in ("front", "scheduler", "detokenizer")))
 
 
 def living_daemons() -> dict[int, Path]:
-    """This user's daemons that run now with this temporary directory: the front's process id → their directory."""
+    """Find this user's running daemons that share TMPDIR: process id of the front → socket directory."""
     found: dict[int, Path] = {}
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError, ValueError):  # another user's, or gone by now
+        with contextlib.suppress(OSError, ValueError):  # owned by another user, or removed meanwhile
             if path.stat().st_uid == os.getuid() and not _is_abandoned(path):
                 found[int(path.read_text())] = path.parent
     return found
 
 
 def _lock(path: Path) -> int:
-    """Hold ``path``'s lock until the descriptor is closed. It gets its name when it is held: nobody finds it free."""
+    """Create ``path``'s lock file, locked until the descriptor is closed, and locked before it has its final name."""
     unnamed = path / f"{LOCK}.new"
     lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +75,7 @@ def _is_abandoned(path: Path) -> bool:
     try:
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
-        return False  # another user's, or gone by now
+        return False  # owned by another user, or removed meanwhile
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

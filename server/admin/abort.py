@@ -1,4 +1,4 @@
-"""POST /abort_request: end requests by the ids that their clients know. For proxies that hold the connections."""
+"""POST /abort_request: abort requests by client-visible ids, for proxies that keep connections open."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from ..http.auth import caller_of, require_control
 from ..http.strict_json import convert, read_object
 from ..state import AppState
 
-ABORTED = 499  # the number that proxies use for a request whose client gave it up; nobody repeats it
+ABORTED = 499  # nginx's status for a closed client request; clients do not retry it
 
 
 class AbortBody(msgspec.Struct, kw_only=True):
-    """POST /abort_request. rid, request_id: one id or several, all the same. abort_all: whatever is open."""
+    """The body of POST /abort_request."""
 
     rid: str | list[str] | None = None
-    request_id: str | list[str] | None = None
+    request_id: str | list[str] | None = None  # an alias of rid
     abort_all: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AbortRoute:
-    """The route, bound to what it works with."""
+    """The route and the state it uses."""
 
     state: AppState
 
     async def abort(self, request: Request) -> Response:
-        """End every open request with an id, or all. 200 also when there was none.
+        """Abort the open requests with the given ids, or all. Answers 200 even if none matches.
 
-        By id a sender ends requests of its own key only, the admin anybody's. All at once is for who may control.
+        A key may abort its own requests by id, the admin key those of every key. ``abort_all`` needs admin rights.
         """
         body = convert(await read_object(request), AbortBody)
         caller = caller_of(request)
         names = [*_listed(body.rid), *_listed(body.request_id)]
         if not names and not body.abort_all:
-            raise Rejected("Give the request's id as 'rid', or 'abort_all': true.", param="rid")
+            raise Rejected("Set 'rid' to the request's id, or 'abort_all' to true.", param="rid")
         manager, error = self.state.manager, aborted()
         if body.abort_all:
             await require_control(request)
@@ -50,7 +50,7 @@ class AbortRoute:
 
 
 def aborted() -> Rejected:
-    """What the client of an aborted request gets."""
+    """Return the error that the client of an aborted request receives."""
     text = "The request was aborted through /abort_request."
     return Rejected(text, status=ABORTED, kind="aborted_error", code="aborted", should_retry=False)
 

@@ -1,4 +1,4 @@
-"""What an operator does to the whole server: flush the prefix cache, pause, continue."""
+"""Admin routes that control the scheduler: flush the prefix cache, pause, continue."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from ..http.strict_json import convert, read_optional_object
 from ..state import AppState
 from .abort import aborted
 
-FLUSH_QUERY = {"timeout": "Seconds to wait for a moment without requests; 0 unless told."}
+FLUSH_QUERY = {"timeout": "Seconds to wait until no request is open; 0 by default."}
 
 
 class PauseBody(msgspec.Struct, kw_only=True):
-    """POST /pause_generation. mode: what becomes of the requests that are open: they stay, or they are aborted."""
+    """The body of POST /pause_generation."""
 
-    mode: Literal["in_place", "abort"] | None = None
+    mode: Literal["in_place", "abort"] | None = None  # keep open requests (the default), or abort them
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRoutes:
-    """The routes, bound to what they work with."""
+    """The routes and the state they use."""
 
     state: AppState
 
     async def flush(self, request: Request) -> Response:
-        """Empty the prefix cache and drop the K/V of idle sessions; 400 while requests are open.
+        """Empty the prefix cache and drop the KV of idle sessions; 400 while requests are open.
 
-        ``?timeout=S`` waits up to S seconds for a moment without requests.
+        ``?timeout=S`` waits up to S seconds until no request is open.
         """
         timeout_s = _seconds(request.query_params.get("timeout", "0"))
         await self.state.control.ask(lambda call: ControlReq(call, "flush", timeout_s))
         return PlainTextResponse("The cache was flushed.\n")
 
     async def pause(self, request: Request) -> Response:
-        """Plan no further steps and take no new requests (503, not ready); open requests keep what they have."""
+        """Stop running steps and refuse new requests with 503; open requests keep their memory."""
         body = convert(await read_optional_object(request), PauseBody)
         await self.state.control.ask(lambda call: ControlReq(call, "pause"))
         self.state.liveness.pause()
@@ -51,18 +51,18 @@ class ControlRoutes:
         return JSONResponse({"status": "ok", "message": "Generation is paused."})
 
     async def resume(self, _: Request) -> Response:
-        """Go on where ``/pause_generation`` stopped; nothing happens when it did not."""
+        """Continue after ``/pause_generation``. Has no effect if the server is not paused."""
         await self.state.control.ask(lambda call: ControlReq(call, "continue"))
         self.state.liveness.resume()
-        return JSONResponse({"status": "ok", "message": "Generation goes on."})
+        return JSONResponse({"status": "ok", "message": "Generation continues."})
 
 
 def _seconds(text: str) -> float:
-    """A number of seconds in a query. Raises Rejected."""
+    """Parse a number of seconds in a query. Raises Rejected if it is negative, infinite or not a number."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise Rejected(f"'timeout' must be seconds, 0 or more, not {text[:50]!r}.", param="timeout")
+        raise Rejected(f"'timeout' must be a number of seconds, 0 or more, not {text[:50]!r}.", param="timeout")
     return seconds

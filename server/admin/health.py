@@ -1,4 +1,4 @@
-"""Liveness and readiness. Neither ever generates a token."""
+"""Liveness and readiness probes. Neither generates a token."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ..metrics.liveness import Liveness
 
 @dataclass(frozen=True, slots=True)
 class HealthRoutes:
-    """The two probes."""
+    """The probe routes."""
 
     liveness: Liveness
 
     async def health(self, _: Request) -> Response:
-        """GET /health: 200 unless a child is dead or silent beyond the watchdog's patience."""
-        ill = self.liveness.unhealthy_reason()
-        if ill is not None:
-            raise Rejected(ill, status=503, kind="server_error", code="engine_dead")
+        """GET /health: 200 unless a child is dead, or silent for longer than the watchdog timeout."""
+        reason = self.liveness.unhealthy_reason()
+        if reason is not None:
+            raise Rejected(reason, status=503, kind="server_error", code="engine_dead")
         return JSONResponse({})
 
     async def ready(self, _: Request) -> Response:
-        """GET /ready, and /health_generate as SGLang calls it: 200 when a new request would be taken.
+        """GET /ready, and SGLang's /health_generate: 200 if a new request would be accepted.
 
-        Nothing is generated for it: that fails a server that is only busy with long prompts.
+        It generates no token, because such a probe fails while the server is busy with long prompts.
         """
         self.liveness.require_ready()
         return JSONResponse({})

@@ -1,4 +1,4 @@
-"""GET /v1/loads: what routers balance by. Reads the scheduler's last snapshot."""
+"""GET /v1/loads: load figures for load balancers, from the scheduler's last snapshot."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ..state import AppState
 from .pressure import load_summary
 
 SECTIONS = ("core", "memory", "queues")
-EMPTY_SECTIONS = ("spec", "lora", "disagg")  # routers may ask for them; there is nothing to say
+EMPTY_SECTIONS = ("spec", "lora", "disagg")  # accepted for compatibility; always empty
 
 LOADS_QUERY = {
-    "include": "Sections, with commas: all, core, memory, queues.",
+    "include": "Comma-separated sections: all, core, memory, queues.",
     "format": "json or prometheus.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LoadsRoute:
-    """The route, bound to what it shows."""
+    """The route and the state it reads."""
 
     state: AppState
 
     async def show(self, request: Request) -> Response:
-        """The load of the moment. ``?include=core,memory,queues`` chooses sections, ``?format=prometheus`` the form."""
+        """The current load. ``?include=core,memory,queues`` selects sections, ``?format=prometheus`` the format."""
         sections = _sections(request.query_params.getlist("include"))
         form = request.query_params.get("format", "json")
         load = load_of(self.state)
@@ -52,7 +52,7 @@ class LoadsRoute:
 
 
 def load_of(state: AppState) -> dict[str, float]:
-    """The core numbers; all of them 0 when there is no scheduler."""
+    """Return the figures of the core section; load figures are 0 if there is no scheduler."""
     bar, gauges = load_summary(state.metrics.gauges), state.metrics.gauges
     num_rows = state.info.num_rows
     return {
@@ -69,11 +69,11 @@ def load_of(state: AppState) -> dict[str, float]:
 
 
 def _sections(asked: list[str]) -> set[str]:
-    """The sections of a query; all of them when it names none. Raises Rejected."""
+    """Return the selected sections, or all if none is named. Raises Rejected for an unknown one."""
     names = {name.strip() for entry in asked for name in entry.split(",") if name.strip()}
     for name in names.difference(SECTIONS, EMPTY_SECTIONS, ("all",)):
         known = ", ".join(("all", *SECTIONS))
-        raise Rejected(f"'include' has {name[:50]!r}; sections are {known}.", param="include")
+        raise Rejected(f"'include' has the unknown section {name[:50]!r}; sections are {known}.", param="include")
     return set(SECTIONS) if not names or "all" in names else names
 
 

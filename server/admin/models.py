@@ -1,4 +1,4 @@
-"""The list of models: the one served here."""
+"""The model list, which has one entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..state import AppState
 
 
 def check_model_name(name: str | None) -> None:
-    """Raises StartupError for a name that no request could mean. None: the name is derived."""
+    """Raises StartupError for an empty model name. None is valid: the name is then derived from the path."""
     if name is not None and not name.strip():
         raise StartupError("--served-model-name must not be empty.")
 
@@ -26,11 +26,11 @@ class ModelRoutes:
     state: AppState
 
     async def every(self, _: Request) -> Response:
-        """All models."""
+        """List the served model."""
         return JSONResponse({"object": "list", "data": [self._card()]})
 
     async def one(self, request: Request) -> Response:
-        """One model by its id, which may contain slashes; 404 for another."""
+        """Describe the model with this id, which may contain slashes; 404 for any other id."""
         self.state.check_model(request.path_params["model_id"])
         return JSONResponse(self._card())
 

@@ -1,4 +1,4 @@
-"""GET /pressure: who gave way when memory was short, and how the pools are used now. Only remembers and shows."""
+"""GET /pressure: the last memory pressure events and the current use of the pools."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ LOAD = ("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "new_token_r
 
 @dataclass(frozen=True, slots=True)
 class PressureRoute:
-    """The route, bound to what it shows."""
+    """The route and the state it reads."""
 
     log: PressureLog
     metrics: FrontMetrics
 
     async def show(self, _: Request) -> Response:
-        """GET /pressure: the last pressure events, newest last, and the live use of the pools in tokens."""
-        bar = load_summary(self.metrics.gauges)
-        return JSONResponse({**bar, "num_events_total": self.log.num_seen, "events": self.log.events()})
+        """GET /pressure: the last pressure events, newest last, and the current use of the pools in tokens."""
+        summary = load_summary(self.metrics.gauges)
+        return JSONResponse({**summary, "num_events_total": self.log.num_seen, "events": self.log.events()})
 
 
 def load_summary(gauges: Mapping[str, float]) -> dict[str, Any]:
-    """Load and pools from the scheduler's last snapshot; all 0 when there is no scheduler.
+    """Return load and pool figures from the scheduler's last snapshot; all are 0 if there is no scheduler.
 
-    A pool's ``total`` is the sum of its parts, without pages in quarantine: what max_total_num_tokens should be.
+    A pool's ``total`` is the sum of its parts without quarantined pages; it should equal max_total_num_tokens.
     """
     pools: dict[str, dict[str, int]] = {"full": dict.fromkeys((*PARTS, "total"), 0)}
     for key, tokens in gauges.items():

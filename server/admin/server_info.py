@@ -1,4 +1,4 @@
-"""What this server is and how it was started: for bench tools, gateways and people. Never a secret."""
+"""Routes that describe the server: model, version and settings. They never show secrets."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ebbtide.errors import Rejected
 from ..state import AppState
 from .load_report import load_of
 
-SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "watchdog", "log")  # access has keys: it is not one
+SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "watchdog", "log")  # without access, which has the keys
 
 
 def public_settings(config: ServeConfig) -> dict[str, Any]:
-    """The settings that anybody with a key may see; a section that is not named here is not shown."""
+    """Return the settings that clients may see: those of SHOWN_SECTIONS."""
     return {name: asdict(getattr(config, name)) for name in SHOWN_SECTIONS}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfoRoutes:
-    """The routes, bound to what they show."""
+    """The routes and the state they read."""
 
     state: AppState
 
     async def server_info(self, _: Request) -> Response:
-        """The model, the memory, the settings, and the load of the moment."""
+        """Show the model, memory, settings and current load."""
         info = self.state.info
         load = load_of(self.state)
         return JSONResponse(
@@ -50,16 +50,18 @@ class ServerInfoRoutes:
         )
 
     async def model_info(self, _: Request) -> Response:
-        """The model alone."""
+        """Show the model."""
         return JSONResponse(self._model())
 
     async def version(self, _: Request) -> Response:
-        """The version of this server."""
+        """Show the version of this server."""
         return JSONResponse({"version": __version__})
 
     async def embeddings(self, _: Request) -> Response:
-        """Always an error: a generative model is served."""
-        raise Rejected(f"{self.state.model_name!r} generates text; it makes no embeddings.", code="not_supported")
+        """Refuse the request: embeddings are not supported."""
+        raise Rejected(
+            f"{self.state.model_name!r} is a text generation model; it has no embeddings.", code="not_supported"
+        )
 
     def _model(self) -> dict[str, Any]:
         return {

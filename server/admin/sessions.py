@@ -1,4 +1,4 @@
-"""Sessions over HTTP: open, list, show and close, in this server's form and in SGLang's. The scheduler owns them."""
+"""Session routes: open, list, show and close, also in SGLang's form. The scheduler owns the sessions."""
 
 from __future__ import annotations
 
@@ -24,61 +24,61 @@ Timeout = Annotated[float, Meta(gt=0)]
 
 
 class NewSession(msgspec.Struct):
-    """POST /v1/sessions. timeout: idle seconds until it closes."""
+    """The body of POST /v1/sessions."""
 
     session_id: str | None = None
     streaming: bool | None = None
-    timeout: Timeout | None = None
+    timeout: Timeout | None = None  # idle seconds until it closes
 
 
 class OpenSession(msgspec.Struct):
-    """POST /open_session, SGLang's form. capacity_of_str_len: required there, and of no effect here."""
+    """The body of POST /open_session, SGLang's form."""
 
-    capacity_of_str_len: Annotated[int, Meta(ge=0)]
+    capacity_of_str_len: Annotated[int, Meta(ge=0)]  # required by SGLang, ignored here
     session_id: str | None = None
     streaming: bool | None = None
     timeout: Timeout | None = None
 
 
 class CloseSession(msgspec.Struct):
-    """POST /close_session."""
+    """The body of POST /close_session."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRoutes:
-    """The routes, bound to what they work with. To a caller, sessions of other keys do not exist."""
+    """The session routes. A key sees only its own sessions."""
 
     state: AppState
 
     async def create(self, request: Request) -> Response:
-        """Open a session; a streaming one unless the request says otherwise."""
+        """Open a session, with streaming unless the request sets ``streaming`` to false."""
         body = convert(await read_object(request) if await request.body() else {}, NewSession)
         reply = await self._open(request, body, streaming=body.streaming is not False)
         return JSONResponse(session_json(reply.sessions[0]))
 
     async def every(self, request: Request) -> Response:
-        """The open sessions of the caller's key."""
+        """List the open sessions of the caller's key."""
         owner = owner_of(request)
         reply = await self.state.control.ask(lambda call: ListSessionsReq(call, owner))
         return JSONResponse({"object": "list", "data": [session_json(session) for session in reply.sessions]})
 
     async def one(self, request: Request) -> Response:
-        """One open session."""
+        """Show an open session."""
         owner, session_id = owner_of(request), request.path_params["session_id"]
         _check_id(session_id)
         reply = await self.state.control.ask(lambda call: ListSessionsReq(call, owner, session_id))
         return JSONResponse(session_json(reply.sessions[0]))
 
     async def close(self, request: Request) -> Response:
-        """Close a session; also when there is none of this name."""
+        """Close a session. Succeeds even if it does not exist."""
         session_id = request.path_params["session_id"]
         await self._close(request, session_id)
         return JSONResponse({"id": session_id, "object": "session", "deleted": True})
 
     async def open_as_sglang(self, request: Request) -> Response:
-        """Open a session in SGLang's form: the answer is its id, as a JSON string."""
+        """Open a session in SGLang's form. The response is its id, as a JSON string."""
         body = convert(await read_object(request), OpenSession)
         reply = await self._open(request, body, streaming=bool(body.streaming))
         return JSONResponse(reply.sessions[0].session_id)
@@ -105,7 +105,7 @@ class SessionRoutes:
 
 
 def session_json(session: SessionInfo) -> dict[str, Any]:
-    """A session as clients see it."""
+    """Format a session as clients see it."""
     return {
         "id": session.session_id,
         "object": "session",
@@ -120,7 +120,7 @@ def session_json(session: SessionInfo) -> dict[str, Any]:
 
 
 def _check_id(session_id: str) -> None:
-    # No client can close "." or "..": a path's dot segments never reach a server.
+    # Clients remove the path segments "." and ".." from URLs, so such a session could not be closed.
     if not SESSION_ID.fullmatch(session_id) or session_id in (".", ".."):
         raise Rejected(
             "'session_id' must be 1 to 128 letters, digits, dots, underscores or hyphens, and neither '.' nor '..'.",

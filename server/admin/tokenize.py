@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: what a text is in tokens, and back. Nothing of it reaches the engine."""
+"""POST /tokenize and /detokenize. Both run in the front process; the engine is not involved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHAT_ONLY = ("tools", "add_generation_prompt", "continue_final_message", "chat_t
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
-    """POST /tokenize: a text, texts, or the messages of a chat."""
+    """The body of POST /tokenize: a text, several texts, or chat messages."""
 
     model: str | None = None
     prompt: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_TEXTS)] | None = None
@@ -39,7 +39,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True):
-    """POST /detokenize: token ids, or lists of them."""
+    """The body of POST /detokenize: token ids, or lists of token ids."""
 
     tokens: list[Any]
     model: str | None = None
@@ -48,12 +48,12 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenizeRoutes:
-    """The routes, bound to what they work with."""
+    """The routes and the state they use."""
 
     state: AppState
 
     async def tokenize(self, request: Request) -> Response:
-        """Say which tokens a text, several texts or a conversation are."""
+        """Convert a text, several texts or chat messages to token ids."""
         raw = await read_object(request)
         refuse_unsupported(raw, UNSUPPORTED)
         body = convert(raw, TokenizeBody)
@@ -71,13 +71,13 @@ class TokenizeRoutes:
         return JSONResponse(reply)
 
     async def detokenize(self, request: Request) -> Response:
-        """Say which text token ids are; half a character becomes U+FFFD."""
+        """Convert token ids to text. An incomplete character becomes U+FFFD."""
         body = convert(await read_object(request), DetokenizeBody)
         self.state.check_model(body.model)
         is_batch = bool(body.tokens) and all(isinstance(entry, list) for entry in body.tokens)
         listed = body.tokens if is_batch else [body.tokens]
         if len(listed) > MAX_TEXTS:
-            raise Rejected(f"'tokens' has {len(listed)} lists; at most {MAX_TEXTS} are allowed.", param="tokens")
+            raise Rejected(f"'tokens' has {len(listed)} lists; the limit is {MAX_TEXTS}.", param="tokens")
         checked = [self.state.prompts.checked_ids(ids, "tokens") for ids in listed]
         skip = body.skip_special_tokens is not False
         texts = [await self.state.prompts.text_of(ids, skip_special_tokens=skip) for ids in checked]
@@ -87,15 +87,18 @@ class TokenizeRoutes:
     async def _tokens(self, body: TokenizeBody) -> list[list[int]]:
         reader = self.state.prompts
         if (body.prompt is None) == (body.messages is None):
-            raise Rejected("Exactly one of 'prompt' and 'messages' is needed.", param="prompt")
+            raise Rejected("Exactly one of 'prompt' and 'messages' must be set.", param="prompt")
         if body.messages is not None:
             if body.add_special_tokens:
-                raise Rejected("The chat template alone decides about special tokens.", param="add_special_tokens")
+                raise Rejected(
+                    "'add_special_tokens' cannot be used with 'messages': the chat template adds them.",
+                    param="add_special_tokens",
+                )
             chat = _as_chat(body, body.messages)
             return [await reader.chat(chat_prompt(chat, tool_use(chat), self.state.profile))]
         for name in CHAT_ONLY:
             if getattr(body, name) is not None:
-                raise Rejected(f"'{name}' is only for 'messages'.", param=name)
+                raise Rejected(f"'{name}' can only be used with 'messages'.", param=name)
         texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
         marks = body.add_special_tokens is not False
         return [await reader.tokens_of(text, add_special_tokens=marks) for text in texts]

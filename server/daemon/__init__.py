@@ -1,1 +1,1 @@
-"""The life of a daemon: child processes, start, restart, drain and end."""
+"""The daemon: starts, monitors, restarts and stops the engine processes."""

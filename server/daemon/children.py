@@ -1,4 +1,4 @@
-"""The child processes of a daemon on its event loop: what they load, when all are ready, and which one has ended."""
+"""Monitors the child processes on the event loop: loading progress, readiness and exit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ebbtide.runtime.child import Child, Status
 class Children:
     """Watches the status pipes of several children.
 
-    ready: the runner's numbers once every child is ready, or a StartupError when one fails or ends before that.
-    ended: the first child that ended later.
+    Attributes:
+        ready: resolves to the RunnerInfo once every child is ready; fails with StartupError if a child fails first.
+        ended: resolves to the first child that exits after that.
     """
 
     def __init__(self, children: Sequence[Child], progress: Callable[[str], None]) -> None:
@@ -29,7 +30,7 @@ class Children:
             loop.add_reader(child.status_fd, self._on_status, child)
 
     def close(self) -> None:
-        """Stop watching. Safe to repeat, also when the pipes are closed and others have their numbers."""
+        """Stop watching. May be repeated, even if the file descriptors have been closed and reused."""
         for child in self._children:
             asyncio.get_running_loop().remove_reader(child.status_fd)
         self._children = ()

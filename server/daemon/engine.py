@@ -1,6 +1,6 @@
-"""The engine processes of a daemon, scheduler and detokenizer, one life after another: started, told, ended.
+"""Starts, configures and stops the engine processes: scheduler and detokenizer.
 
-The one place outside ``ebbtide.runtime.child`` that knows which modules the processes run.
+Only this file names the modules that the processes run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ GRACE_S = 5.0
 
 
 class Engine:
-    """Used as a context manager: leaving it ends the processes. Enter it and call ``start`` on the thread that lives
-    longest: the kernel ends children together with the thread that started them.
+    """The engine processes. As a context manager it starts them on entry and stops them on exit.
+
+    Enter it and call ``start`` on the main thread: the kernel ends children together with the thread that started them.
     """
 
     def __init__(self, config: ServeConfig, files: ModelFiles, directory: Path) -> None:
@@ -43,11 +44,11 @@ class Engine:
 
     @property
     def addresses(self) -> Addresses:
-        """Where this life's processes meet; no two lives share an address, so nothing old can reach the new."""
+        """The addresses of the current processes, never reused, so that no stale message reaches a new process."""
         return addresses_in(self._directory, self._incarnation)
 
     def start(self) -> None:
-        """Begin a new life; the last one must have ended. The detokenizer waits for ``send_vocabulary``."""
+        """Start new processes; earlier ones must have ended. The detokenizer waits for ``send_vocabulary``."""
         self._incarnation += 1
         self.children = []
         self.children.append(Child(SCHEDULER, "scheduler"))
@@ -66,24 +67,24 @@ class Engine:
         )
 
     def send_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Let the detokenizer load; waits until it has taken its section."""
+        """Send the detokenizer its configuration. Blocks until the detokenizer has read it."""
         self.children[1].send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
 
     def child(self, title: str) -> Child:
-        """The process of that name."""
+        """Return the process named ``title``."""
         return next(child for child in self.children if child.title == title)
 
     def dump_path(self, name: str) -> Path:
-        """The file in which process ``name`` leaves its last dump."""
+        """Return the file to which process ``name`` writes its last dump."""
         return self._directory / f"{name}.dump"
 
     def request_dumps(self) -> None:
-        """Let both processes write what they do."""
+        """Ask both processes to write a dump."""
         for child in self.children:
             child.ask_for_dump()
 
     def stop(self) -> None:
-        """End the processes and remove their sockets. Safe to repeat."""
+        """End the processes and remove their sockets. May be repeated."""
         end_children(self.children, GRACE_S)
         if self._incarnation >= 0:
             for name in ("front", "scheduler", "detokenizer"):

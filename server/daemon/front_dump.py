@@ -1,4 +1,4 @@
-"""The front's dumps: of itself, with what it knows of its children, and of a child that cannot speak any more."""
+"""Diagnostic dumps by the front: of itself and its children's state, and of a child that stopped responding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ KERNEL_FIELDS = ("State", "Threads", "VmRSS", "SigPnd", "ShdPnd")
 
 
 def front_dump(title: str, lines: list[str]) -> str:
-    """The text, at most ``MAX_BYTES``. lines: what the front says of itself. Call it on the loop's thread."""
+    """Format a dump of the front, at most ``MAX_BYTES``. Call it on the event loop's thread.
+
+    lines: from ``Frontend.describe``.
+    """
     tasks = Counter(task.get_coro().__qualname__ for task in asyncio.all_tasks())  # type: ignore[union-attr]
     text = "\n".join(
         [
@@ -30,27 +33,27 @@ def front_dump(title: str, lines: list[str]) -> str:
 
 
 def silent_child_dump(name: str, pid: int, silence_s: float, lines: list[str]) -> str:
-    """What can be said of a child that says nothing: its last words to the front, and what the kernel knows of it.
+    """Format a dump of an unresponsive child: its last heartbeat, and its state in /proc.
 
-    Its own stacks are not in here: it was asked for them, and wrote them to its log if it could.
+    Its stacks are not included: it was asked to write them to the log itself.
     """
     return "\n".join(
         [
             f"==== front: the {name} has been silent for {silence_s:.1f} s and is killed ====",
-            f"process {pid}: {_seen_from_outside(pid)}",
+            f"process {pid}: {_process_state(pid)}",
             *lines,
-            "its stacks are above, unless it was stopped or could not write",
+            "its stacks are above, unless the process was stopped or could not write them",
             "==== end of front's dump ====",
             "",
         ]
     )
 
 
-def _seen_from_outside(pid: int) -> str:
-    """The state that tells a stopped process from one that computes and one that waits for the disk."""
+def _process_state(pid: int) -> str:
+    """Read the process state, which distinguishes stopped, computing and waiting for the disk."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError as error:
-        return f"the kernel tells nothing ({type(error).__name__})"
+        return f"/proc cannot be read ({type(error).__name__})"
     fields = dict(line.partition(":")[::2] for line in status.splitlines())
     return ", ".join(f"{name} {' '.join(fields[name].split())}" for name in KERNEL_FIELDS if name in fields)

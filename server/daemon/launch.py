@@ -1,6 +1,4 @@
-"""The life of a daemon: start the engine, load, serve, start it again if it fails, drain, end. Nothing is left behind,
-whatever happens.
-"""
+"""Runs the daemon: starts the engine, serves, restarts a failed engine, drains, and cleans up on every exit."""
 
 from __future__ import annotations
 
@@ -47,15 +45,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-DUMP_GRACE_S = 0.5  # for the stacks of a child that is going to be killed,
-DUMP_GRACE_SHARE = 0.02  # and the most of the watchdog's time that they may take
-DRAIN_POLL_S = 0.05  # how often draining looks whether the last request has ended
+DUMP_GRACE_S = 0.5  # time for an unresponsive child to dump its stacks before it is killed,
+DUMP_GRACE_SHARE = 0.02  # at most this share of the watchdog timeout
+DRAIN_POLL_S = 0.05  # how often draining checks for open requests
 
 
 def launch(config: ServeConfig) -> int:
-    """Serve until a signal (exit code 0) or until a child ends and may not be started again (1; 70 for a stuck one).
+    """Serve until a stop signal, and return the exit code.
 
-    Main thread only. Raises StartupError with one sentence when it cannot start; nothing is left behind then.
+    Returns 0 after a stop signal; 1 if a child process ended and no restart is left, or 70 if it was stuck. Main thread
+    only. Raises StartupError if the daemon cannot start.
     """
     setup_logging("front", config.log.log_level, config.log.log_format)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -81,7 +80,7 @@ def launch(config: ServeConfig) -> int:
 
 
 class _Daemon:
-    """The front process on its event loop, from the first child's start to the last answer."""
+    """The front process on its event loop, from loading to the last response."""
 
     def __init__(
         self, config: ServeConfig, engine: Engine, listener: socket.socket, signals: StopSignals, tls: Tls | None
@@ -98,7 +97,7 @@ class _Daemon:
         self.http = http_server(self._app_switch, tls, wire_limits(config.limits))
 
     async def run(self) -> int:
-        """The exit code. Raises StartupError when a child cannot start."""
+        """Load, serve and stop. Returns the exit code. Raises StartupError if a child cannot start."""
         self._signals.attach(asyncio.get_running_loop())
         self._children = Children(self._engine.children, self._progress.show)
         http = asyncio.create_task(self.http.serve(sockets=[self._listener]), name="http")
@@ -115,7 +114,7 @@ class _Daemon:
                 await front.stop()
 
     async def _run_until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What ``work`` comes to; None when a signal came first."""
+        """Return the result of ``work``, or cancel it and return None if a stop signal comes first."""
         working = asyncio.create_task(work, name="loading")
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
         await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +126,7 @@ class _Daemon:
 
     async def _start(self) -> Frontend:
         self._progress.show(f"Loading {self._files.name}")
-        # Imported while the children load: it takes as long as they do for a small model.
+        # Imported while the children load: for a small model both take equally long.
         from ..frontend import Frontend
 
         tokenizer, runner = await asyncio.gather(self._load_tokenizer(), self._await_ready())
@@ -140,13 +139,16 @@ class _Daemon:
         return front
 
     async def _load_tokenizer(self) -> TextTokenizer:
-        """The tokenizer; its vocabulary goes to the detokenizer. Off the loop: both take a while."""
+        """Load the tokenizer and send its vocabulary to the detokenizer. Both are slow, so they run in threads."""
         self._tokenizer = await asyncio.to_thread(load_tokenizer, self._files)
         await asyncio.to_thread(self._engine.send_vocabulary, self._tokenizer.vocabulary)
         return self._tokenizer
 
     async def _await_ready(self) -> RunnerInfo:
-        """The runner's numbers. A child that hangs while it loads ends itself; one that was stopped cannot."""
+        """Wait until all children are ready. Raises StartupError after the load timeout.
+
+        A child that hangs while loading ends itself first; a stopped process (SIGSTOP) cannot.
+        """
         limit_s = self._config.watchdog.load_timeout * FRONT_TIMEOUT_FACTOR
         try:
             async with asyncio.timeout(limit_s):
@@ -160,7 +162,7 @@ class _Daemon:
         failed = asyncio.create_task(front.failed.wait(), name="failed")
         try:
             while True:
-                bugs: set[asyncio.Future[Any]] = {http, silence, failed}  # what else would end them now?
+                bugs: set[asyncio.Future[Any]] = {http, silence, failed}  # these tasks end only on a bug
                 either: set[asyncio.Future[Any]] = {stop, self._children.ended, *bugs}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if any(task.done() for task in bugs):
@@ -180,7 +182,7 @@ class _Daemon:
                 task.cancel()
 
     async def _kill_silent_children(self, front: Frontend) -> None:
-        """A child that says nothing for too long is made a dead one; the rest is what a death brings."""
+        """Kill children that exceed the heartbeat timeout, after giving them time to dump. Runs until cancelled."""
         while True:
             name = await front.wait_for_timed_out_child()
             child, silence_s = self._engine.child(name), front.liveness.silence_s(name)
@@ -192,17 +194,17 @@ class _Daemon:
                 child.kill(f"had been silent for {silence_s:.1f} s")
 
     def _on_child_death(self, front: Frontend) -> int:
-        """A child is dead: everybody hears of it. The exit code that this calls for."""
+        """Fail open requests after a child has ended. Returns the exit code in case the engine is not restarted."""
         child = self._children.ended.result()
         log.error("%s", child.how_it_ended())
         front.on_child_death(child.title)
         return WATCHDOG_EXIT_CODE if child.was_stuck else 1
 
     async def _restart(self, front: Frontend) -> bool:
-        """Whether a new engine serves. Not when none may be started any more, nor when the daemon is to stop."""
+        """Restart the engine. Returns False if no restart is left or a stop signal came, else True."""
         while self._restarts.remaining:
             delay_s = self._restarts.next_delay_s()
-            log.warning("the engine is started again in %.1f s (%d times left)", delay_s, self._restarts.remaining)
+            log.warning("restarting the engine in %.1f s (%d restarts left)", delay_s, self._restarts.remaining)
             self._children.close()
             await asyncio.to_thread(self._engine.stop)
             await self._run_until_stopped(asyncio.sleep(delay_s))
@@ -220,19 +222,19 @@ class _Daemon:
 
     async def _reload(self, front: Frontend) -> bool:
         vocabulary = self._tokenizer.vocabulary
-        told = asyncio.to_thread(self._engine.send_vocabulary, vocabulary)
-        _, runner = await asyncio.gather(told, self._await_ready())
+        sending = asyncio.to_thread(self._engine.send_vocabulary, vocabulary)
+        _, runner = await asyncio.gather(sending, self._await_ready())
         await front.reconnect(self._engine.addresses, runner)
         self._progress.clear()
-        log.info("the engine serves again")
+        log.info("the restarted engine is serving")
         _log_sizes(runner)
         return True
 
     def _dump_on_signal(self, front: Frontend) -> None:
-        """SIGUSR1: the front's own state, and the children's in their own words."""
+        """Let SIGUSR1 write dumps of the front and of its children."""
         faulthandler.unregister(signal.SIGUSR1)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._dump, front)
-        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)  # stacks also when the loop hangs
+        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)  # dumps stacks even if the event loop hangs
 
     def _dump(self, front: Frontend) -> None:
         self._engine.request_dumps()
@@ -240,10 +242,10 @@ class _Daemon:
         write_dump(text, path=str(self._engine.dump_path("front")))
 
     async def _drain(self, front: Frontend) -> None:
-        """Let running answers end; what is left after the timeout, or after a second signal, is aborted."""
+        """Wait for open requests; abort those left after the shutdown timeout or a second signal."""
         front.start_draining()
         timeout_s = self._config.server.shutdown_timeout
-        log.info("stopping: %d open requests have %.0f s to end", front.num_open, timeout_s)
+        log.info("stopping: waiting up to %.0f s for %d open requests", timeout_s, front.num_open)
         deadline = time.monotonic() + timeout_s
         second_signal = asyncio.create_task(self._signals.second.wait(), name="second_signal")
         either: set[asyncio.Future[Any]] = {second_signal, self._children.ended}
@@ -251,7 +253,7 @@ class _Daemon:
             await asyncio.wait(either, timeout=DRAIN_POLL_S, return_when=asyncio.FIRST_COMPLETED)
         second_signal.cancel()
         if front.num_open and not self._children.ended.done():
-            log.warning("%d requests did not end in time and are aborted", front.num_open)
+            log.warning("aborting %d requests that did not end in time", front.num_open)
             front.abort_all("The server is shutting down.")
 
     def _print_address(self, runner: RunnerInfo) -> None:

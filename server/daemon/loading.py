@@ -1,4 +1,4 @@
-"""While the model loads: what a client hears, and what the operator sees."""
+"""While the model loads: replies to clients, and progress output for the operator."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 
 
 class AppSwitch:
-    """The application behind the socket from the first moment: alive at once, ready when ``open`` is called."""
+    """The ASGI application from the start: answers as a loading server until ``switch_to`` is called."""
 
     def __init__(self) -> None:
         self._app: ASGIApp | None = None
 
     def switch_to(self, app: ASGIApp) -> None:
-        """Let everything through to ``app`` from now on."""
+        """Forward all further requests to ``app``."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request: ``app``'s, or the answer of a server that is loading."""
+        """Forward a request to the application, or answer that the model is loading."""
         if self._app is not None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
@@ -42,7 +42,7 @@ async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _loading_reply(scope: Scope) -> JSONResponse:
     if scope["path"] == "/health":
-        return JSONResponse({})  # alive; /ready says the rest
+        return JSONResponse({})  # alive; /ready answers 503
     error = Rejected(
         "The model is still loading.", status=503, kind="overloaded_error", code="loading", retry_after_s=5
     )
@@ -50,7 +50,7 @@ def _loading_reply(scope: Scope) -> JSONResponse:
 
 
 class ProgressLine:
-    """What is being loaded: a line that is rewritten on a terminal, else plain lines, or log records with ``logs``."""
+    """Shows loading progress: one rewritten line on a terminal, else plain lines, or log records if ``logs``."""
 
     def __init__(self, stream: TextIO = sys.stderr, *, logs: bool = False) -> None:
         self._stream = stream
@@ -59,7 +59,7 @@ class ProgressLine:
         self._last = ""
 
     def show(self, text: str) -> None:
-        """Say what is being done now. The same text again says nothing."""
+        """Show the current loading step. Does nothing if the text is unchanged."""
         if text == self._last:
             return
         self._last = text
@@ -71,7 +71,7 @@ class ProgressLine:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Leave the terminal's line empty for what comes next."""
+        """Clear the terminal's progress line."""
         if self._terminal and self._last:
             self._stream.write("\r\x1b[2K")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""How often a failed engine may be started again, and how long to wait before. Knows no processes."""
+"""Counts the restarts of a failed engine and computes the backoff between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ MAX_BACKOFF_S = 10.0
 
 
 class Restarts:
-    """At most ``limit`` in a daemon's life."""
+    """Allows at most ``limit`` restarts per daemon."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -15,11 +15,11 @@ class Restarts:
 
     @property
     def remaining(self) -> int:
-        """How many there may still be."""
+        """Number of restarts still allowed."""
         return self._limit - self.num_started
 
     def next_delay_s(self) -> float:
-        """Count one; the seconds to wait before it: what fails at once should not fail in a tight loop."""
+        """Count a restart and return the seconds to wait before it (exponential backoff)."""
         delay_s = min(INITIAL_BACKOFF_S * (1 << self.num_started), MAX_BACKOFF_S)
         self.num_started += 1
         return delay_s

@@ -1,4 +1,4 @@
-"""The stop signals of the front process, in the three phases of its life. The only place that sets their handlers."""
+"""Handlers of SIGINT, SIGTERM and SIGHUP in the front process, before, during and after the event loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import FrameType
 
 
 class StopSignals:
-    """Counts requests to stop.
+    """Counts stop signals.
 
-    Before ``attach`` a signal ends the process by SystemExit(0), so that ``finally`` clauses run; afterwards it only
-    counts: the loop decides, and what is done once the loop has ended is not to be interrupted.
+    Before ``attach`` a signal raises SystemExit(0), so that ``finally`` clauses run. Afterwards it only sets an event
+    for the loop, and is ignored once the loop has ended, so that it cannot interrupt the cleanup.
     """
 
     def __init__(self) -> None:
@@ -20,27 +20,27 @@ class StopSignals:
         self._count = 0
 
     def install(self) -> None:
-        """Handle the signals from now on. Main thread only."""
+        """Install the signal handlers. Main thread only."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants a closed terminal to change nothing
-            signal.signal(signal.SIGHUP, self._note)
+            signal.signal(number, self._on_signal)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup: keep it so
+            signal.signal(signal.SIGHUP, self._on_signal)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on ``first`` and ``second`` tell the loop."""
+        """Set ``first`` and ``second`` on this loop instead of raising SystemExit."""
         self._loop = loop
 
     @property
     def first(self) -> asyncio.Event:
-        """Set when the operator wants it to end."""
+        """Set by the first stop signal: drain, then exit."""
         return self._events[0]
 
     @property
     def second(self) -> asyncio.Event:
-        """Set when the operator wants it to end now."""
+        """Set by the second stop signal: abort open requests and exit."""
         return self._events[1]
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._loop is None:
             raise SystemExit(0)
         self._count += 1

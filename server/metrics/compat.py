@@ -1,4 +1,4 @@
-"""Another engine's names over our snapshots: nothing is counted twice, and a name means there what it means at home."""
+"""Exports metrics under the names of vLLM or SGLang, with the meaning that they have there. Counts nothing itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .snapshots import Snapshots
 
 
 def parse_metric_aliases(names: str) -> list[MetricAliases]:
-    """The engines of a list such as "vllm,sglang". Raises StartupError for one that is not known or named twice."""
+    """Parse a list such as "vllm,sglang". Raises StartupError for an unknown or repeated engine."""
     wanted = names.split(",") if names else []
     if not set(wanted) <= set(ENGINE_ALIASES) or len(set(wanted)) < len(wanted):
         raise StartupError(
@@ -28,7 +28,7 @@ def parse_metric_aliases(names: str) -> list[MetricAliases]:
 
 @dataclass(frozen=True, slots=True)
 class CompatSeries:
-    """The series of one aliases for one model."""
+    """The series of one engine's names for one model."""
 
     aliases: MetricAliases
     model_name: str
@@ -36,15 +36,15 @@ class CompatSeries:
 
     @property
     def labels(self) -> dict[str, str]:
-        """On every sample."""
+        """The labels of every sample."""
         return {"model_name": self.model_name, **dict(self.aliases.labels)}
 
     def collector(self, snapshots: Snapshots, http: HttpCounts) -> _Collector:
-        """Gauges and counters, read when scraped."""
+        """Return a collector of gauges and counters, which reads them at each scrape."""
         return _Collector(self, snapshots, http)
 
     def register_histograms(self, histograms: Histograms) -> None:
-        """Their histograms take our samples."""
+        """Export our histograms under the engine's names."""
         for alias in self.aliases.histograms:
             name, labels = self.aliases.prefix + alias.name, {**self.labels, **dict(alias.labels)}
             histograms.register(alias.ours, name, _help_text((alias.ours,)), labels, alias.bounds(self.context_length))
@@ -57,7 +57,7 @@ class _Collector:
     http: HttpCounts
 
     def collect(self) -> Iterator[Metric]:
-        """One family per name."""
+        """Yield one family per name."""
         aliases = self.series.aliases
         yield from self._families(GaugeMetricFamily, aliases.gauges)
         yield from self._families(CounterMetricFamily, aliases.totals)
@@ -82,7 +82,7 @@ class _Collector:
         return max(value, 0.0)
 
     def _cache_info(self, name: str) -> Iterator[Metric]:
-        """Sizes as labels, as other engines show them. Nothing while no engine has told its sizes."""
+        """Yield a gauge with the pool sizes as labels, as other engines do; nothing before the first snapshot."""
         page_size = int(self.snapshots.value("page_size"))
         if page_size:
             num_pages = int(self.snapshots.value("max_total_num_tokens")) // page_size
@@ -93,4 +93,4 @@ class _Collector:
 
 
 def _help_text(ours: Iterable[str]) -> str:
-    return f"What ebbtide calls {' and '.join(sorted({key.split('{')[0] for key in ours}))}."
+    return f"Same as ebbtide's {' and '.join(sorted({key.split('{')[0] for key in ours}))}."

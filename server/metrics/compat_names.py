@@ -1,4 +1,4 @@
-"""vLLM's and SGLang's names for what ebbtide measures: names, labels and buckets, so that their dashboards go on."""
+"""vLLM's and SGLang's metric names, labels and buckets, so that their dashboards work with ebbtide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Bounds = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A gauge or a counter: the sum of ``ours`` minus that of ``minus``. A name without its label stands for all."""
+    """A gauge or counter: the sum of ``ours`` less the sum of ``minus``. A name without its label means all values."""
 
     name: str
     ours: tuple[str, ...]
@@ -22,28 +22,25 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class HistogramAlias:
-    """A histogram of the same samples as ``ours``. bounds: of its buckets, for a context length."""
+    """A histogram of the same samples as ``ours``."""
 
     name: str
     ours: str
-    bounds: Callable[[int], Bounds]
+    bounds: Callable[[int], Bounds]  # context length -> upper bounds of the buckets
     labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MetricAliases:
-    """One engine's names. labels: on every series besides model_name. includes_http: the counts of HTTP requests too.
-
-    cache_info: the name of a gauge of 1 whose labels are the size of a page and the number of pages.
-    """
+    """The metric names of one engine."""
 
     prefix: str
-    labels: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]  # on every series, besides model_name
     gauges: tuple[Alias, ...]
     totals: tuple[Alias, ...]
     histograms: tuple[HistogramAlias, ...]
-    includes_http: bool = False
-    cache_info: str | None = None
+    includes_http: bool = False  # True if HTTP request counts are exported too
+    cache_info: str | None = None  # name of a constant gauge with page size and page count as labels
 
 
 def _fixed(*bounds: float) -> Callable[[int], Bounds]:
@@ -142,7 +139,7 @@ SGLANG_SIZES = _fixed(
 SGLANG_GRAMMAR = _fixed(0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 90, 120, 240)
 SGLANG_STAGE = _fixed(*(round(0.001 * 1.62**step, 6) for step in range(30)))
 
-# SGLang's names where they are ours with another prefix.
+# Names that differ from ours only in the prefix.
 SAME_GAUGES = (
     *("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "new_token_ratio", "token_usage"),
     *("max_total_num_tokens", "page_size", "cache_hit_rate", "gen_throughput"),

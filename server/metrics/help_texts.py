@@ -1,4 +1,4 @@
-"""What each series of /metrics means, in one sentence. Names come without the prefix; most are the scheduler's."""
+"""The help text, labels and buckets of each series of /metrics. Names are without the prefix."""
 
 from __future__ import annotations
 
@@ -7,72 +7,72 @@ from itertools import takewhile
 PREFIX = "ebbtide:"
 
 GAUGE_TEXTS = {
-    "num_running_reqs": "Requests that hold a row of the runner now; every choice of n counts.",
-    "num_queue_reqs": "Requests that wait to run, new and retracted ones.",
-    "num_retracted_reqs": "Requests that were retracted under memory pressure and do not run again yet.",
-    "num_grammar_queue_reqs": "Requests whose grammar is being compiled; they wait to run without holding others up.",
-    "new_token_ratio": "Share of the output still allowed that admission reserves memory for; pressure raises it.",
+    "num_running_reqs": "Running requests, which hold a row of the model runner. Each choice of n counts.",
+    "num_queue_reqs": "Waiting requests, new and retracted.",
+    "num_retracted_reqs": "Requests that were retracted under memory pressure and are not running again yet.",
+    "num_grammar_queue_reqs": "Requests that wait for their grammar to be compiled; they do not block others.",
+    "new_token_ratio": "Share of the remaining output tokens that admission reserves memory for; rises under pressure.",
     "token_usage": "Share of the KV pool that is neither free nor evictable, from 0 to 1.",
     "max_total_num_tokens": "Size of the KV pool in tokens.",
-    "page_size": "Tokens in a page of the KV pool.",
-    "kv_available_tokens": "Tokens of free pages in the pool.",
-    "kv_evictable_tokens": "Tokens of prefix-cache pages that nobody uses and that are given up when room is needed.",
-    "kv_protected_tokens": "Tokens of prefix-cache pages that running requests stand on.",
+    "page_size": "Number of tokens per page of the KV pool.",
+    "kv_available_tokens": "Free tokens of the pool.",
+    "kv_evictable_tokens": "Tokens of unused prefix-cache pages, which can be evicted.",
+    "kv_protected_tokens": "Tokens of prefix-cache pages in use by running requests.",
     "kv_session_held_tokens": "Tokens of pages that streaming sessions hold between their turns.",
-    "kv_uncached_tokens": "Tokens of pages that a request holds alone and that are not in the prefix cache.",
-    "kv_quarantined_tokens": "Tokens of pages taken out of service because the books disagreed about them.",
-    "cache_hit_rate": "Share of all prompt tokens so far that the prefix cache had when their request first ran.",
+    "kv_uncached_tokens": "Tokens of pages that one request owns and that are not in the prefix cache.",
+    "kv_quarantined_tokens": "Tokens of pages taken out of service after an accounting mismatch.",
+    "cache_hit_rate": "Share of all prompt tokens so far that were cached when their request first ran.",
     "gen_throughput": "Output tokens per second since the last snapshot; 0 when idle.",
-    "num_streaming_sessions": "Streaming sessions that are open.",
-    "streaming_session_held_tokens": "Tokens of KV that all streaming sessions hold.",
-    "watchdog_last_progress_seconds": "Seconds since a token, a finish or a first-time prefill was last seen.",
-    "open_http_requests": "HTTP requests for generated text that are not fully answered yet.",
-    "http_requests_active": "HTTP requests of any kind that are open, by endpoint and method; a scrape is one.",
+    "num_streaming_sessions": "Open streaming sessions.",
+    "streaming_session_held_tokens": "KV tokens held by all streaming sessions.",
+    "watchdog_last_progress_seconds": "Seconds since the last generated token, finished request or first-time prefill.",
+    "open_http_requests": "Open HTTP requests for generated text.",
+    "http_requests_active": "Open HTTP requests of any kind, by endpoint and method, including the scrape itself.",
 }
 
 TOTAL_TEXTS = {
-    "num_retracted_requests_total": "Times that a running request was sent back to the queue to free memory.",
-    "num_retracted_input_tokens_total": "Prompt tokens of the requests that were retracted, each time anew.",
-    "num_retracted_output_tokens_total": "Output tokens that retracted requests had made by then; none is lost.",
-    "num_recomputed_tokens_total": "Tokens whose KV was computed again because their request had been retracted.",
-    "kv_offloaded_tokens_total": "Tokens whose KV went to the host tier when their request was retracted.",
-    "kv_restored_tokens_total": "Tokens whose KV came back from the host tier and was not computed again.",
-    "num_resumed_requests_total": "Times that a retracted request began to run again.",
-    "num_ended_while_retracted_total": "Requests that ended before they ran again after a retraction, by reason.",
-    "num_preempted_requests_total": "Times that a running request gave way to one of strictly higher priority.",
+    "num_retracted_requests_total": "Retractions: running requests requeued to free memory.",
+    "num_retracted_input_tokens_total": "Prompt tokens of retracted requests, counted at each retraction.",
+    "num_retracted_output_tokens_total": "Output tokens of retracted requests at their retraction; none is lost.",
+    "num_recomputed_tokens_total": "Tokens whose KV was recomputed after a retraction.",
+    "kv_offloaded_tokens_total": "Tokens whose KV was copied to the host tier at a retraction.",
+    "kv_restored_tokens_total": "Tokens whose KV was restored from the host tier instead of being recomputed.",
+    "num_resumed_requests_total": "Retracted requests that started running again.",
+    "num_ended_while_retracted_total": "Retracted requests that ended before they ran again, by reason.",
+    "num_preempted_requests_total": "Running requests preempted for one of strictly higher priority.",
     "num_aborted_requests_total": "Requests that ended early, by reason.",
-    "num_requests_total": "Requests that ended normally, by finish reason; every choice of n counts.",
-    "prompt_tokens_total": "Prompt tokens of the requests that began to run, counted once per request.",
-    "cached_tokens_total": "Prompt tokens that the prefix cache had when their request first ran.",
-    "generation_tokens_total": "Output tokens made.",
-    "evicted_tokens_total": "Tokens of pages that the prefix cache gave up to make room.",
-    "admission_alarms_total": "Times that requests waited and none was admitted for --progress-alarm seconds.",
-    "http_requests_total": "HTTP requests that came, by endpoint (a route's template, or other) and method.",
-    "http_responses_total": "HTTP answers that began, by endpoint, status and method; who left before has none.",
-    "kv_invariant_violations_total": "Times that the memory books did not balance; anything but 0 is a bug.",
+    "num_requests_total": "Requests that ended normally, by finish reason. Each choice of n counts.",
+    "prompt_tokens_total": "Prompt tokens of requests that started running, counted once per request.",
+    "cached_tokens_total": "Prompt tokens that were cached when their request first ran.",
+    "generation_tokens_total": "Generated output tokens.",
+    "evicted_tokens_total": "Tokens of evicted prefix-cache pages.",
+    "admission_alarms_total": "Times that requests were waiting and none was admitted for --progress-alarm seconds.",
+    "http_requests_total": "Received HTTP requests, by endpoint (the route's template, or other) and method.",
+    "http_responses_total": "Started HTTP responses, by endpoint, status and method. Earlier disconnects have none.",
+    "kv_invariant_violations_total": "Mismatches found by the memory invariant checker; a value above 0 is a bug.",
 }
 
 HISTOGRAM_TEXTS = {
     "time_to_first_token_seconds": "Time from the arrival of an HTTP request to its first output token.",
-    "inter_token_latency_seconds": "Time between two output tokens of a choice as the front sees them.",
+    "inter_token_latency_seconds": "Time between two output tokens of a choice, measured in the front process.",
     "e2e_request_latency_seconds": "Time from the arrival of an HTTP request to the end of its last choice.",
     "queue_time_seconds": "Time from the arrival of a request in the scheduler until it first ran.",
-    "grammar_compilation_time_seconds": "Time that the scheduler's compiler took for a grammar that it did not know.",
+    "grammar_compilation_time_seconds": "Compilation time of a grammar that was not cached.",
     "prefill_time_seconds": "Time from a request's first run to its first output token.",
     "decode_time_seconds": "Time from a request's first output token to its normal end, retractions included.",
     "inference_time_seconds": "Time from a request's first run to its normal end, retractions included.",
     "time_per_output_token_seconds": "A request's decode time for each output token after the first.",
-    "scheduler_step_seconds": "Time of one turn of the scheduler's loop that collected a result.",
-    "scheduler_step_tokens": "Tokens that a step computed, of prompts and outputs; recomputed ones count again.",
+    "scheduler_step_seconds": "Time of a scheduler loop iteration that collected a result.",
+    "scheduler_step_tokens": "Prompt and output tokens computed per step; recomputed ones count again.",
     "request_prompt_tokens": "Prompt tokens of a request that ended normally.",
     "request_generation_tokens": "Output tokens of a request that ended normally.",
-    "request_params_n": "How many choices of a prompt were asked for.",
-    "request_params_max_tokens": "How many output tokens were allowed; without max_tokens, the rest of the context.",
-    "retractions_per_request": "How often a request had been retracted when it ended.",
+    "request_params_n": "Requested number of choices per prompt (n).",
+    "request_params_max_tokens": "Maximum number of output tokens; without max_tokens, the rest of the context.",
+    "retractions_per_request": "Number of retractions of an ended request.",
     "retract_resume_seconds": "Time from a request's retraction until it ran again.",
 }
 
-# Series with a label exist from the start with these values, so that their first event shows as a rise.
+# Labelled series that are exported from the start with 0, so that their first event appears as an increase.
 KNOWN_LABELS = (
     "num_requests_total{finish_reason=stop}",
     "num_requests_total{finish_reason=length}",
@@ -99,7 +99,7 @@ LABELS: dict[str, tuple[str, ...]] = {
 }
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000, 2560)
-# A retraction costs a step at least, and at most what a long queue in front of a protected request costs.
+# A retraction takes at least a step; at most, the wait of a protected request in a long queue.
 RESUME_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 COUNT_BUCKETS = (0, 1, 2, 3, 4, 5, 8, 16, 32)
 STEP_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -114,17 +114,17 @@ SIZES = ("request_prompt_tokens", "request_generation_tokens", "request_params_m
 
 
 def help_text(name: str) -> str:
-    """The sentence of a series; of one that this version does not know, its name in words."""
+    """Return the help text of a series; for an unknown one, its name in words."""
     known = GAUGE_TEXTS.get(name) or TOTAL_TEXTS.get(name) or HISTOGRAM_TEXTS.get(name)
     return known or f"{name.replace('_', ' ').capitalize()}."
 
 
 def bucket_bounds(name: str, context_length: int) -> tuple[float, ...]:
-    """The upper bounds of a histogram of ours, without infinity."""
+    """Return the upper bounds of a histogram's buckets, without infinity."""
     return size_buckets(context_length) if name in SIZES else BUCKETS.get(name, LATENCY_BUCKETS)
 
 
 def size_buckets(context_length: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, … up to the longest request there can be."""
+    """Return 1, 2, 5, 10, 20, … up to the context length."""
     steps = (digit * 10.0**power for power in range(9) for digit in (1, 2, 5))
     return tuple(takewhile(lambda bound: bound <= context_length, steps))

@@ -1,4 +1,4 @@
-"""Histograms that cost little to fill: one is observed for every token. All of it happens on one thread."""
+"""Histograms with cheap updates, since some are observed for every token. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import accumulate
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-_as_go: Callable[[float], str] = floatToGoString  # 1e+06, as every other client of Prometheus spells it
+_as_go: Callable[[float], str] = floatToGoString  # formats 1e+06 like other Prometheus clients
 
 
 class Buckets:
-    """How many samples lie at or below each of the ``bounds``, which ascend; infinity is added."""
+    """Counts samples per bucket. bounds: ascending upper bounds, without infinity."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -23,18 +23,18 @@ class Buckets:
         self._sum = 0.0
 
     def observe(self, value: float, count: int) -> None:
-        """``count`` samples of ``value``."""
+        """Add ``count`` samples of ``value``."""
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
     def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
-        """Show them as one metric of a family."""
+        """Add the buckets to a family as one metric."""
         bounds = [_as_go(bound) for bound in (*self._bounds, float("inf"))]
         family.add_metric(labels, list(zip(bounds, accumulate(self._counts), strict=True)), self._sum)
 
 
 class Histograms:
-    """Samples by quantity, and the names under which they are shown: a collector."""
+    """A Prometheus collector of histograms. A quantity may be exported under several names."""
 
     def __init__(self) -> None:
         self._quantities: dict[str, dict[tuple[float, ...], Buckets]] = {}
@@ -46,18 +46,18 @@ class Histograms:
     def register(
         self, quantity: str, name: str, text: str, labels: Mapping[str, str], bounds: tuple[float, ...]
     ) -> None:
-        """From now on the samples of ``quantity`` are there as ``name`` too. Equal buckets are filled once."""
+        """Export the samples of ``quantity`` as ``name``. Names with equal bounds share their buckets."""
         kinds = self._quantities.setdefault(quantity, {})
         buckets = kinds.setdefault(bounds, Buckets(bounds))
         self._registered.append((name, text, dict(labels), buckets))
 
     def observe(self, quantity: str, value: float, count: int = 1) -> None:
-        """``count`` samples of a quantity that is shown."""
+        """Add ``count`` samples of a registered quantity."""
         for buckets in self._quantities[quantity].values():
             buckets.observe(value, count)
 
     def collect(self) -> Iterator[Metric]:
-        """One family per name."""
+        """Yield one family per name."""
         families: dict[str, HistogramMetricFamily] = {}
         for name, text, labels, buckets in self._registered:
             if name not in families:

@@ -1,4 +1,4 @@
-"""HTTP requests by endpoint, method and status. Endpoints are the templates of routes: no client chooses a label."""
+"""Counts HTTP requests by endpoint, method and status. Endpoints are route templates, so clients cannot add labels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .help_texts import help_text
 
-OTHER = "other"  # every path that is no route, and every method that HTTP does not know
+OTHER = "other"  # label of unknown paths and methods
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class HttpCounts:
-    """How many requests came, are open, and were answered with which status."""
+    """Counts received and open requests, and responses by status."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, ...]] = Counter()
@@ -24,25 +24,25 @@ class HttpCounts:
         self._responses: Counter[tuple[str, ...]] = Counter()
 
     def add_endpoint(self, endpoint: str, method: str) -> None:
-        """Show an endpoint before its first request, so that this shows as a rise."""
+        """Export an endpoint with zero counts, so that its first request appears as an increase."""
         self._requests[endpoint, method] += 0
         self._active[endpoint, method] += 0
 
     def on_request(self, endpoint: str, method: str) -> None:
-        """A request has come."""
+        """Count a received request."""
         self._requests[endpoint, method] += 1
         self._active[endpoint, method] += 1
 
     def on_response(self, endpoint: str, status: int, method: str) -> None:
-        """Its answer has begun."""
+        """Count a started response."""
         self._responses[endpoint, str(status), method] += 1
 
     def on_request_end(self, endpoint: str, method: str) -> None:
-        """It is over, whether answered or not."""
+        """Count a request as no longer open, whether answered or not."""
         self._active[endpoint, method] -= 1
 
     def families(self, prefix: str, labels: Mapping[str, str]) -> Iterator[Metric]:
-        """The three series under ``prefix``, each sample with ``labels`` too."""
+        """Yield the three series under ``prefix``, each sample with ``labels`` added."""
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         yield _family(gauge, prefix, "http_requests_active", labels, ("endpoint", "method"), self._active)
         yield _family(counter, prefix, "http_requests_total", labels, ("endpoint", "method"), self._requests)
@@ -51,7 +51,7 @@ class HttpCounts:
 
 
 class CountRequests:
-    """The layer that counts. ``routes`` say which endpoint a path belongs to."""
+    """Middleware that counts requests. routes: map paths to endpoints."""
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], counts: HttpCounts) -> None:
         self._app = app
@@ -82,7 +82,7 @@ class CountRequests:
             self._counts.on_request_end(endpoint, method)
 
     def _endpoint(self, scope: Scope) -> str:
-        """A route that has the path but not the method is the endpoint all the same: it answers 405."""
+        """Return the endpoint of a path, also if its route does not allow the method (405)."""
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         for fixed in (path, scope["path"]):
             if fixed in self._fixed:

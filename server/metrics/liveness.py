@@ -1,4 +1,4 @@
-"""Whether the daemon lives and whether it would take a new request. Knows clocks and names, no sockets."""
+"""Liveness and readiness of the daemon, from heartbeats of its children. Knows clocks, not sockets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import Heartbeat
 
 CHILDREN = ("scheduler", "detokenizer")
-FRONT_TIMEOUT_FACTOR = 1.06  # a stuck process's own watchdog goes first: it can say more than that there is silence
+FRONT_TIMEOUT_FACTOR = 1.06  # lets a stuck process's own watchdog fire first: its dump has more detail
 NO_WORK_STATES = ("idle", "paused")
 DEFAULTS = WatchdogConfig()
 NO_HEARTBEAT = Heartbeat("scheduler", 0)
 
 
 class Liveness:
-    """What the front knows of its children. ``clock`` counts the seconds in which the front itself could listen."""
+    """Tracks the state of the children. clock: seconds in which the front was running, without suspended time."""
 
     def __init__(self, clock: Callable[[], float], config: WatchdogConfig = DEFAULTS) -> None:
         self._clock = clock
@@ -29,78 +29,78 @@ class Liveness:
         self._paused = False
 
     def mark_started(self) -> None:
-        """The children said that they are ready: their silence is counted from now."""
+        """Expect heartbeats from now on: the children are ready."""
         now = self._clock()
         self._last_beat = dict.fromkeys(CHILDREN, now)
         self._heartbeats = {}
         self._restarting = self._paused = False
 
     def record_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """A child's loop is alive."""
+        """Store a child's heartbeat; ignore those of unknown sources."""
         if heartbeat.source in self._last_beat:
             self._last_beat[heartbeat.source] = self._clock()
             self._heartbeats[heartbeat.source] = heartbeat
 
     def start_draining(self) -> None:
-        """No new work from now on."""
+        """Refuse new requests for good."""
         self._draining = True
 
     def pause(self) -> None:
-        """No new work until ``resume``, or until new children have started."""
+        """Refuse new requests until ``resume``, or until new children have started."""
         self._paused = True
 
     def resume(self) -> None:
-        """New work again."""
+        """Accept new requests again."""
         self._paused = False
 
     def mark_dead(self, name: str) -> None:
-        """A child is gone."""
+        """Record that a child has ended."""
         self._dead.append(name)
 
     def mark_restarting(self) -> None:
-        """New children take the place of the dead one: alive, and not ready before ``started``."""
+        """Record that new children are loading: alive, but not ready before ``mark_started``."""
         self._dead.clear()
         self._last_beat.clear()
         self._restarting = True
 
     @property
     def _scheduler(self) -> Heartbeat:
-        """What the scheduler said last."""
+        """The scheduler's last heartbeat."""
         return self._heartbeats.get("scheduler", NO_HEARTBEAT)
 
     @property
     def stalled_s(self) -> float:
-        """Seconds since the scheduler's last progress as far as the front knows; 0 when it has nothing to do."""
+        """Seconds since the scheduler's last known progress; 0 if it has no work."""
         if self._dead or "scheduler" not in self._last_beat or self._scheduler.state in NO_WORK_STATES:
             return 0.0
         return self._scheduler.stalled_s + self._clock() - self._last_beat["scheduler"]
 
     def timed_out_child(self) -> str | None:
-        """The child that has been silent for so long that it counts as dead."""
+        """Return a child without a heartbeat for longer than the watchdog timeout, which counts as dead; else None."""
         if self._dead:
             return None
         limit_s = self._config.watchdog_timeout * FRONT_TIMEOUT_FACTOR
         return next((name for name in self._last_beat if self.silence_s(name) > limit_s), None)
 
     def silence_s(self, name: str) -> float:
-        """Seconds since the last heartbeat of a child; 0 while it loads."""
+        """Return the seconds since a child's last heartbeat; 0 while it loads."""
         now = self._clock()
         return now - self._last_beat.get(name, now)
 
     def unhealthy_reason(self) -> str | None:
-        """Why ``/health`` is 503, or None."""
+        """Return the reason why ``/health`` answers 503. Returns None if it answers 200."""
         if self._dead:
             return f"The {self._dead[0]} process is dead."
         return self._silent_for(self._config.watchdog_timeout)
 
     def refusal(self) -> Rejected | None:
-        """The answer to a new request when none is taken now, or None when it is welcome."""
+        """Return the error for a new request. Returns None if new requests are accepted."""
         if self._dead:
             return _refused(f"The {self._dead[0]} process is dead.", "engine_dead")
         if self._draining:
-            return _refused("The server is shutting down and takes no new requests.", "draining")
+            return _refused("The server is shutting down and accepts no new requests.", "draining")
         if self._restarting:
-            return _refused("The engine has failed and is being started again.", "engine_restarting")
+            return _refused("The engine has failed and is restarting.", "engine_restarting")
         if not self._last_beat:
             return _refused("The model is still loading.", "loading")
         if self._paused:
@@ -108,33 +108,33 @@ class Liveness:
         return self._engine_refusal()
 
     def _engine_refusal(self) -> Rejected | None:
-        """The refusal of an engine that runs and does not work."""
+        """Return the error if the engine is silent or blocked, else None."""
         silent = self._silent_for(self._config.heartbeat_timeout)
         if silent:
             return _refused(silent, "engine_silent")
         if self._scheduler.reason:
-            return _refused(f"Requests wait and none can run: {self._scheduler.reason}.", "engine_blocked")
+            return _refused(f"Requests are waiting but none can run: {self._scheduler.reason}.", "engine_blocked")
         return None
 
     def require_ready(self) -> None:
-        """Raises the refusal, if there is one."""
+        """Raises Rejected unless new requests are accepted."""
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
 
     def describe(self) -> list[str]:
-        """One line for each child, for a dump."""
+        """Return lines for a dump: each child's last heartbeat, progress and readiness."""
         lines = []
         for name in self._last_beat:
             lines.append(f"{name}: last heartbeat {self.silence_s(name):.1f} s ago")
             said = self._heartbeats.get(name)
-            lines.append(f"{name} says: {'nothing yet' if said is None else _in_words(said)}")
+            lines.append(f"{name} reported: {'nothing yet' if said is None else _describe(said)}")
         lines.append(f"no progress for {self.stalled_s:.1f} s")
         refusal = self.refusal()
         return [*lines, "ready" if refusal is None else f"not ready: {refusal.message}"]
 
     def has_silent_child(self, seconds: float) -> bool:
-        """Whether a child has been silent for longer."""
+        """Return True if a child has been silent for longer than ``seconds``."""
         return self._silent_for(seconds) is not None
 
     def _silent_for(self, seconds: float) -> str | None:
@@ -145,9 +145,9 @@ class Liveness:
         return None
 
 
-def _in_words(said: Heartbeat) -> str:
+def _describe(said: Heartbeat) -> str:
     reason = f", {said.reason}" if said.reason else ""
-    return f"{said.state}, {said.handled} messages handled, {said.num_requests} requests kept{reason}"
+    return f"{said.state}, {said.handled} messages handled, {said.num_requests} requests held{reason}"
 
 
 def _refused(message: str, code: str) -> Rejected:

@@ -1,4 +1,4 @@
-"""The Prometheus registry: fed by the scheduler's snapshots and by the front's own clocks. Owns every series."""
+"""The Prometheus registry, fed by the scheduler's snapshots and the front's own measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOO_LONG = "context_length_exceeded"
 
 
 class FrontMetrics:
-    """Everything behind /metrics of one served model."""
+    """All metrics of the served model."""
 
     def __init__(
         self, model_name: str, engines: Iterable[MetricAliases] = (), context_length: int = CONTEXT_LENGTH
@@ -49,35 +49,35 @@ class FrontMetrics:
 
     @property
     def gauges(self) -> Mapping[str, float]:
-        """The scheduler's gauges from its last snapshot, by key; read only."""
+        """The scheduler's gauges from its last snapshot, by key. Read-only."""
         return self._snapshots.gauges
 
     @property
     def hit_rate(self) -> float:
-        """Share of all prompt tokens so far that the prefix cache had."""
+        """Share of all prompt tokens so far that were cached."""
         return self._snapshots.hit_rate()
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """A gauge of the front's own, read when scraped."""
+        """Register a gauge of the front. read: called at each scrape."""
         self._snapshots.front_gauges[name] = read
 
     def apply_stats(self, stats: Stats) -> None:
-        """A snapshot from the scheduler."""
+        """Apply a snapshot from the scheduler."""
         self._snapshots.apply(stats)
         for name, samples in stats.observations.items():
             for sample in samples:
                 self.observe(name, sample)
 
     def observe(self, name: str, value: float, count: int = 1) -> None:
-        """``count`` samples of a histogram, under all its names."""
+        """Add ``count`` samples to a histogram, under all its names."""
         if name not in self._histograms:
             self._register(name)
         self._histograms.observe(name, value, count)
 
     def on_scheduler_death(self, num_open: int = 0) -> None:
-        """Its gauges read 0 until the next snapshot: a load or a pool that nobody carries is none. Totals stay.
+        """Set the scheduler's gauges to 0 until the next snapshot; totals stay.
 
-        num_open: requests that end with it.
+        num_open: the number of open requests, which are counted as aborted.
         """
         self._snapshots.on_scheduler_death()
         if num_open:
@@ -85,7 +85,7 @@ class FrontMetrics:
 
     @contextmanager
     def count_refusals(self) -> Iterator[None]:
-        """Within, a request may turn out too long: counted as the scheduler counts those that it finds too long."""
+        """Count a request that the block rejects as too long, like those that the scheduler rejects."""
         try:
             yield
         except Rejected as error:
@@ -94,25 +94,25 @@ class FrontMetrics:
             raise
 
     def observe_request(self, n: int, max_tokens: Iterable[int]) -> None:
-        """The engine was asked for ``n`` choices of each prompt; max_tokens: of each prompt."""
+        """Record a request for ``n`` choices of each prompt. max_tokens: one value per prompt."""
         for count in max_tokens:
             self.observe("request_params_n", n)
             self.observe("request_params_max_tokens", count)
 
     def first_token(self, seconds: float) -> None:
-        """Time to the first generated token of an HTTP request."""
+        """Record the time to the first generated token of an HTTP request."""
         self.observe("time_to_first_token_seconds", seconds)
 
     def token_gap(self, seconds: float, count: int) -> None:
-        """``count`` tokens of a choice, each ``seconds`` after the one before."""
+        """Record ``count`` tokens of a choice, each ``seconds`` after the previous one."""
         self.observe("inter_token_latency_seconds", seconds, count)
 
     def completed(self, seconds: float) -> None:
-        """A whole HTTP request that ended well."""
+        """Record the total time of an HTTP request that ended normally."""
         self.observe("e2e_request_latency_seconds", seconds)
 
     def render(self) -> bytes:
-        """The text format of Prometheus."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
     async def route(self, _: Request) -> Response:
@@ -126,19 +126,19 @@ class FrontMetrics:
         )
 
     def _register_aliases(self, aliases: MetricAliases) -> None:
-        """Show the same numbers under another engine's names too."""
+        """Export the metrics under another engine's names too."""
         series = CompatSeries(aliases, self._model_name, self._context_length)
         self._registry.register(series.collector(self._snapshots, self.http))
         series.register_histograms(self._histograms)
 
 
 class _HttpCollector:
-    """The counts as a collector."""
+    """HttpCounts as a Prometheus collector."""
 
     def __init__(self, counts: HttpCounts, model_name: str) -> None:
         self._counts = counts
         self._labels = {"model_name": model_name}
 
     def collect(self) -> Iterator[Metric]:
-        """All of them under our own names."""
+        """Yield the counts under ebbtide's names."""
         return self._counts.families(PREFIX, self._labels)

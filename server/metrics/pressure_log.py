@@ -15,7 +15,7 @@ NUM_EVENTS = 256
 
 
 class PressureLog:
-    """The last ``NUM_EVENTS`` events, oldest first. ``clock`` gives Unix time in seconds."""
+    """Keeps the last ``NUM_EVENTS`` events, oldest first. clock: returns Unix time in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -24,20 +24,20 @@ class PressureLog:
 
     @property
     def num_seen(self) -> int:
-        """Events since the start, also those that are forgotten."""
+        """Number of events since the start, including dropped ones."""
         return self._num_seen
 
     def add(self, event: PressureEvent) -> None:
-        """Remember an event under the time at which it came."""
+        """Append an event with its time of arrival."""
         victims = [_as_dict(victim) for victim in event.victims]
         self._events.append({"time": self._clock(), **_as_dict(event), "victims": victims})
         self._num_seen += 1
 
     def events(self) -> list[dict[str, Any]]:
-        """The events as JSON objects, newest last."""
+        """Return the events as JSON objects, newest last."""
         return list(self._events)
 
 
 def _as_dict(part: msgspec.Struct) -> dict[str, Any]:
-    """A message with its field names: on the wire between processes they are left out."""
+    """Convert a message to a dict with field names, which the wire format omits."""
     return msgspec.structs.asdict(part)

@@ -1,4 +1,4 @@
-"""The scheduler's snapshots as a Prometheus collector: gauges of now, totals over all scheduler lives."""
+"""The scheduler's snapshots as a Prometheus collector: current gauges, and totals over all scheduler restarts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .help_texts import KNOWN_LABELS, LABELS, PREFIX, TOTAL_TEXTS, help_text
 
 KEY = re.compile(r"(?P<name>[a-z_0-9]+)(?:\{(?P<label>[a-z_]+)=(?P<value>[^{}]*)\})?")
 
-# There from the start, so that a page scraped before the first snapshot has them.
+# Exported from the start, before the first snapshot.
 LOAD_GAUGES = (
     *("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "num_grammar_queue_reqs"),
     *("token_usage", "gen_throughput"),
@@ -23,7 +23,7 @@ PLAIN_TOTALS = tuple(name for name in TOTAL_TEXTS if name not in LABELS)
 
 
 class Snapshots:
-    """The last snapshot and what the schedulers before this one counted. Keys are those of ``messages.Stats``."""
+    """The last snapshot, and the totals of earlier schedulers. Keys are those of ``messages.Stats``."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
@@ -33,7 +33,7 @@ class Snapshots:
         self.front_gauges: dict[str, Callable[[], float]] = {}
 
     def apply(self, stats: Stats) -> None:
-        """Replace the gauges; move the totals on, never back."""
+        """Replace the gauges and update the totals, which never decrease."""
         self.gauges.update(stats.gauges)
         for key, total in stats.totals.items():
             if total < self._last.get(key, 0.0):  # a new scheduler counts from zero
@@ -41,30 +41,30 @@ class Snapshots:
             self._last[key] = total
 
     def on_scheduler_death(self) -> None:
-        """The scheduler counts no more; another one would begin at zero. Who was retracted has ended with it."""
-        lost = self.gauges.get("num_retracted_reqs", 0.0)
-        if lost:
-            self.add("num_ended_while_retracted_total{reason=engine_dead}", lost)
+        """Keep the totals, set the gauges to 0, and count retracted requests as ended."""
+        num_retracted = self.gauges.get("num_retracted_reqs", 0.0)
+        if num_retracted:
+            self.add("num_ended_while_retracted_total{reason=engine_dead}", num_retracted)
         self.gauges.update(dict.fromkeys(self.gauges, 0.0))
         for key, total in self._last.items():
             self._before[key] = self._before.get(key, 0.0) + total
             self._last[key] = 0.0
 
     def add(self, key: str, amount: float) -> None:
-        """Count what no scheduler can count any more."""
+        """Add to a total in the front, for events that the scheduler does not see."""
         self._before[key] = self._before.get(key, 0.0) + amount
         self._last.setdefault(key, 0.0)
 
     def total(self, key: str) -> float:
-        """One total over all scheduler lives."""
+        """Return a total over all scheduler restarts."""
         return self._before.get(key, 0.0) + self._last.get(key, 0.0)
 
     def hit_rate(self) -> float:
-        """Share of the prompt tokens that were cached."""
+        """Return the share of prompt tokens that were cached."""
         return self.total("cached_tokens_total") / max(self.total("prompt_tokens_total"), 1.0)
 
     def value(self, key: str) -> float:
-        """A gauge or a total; of a name without its label, all of them together. 0 for what there is not yet."""
+        """Return a gauge or total; 0 if unknown. A name without its label gives the sum over all label values."""
         if key in self.front_gauges:
             return self.front_gauges[key]()
         if key in self.gauges:
@@ -72,7 +72,7 @@ class Snapshots:
         return self.total(key) + sum(self.total(other) for other in self._last if other.startswith(f"{key}{{"))
 
     def collect(self) -> Iterator[Metric]:
-        """All series, one family per name."""
+        """Yield all series, one family per name."""
         own = {name: read() for name, read in self.front_gauges.items()}
         yield from self._families(GaugeMetricFamily, {**self.gauges, **own})
         yield from self._families(CounterMetricFamily, {key: self.total(key) for key in self._last})

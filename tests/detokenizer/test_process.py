@@ -125,7 +125,7 @@ def test_pressure_passes_through(detokenizer: Detokenizer) -> None:
 def test_items_of_unknown_requests_are_dropped(detokenizer: Detokenizer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     assert convert(detokenizer, item("ghost", "boo"), item("ghost", "", finish="abort")) == []
-    assert "request ghost has no entry; 3 tokens were dropped" in caplog.text
+    assert "dropping 3 tokens of the unknown request ghost" in caplog.text
 
 
 def test_an_error_ends_its_own_request_only(detokenizer: Detokenizer, caplog: pytest.LogCaptureFixture) -> None:
@@ -136,7 +136,7 @@ def test_an_error_ends_its_own_request_only(detokenizer: Detokenizer, caplog: py
     assert detokenizer.pop_failures() == []
     assert convert(detokenizer, item("bad", "more"), item("bad", "", finish="length")) == []
     assert detokenizer.num_open == 1
-    assert "request bad cannot be turned into text" in caplog.text
+    assert "aborting request bad: its text could not be decoded" in caplog.text
 
 
 def test_a_long_request_is_not_forgotten_among_thousands_of_short_ones(detokenizer: Detokenizer) -> None:
@@ -192,7 +192,7 @@ def test_failures_are_told_and_empty_batches_are_not_sent(detokenizer: Detokeniz
 
 def test_a_front_that_takes_nothing_ends_the_process(detokenizer: Detokenizer) -> None:
     inbox, outbox = FakeInbox(), FakeOutbox(full=True)
-    with pytest.raises(EbbtideError, match="takes no messages"):
+    with pytest.raises(EbbtideError, match="queue to the front is full"):
         serve_once(detokenizer, inbox, outbox, HeartbeatTimer(detokenizer, inbox, outbox, lambda: 0.0))
 
 

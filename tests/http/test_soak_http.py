@@ -195,8 +195,8 @@ def dump_of(daemon: Any) -> str:
 
 def tables_are_empty(text: str) -> bool:
     """Whether a dump says that nothing is remembered of any request, in any process."""
-    lines = ("0 open requests", "open HTTP requests: 0, with 0 choices", "open calls: 0")
-    kept = re.findall(r"(\w+) says: \w+, \d+ messages handled, (\d+) requests kept", text)
+    lines = ("0 open requests", "open HTTP requests: 0, with 0 choices", "open control calls: 0")
+    kept = re.findall(r"(\w+) reported: \w+, \d+ messages handled, (\d+) requests held", text)
     return all(line in text for line in lines) and sorted(kept) == [("detokenizer", "0"), ("scheduler", "0")]
 
 

@@ -128,7 +128,7 @@ def test_an_engine_that_cannot_start_again_uses_up_its_times_and_ends_the_daemon
     script.unlink()
     os.kill(daemon.pids["scheduler"], signal.SIGKILL)
     ends_with_nothing_left(daemon, 1)
-    assert daemon.log.count("the engine is started again in") == 2
+    assert daemon.log.count("restarting the engine in") == 2
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
@@ -147,7 +147,7 @@ def test_a_stopped_child_turns_readiness_off_and_counts_as_dead_after_the_watchd
     ends_with_nothing_left(daemon, STUCK)
     assert f"The {victim} process was killed because it had been silent for" in daemon.log
     dump = daemon.log.split(f"==== front: the {victim} has been silent for")[1].split("end of front's dump")[0]
-    for part in ("State T (stopped)", f"{victim} says:", "open HTTP requests: 4, with 4 choices"):
+    for part in ("State T (stopped)", f"{victim} reported:", "open HTTP requests: 4, with 4 choices"):
         assert part in dump, dump
 
 
@@ -238,7 +238,7 @@ def test_the_dump_of_a_busy_daemon_shows_both_processes_and_disturbs_nobody(star
     with streams(daemon.url, 2, max_tokens=400) as opened:
         shown = run_dump(daemon.tmp)
         assert shown.returncode == 0, shown
-        for part in ("open HTTP requests: 2", "scheduler says: ", "batch of 2", "accounting of pool full"):
+        for part in ("open HTTP requests: 2", "scheduler reported: ", "batch of 2", "accounting of pool full"):
             assert part in shown.stdout, shown.stdout
         for events in opened:
             assert rest(events)[-1] == "[DONE]"

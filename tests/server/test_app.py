@@ -99,8 +99,8 @@ async def test_the_debug_log_follows_a_request_and_has_nothing_of_its_prompt(
     )
     mine = [record.getMessage() for record in caplog.records if record.__dict__.get("rid") == "mine"]
     (rid,) = world.engine.requests[0].rids
-    assert mine[0] == f"request mine is {rid}: 1 prompts with 6 tokens in total, 1 choices of each"
-    assert mine[1].startswith("request mine: POST /v1/completions was answered with 200 within ")
+    assert mine[0] == f"request mine has engine ids {rid}: 1 prompts with 6 tokens in total, 1 choices each"
+    assert mine[1].startswith("request mine: POST /v1/completions was answered with 200 in ")
     assert "secret" not in caplog.text
     assert "hidden" not in caplog.text
 

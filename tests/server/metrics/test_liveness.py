@@ -112,7 +112,7 @@ def test_its_description_names_both_children_and_says_whether_it_is_ready() -> N
     liveness, clock = started()
     clock.now += HEARTBEAT_TIMEOUT_S + 1
     lines = liveness.describe()
-    assert lines[:2] == ["scheduler: last heartbeat 21.0 s ago", "scheduler says: nothing yet"]
+    assert lines[:2] == ["scheduler: last heartbeat 21.0 s ago", "scheduler reported: nothing yet"]
     assert lines[2] == "detokenizer: last heartbeat 21.0 s ago"
     assert lines[-1] == "not ready: The scheduler process has been silent for 21 s."
 
@@ -124,8 +124,8 @@ def test_its_description_repeats_what_each_child_said_last() -> None:
     clock.now += 2.0
     assert liveness.describe()[:5] == [
         "scheduler: last heartbeat 2.0 s ago",
-        "scheduler says: blocked, 7 messages handled, 4 requests kept, a: no free row, 3 run",
+        "scheduler reported: blocked, 7 messages handled, 4 requests held, a: no free row, 3 run",
         "detokenizer: last heartbeat 2.0 s ago",
-        "detokenizer says: running, 9 messages handled, 3 requests kept",
+        "detokenizer reported: running, 9 messages handled, 3 requests held",
         "no progress for 33.0 s",
     ]

@@ -215,8 +215,8 @@ async def test_a_field_without_effect_is_named_once_in_the_log(world: World, cap
     caplog.set_level("INFO")
     for _ in range(3):
         await world.chat(service_tier="auto", response_format=None, temperature=1)
-    assert [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()] == [
-        "the field 'service_tier' has no effect here and is ignored"
+    assert [record.getMessage() for record in caplog.records if "unsupported" in record.getMessage()] == [
+        "ignoring the unsupported request field 'service_tier'"
     ]
 
 
