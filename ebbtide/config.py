@@ -12,17 +12,17 @@ from .tokenization.vocabulary import Vocabulary
 def option(
     default: Any, help_text: str, *, flag: str | None = None, metavar: str | None = None, within: str | None = None
 ) -> Any:
-    """A field that is also a CLI flag. ``flag`` overrides ``--field-name``; ``within`` is an interval: "(0, 1]"."""
+    """A field that is also a CLI flag. flag: overrides ``--field-name``. within: an interval such as "(0, 1]"."""
     return field(default=default, metadata={"help": help_text, "flag": flag, "metavar": metavar, "within": within})
 
 
 def secret(help_text: str, *, metavar: str) -> Any:
-    """A field that is also a CLI flag and that no repr shows."""
+    """A field that is also a CLI flag and is left out of the repr."""
     return field(default=None, repr=False, metadata={"help": help_text, "flag": None, "metavar": metavar})
 
 
 def option_list(help_text: str, *, flag: str, metavar: str, shown: bool = True) -> Any:
-    """A field that is a repeatable CLI flag. shown: whether its repr may have it."""
+    """A field that is a repeatable CLI flag. shown: False leaves it out of the repr."""
     return field(default=(), repr=shown, metadata={"help": help_text, "flag": flag, "metavar": metavar})
 
 
@@ -31,42 +31,42 @@ class ServerConfig:
     """The HTTP front."""
 
     host: str = option("127.0.0.1", "address to listen on")
-    port: int = option(8000, "TCP port to listen on; 0 takes a free one", within="[0, 65535]")
+    port: int = option(8000, "TCP port to listen on; 0 selects a free port", within="[0, 65535]")
     served_model_name: str | None = option(None, "the model's name in the API (default: derived from MODEL)")
     keep_alive_s: float = option(
         15.0,
-        "seconds of silence before a stream sends a comment line; 0 never",
+        "seconds of silence after which a stream sends a comment line; 0 disables it",
         flag="--sse-keep-alive",
         metavar="S",
         within="[0, inf)",
     )
     shutdown_timeout: float = option(
-        30.0, "seconds that running answers get to end after the first SIGTERM", metavar="S", within="[0, inf)"
+        30.0, "seconds after the first SIGTERM until running answers are aborted", metavar="S", within="[0, inf)"
     )
     slow_reader_timeout: float = option(
         60.0,
-        "seconds after which a client that takes nothing of its answer is disconnected (Linux)",
+        "seconds after which a client that reads nothing of its answer is disconnected (Linux)",
         metavar="S",
         within="(0, 86400]",
     )
     max_body_bytes: int = option(32 * 1024 * 1024, "largest request body; larger ones get 413", within="[1, inf)")
     incremental_streaming_output: bool = option(
-        False, "chunks of /generate have only what is new, instead of all the text so far"
+        False, "chunks of /generate contain only the new text instead of all the text so far"
     )
     grammar_timeout: float = option(
         5.0,
-        "seconds that compiling a request's grammar or JSON schema may take; a slower one gets 400",
+        "time limit for compiling a request's grammar or JSON schema, in seconds; then 400",
         metavar="S",
         within="(0, inf)",
     )
     tool_call_parser: str = option(
-        "auto", "how tool calls are read out of answers; auto goes by the chat template", metavar="NAME"
+        "auto", "format of tool calls in answers; auto detects it from the chat template", metavar="NAME"
     )
     reasoning_parser: str = option(
-        "auto", "how reasoning is told from the answer, or none; auto goes by the chat template", metavar="NAME"
+        "auto", "format of reasoning in answers, or none; auto detects it from the chat template", metavar="NAME"
     )
     metrics_compat: str = option(
-        "", "whose metric names /metrics has besides ours: vllm, sglang, or vllm,sglang", metavar="NAMES"
+        "", "also export metrics under the names of vllm, sglang, or vllm,sglang", metavar="NAMES"
     )
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
@@ -75,64 +75,66 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class AccessConfig:
-    """Who may ask."""
+    """Access."""
 
     api_key: tuple[str, ...] = option_list(
-        "a key that requests must show; repeatable; better in EBBTIDE_API_KEY or a file: others can read flags",
+        "API key that requests must send; repeatable; prefer EBBTIDE_API_KEY or a file, because flags are visible",
         flag="--api-key",
         metavar="KEY",
         shown=False,
     )
-    api_key_file: str | None = option(None, "a file with one such key a line", metavar="FILE")
+    api_key_file: str | None = option(None, "file with one API key per line", metavar="FILE")
     admin_api_key: str | None = secret(
-        "the key that admin routes need; also in EBBTIDE_ADMIN_API_KEY (default: every key will do)", metavar="KEY"
+        "key for the admin routes; also in EBBTIDE_ADMIN_API_KEY (default: every API key is accepted)", metavar="KEY"
     )
     isolate_keys: bool = option(False, "share the prefix cache only between requests with the same key")
     allowed_origins: tuple[str, ...] = option_list(
-        "a web page's origin whose scripts may ask, or * for all; repeatable",
+        "origin of web pages that may use the API, or * for all; repeatable",
         flag="--allowed-origins",
         metavar="ORIGIN",
     )
     disable_docs: bool = option(False, "serve neither /docs nor /openapi.json")
-    root_path: str = option("", "the path under which a proxy shows this server", metavar="PATH")
-    ssl_certfile: str | None = option(None, "serve HTTPS with this certificate (chain), PEM", metavar="FILE")
-    ssl_keyfile: str | None = option(None, "its private key (default: in --ssl-certfile)", metavar="FILE")
-    ssl_keyfile_password: str | None = secret("what the private key is encrypted with", metavar="TEXT")
+    root_path: str = option("", "path under which a proxy exposes this server", metavar="PATH")
+    ssl_certfile: str | None = option(None, "serve HTTPS with this certificate or chain, PEM", metavar="FILE")
+    ssl_keyfile: str | None = option(
+        None, "private key of the certificate (default: in --ssl-certfile)", metavar="FILE"
+    )
+    ssl_keyfile_password: str | None = secret("password of the private key", metavar="TEXT")
     ssl_ca_certs: str | None = option(
-        None, "clients must show a certificate that one of these authorities has signed, PEM", metavar="FILE"
+        None, "require client certificates signed by one of these authorities, PEM", metavar="FILE"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """What one request or client may take."""
+    """Limits of a request or client."""
 
     max_connections: int | None = option(
         None,
-        "open connections; more get 503, but for the probes (default: what the system's file limit allows)",
+        "maximum of open connections; more get 503, except probes (default: from the limit of open files)",
         metavar="N",
         within="[1, inf)",
     )
     receive_timeout: float = option(
         60.0,
-        "seconds in which a request must arrive, else 408; longer if it comes with 16 KiB/s",
+        "seconds in which a request must arrive, else 408; longer if it arrives at 16 KiB/s",
         metavar="S",
         within="(0, inf)",
     )
     max_requests_per_key: int | None = option(
         None,
-        "requests of one API key that are open at once; more get 429 (default: no limit)",
+        "maximum of open requests per API key; more get 429 (default: no limit)",
         metavar="N",
         within="[1, inf)",
     )
     queue_timeout: float | None = option(
         None,
-        "seconds until a request must have begun to run, else 504 (default: no limit)",
+        "seconds until a request must start to run, else 504 (default: no limit)",
         metavar="S",
         within="[0, inf)",
     )
     request_timeout: float | None = option(
-        None, "seconds until it must have ended, else 504 (default: no limit)", metavar="S", within="(0, inf)"
+        None, "seconds until a request must end, else 504 (default: no limit)", metavar="S", within="(0, inf)"
     )
 
 
@@ -147,42 +149,42 @@ class SchedulerConfig:
         "fcfs", "order of the waiting queue: first come, longest prefix match (bounded waiting), or priority"
     )
     schedule_conservativeness: float = option(
-        1.0, "how much of the expected output admission reserves; more means fewer retractions", within="(0, inf)"
+        1.0,
+        "how much of the expected outputs admission reserves; a larger value means fewer retractions",
+        within="(0, inf)",
     )
-    disable_radix_cache: bool = option(False, "never reuse the KV of earlier prompts")
+    disable_radix_cache: bool = option(False, "do not reuse the KV of earlier prompts")
     retract_policy: Literal["length", "cost", "priority"] = option(
-        "length", "who gives way under memory pressure: shortest output, fewest tokens to recompute, or lowest priority"
+        "length", "which request is retracted first: shortest output, fewest tokens to recompute, or lowest priority"
     )
     max_retractions: int = option(
         3,
-        "retractions after which a request is never retracted again; 0 from the start, -1 no bound",
+        "retractions after which a request is never retracted again; 0: never retract, -1: no bound",
         within="[-1, inf)",
     )
     max_queued_requests: int | None = option(
-        None, "most requests that wait; more get 429 (default: no limit)", metavar="N", within="[1, inf)"
+        None, "maximum of waiting requests; more get 429 (default: no limit)", metavar="N", within="[1, inf)"
     )
     memory_check: Literal["strict", "quarantine", "off"] = option(
         "quarantine",
-        "when the memory books do not balance: end the process, take the pages out of service, or do not look",
+        "if the page accounting is inconsistent: end the process, take the pages out of service, or do not check",
     )
     kv_events: str | None = option(
-        None, "where routers hear which blocks the prefix cache holds: tcp://127.0.0.1:5557", metavar="ADDRESS"
+        None, "publish the blocks of the prefix cache to routers here: tcp://127.0.0.1:5557", metavar="ADDRESS"
     )
     kv_events_replay: str | None = option(
-        None, "where they ask for events that they missed: tcp://127.0.0.1:5558", metavar="ADDRESS"
+        None, "answer requests for missed events here: tcp://127.0.0.1:5558", metavar="ADDRESS"
     )
-    enable_streaming_session: bool = option(False, "let sessions keep the KV of their turns between requests")
-    max_sessions: int = option(
-        1000, "most sessions that are open at once; more get 429", metavar="N", within="[1, inf)"
-    )
+    enable_streaming_session: bool = option(False, "sessions keep the KV of their turns between requests")
+    max_sessions: int = option(1000, "maximum of open sessions; more get 429", metavar="N", within="[1, inf)")
     max_sessions_per_key: int | None = option(
-        None, "most of them that one API key has open (default: no limit of its own)", metavar="N", within="[1, inf)"
+        None, "maximum of open sessions per API key (default: no separate limit)", metavar="N", within="[1, inf)"
     )
     session_timeout: float = option(
-        600.0, "seconds without a turn after which a session is closed", metavar="S", within="(0, inf)"
+        600.0, "idle seconds after which a session is closed", metavar="S", within="(0, inf)"
     )
     test_retract_interval: int = option(
-        0, "for tests: retract a running request every K steps; 0 never", metavar="K", within="[0, inf)"
+        0, "for tests: retract a running request every K steps; 0 disables it", metavar="K", within="[0, inf)"
     )
 
 
@@ -190,11 +192,11 @@ class SchedulerConfig:
 class RunnerConfig:
     """The model, its device and its memory."""
 
-    device: Literal["auto", "cpu", "cuda"] = option("auto", "where the model runs")
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "device of the model")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "weights and KV cache (auto: bfloat16)")
-    attention_backend: str = option("auto", "attention implementation; auto picks the fastest that works here")
+    attention_backend: str = option("auto", "attention implementation; auto selects the fastest available one")
     context_length: int | None = option(
-        None, "longest prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"
+        None, "maximum of prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"
     )
     max_total_tokens: int | None = option(
         None,
@@ -204,13 +206,13 @@ class RunnerConfig:
     )
     kv_offload_gb: float = option(
         0.0,
-        "host memory that keeps the KV of retracted requests, GiB; 0 recomputes them",
+        "host memory for the KV of retracted requests, in GiB; 0: recompute it",
         metavar="GB",
         within="[0, inf)",
     )
     mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool", within="(0, 1]")
     page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, inf)")
-    max_running_requests: int = option(256, "most requests that run at once", metavar="N", within="[1, inf)")
+    max_running_requests: int = option(256, "maximum of running requests", metavar="N", within="[1, inf)")
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
     sim_script: str | None = option(None, "MODEL sim: JSON file of {prompt prefix: output}", metavar="FILE")
 
@@ -221,25 +223,27 @@ class WatchdogConfig:
 
     watchdog_timeout: float = option(
         300.0,
-        "seconds with work and no progress after which the engine dumps its state and ends",
+        "seconds with work but no progress after which the engine dumps its state and ends",
         metavar="S",
         within="(0, inf)",
     )
     soft_watchdog_timeout: float | None = option(
-        None, "seconds with work and no progress after which it only dumps", metavar="S", within="(0, inf)"
+        None, "seconds with work but no progress after which the engine dumps its state", metavar="S", within="(0, inf)"
     )
     heartbeat_timeout: float = option(
-        20.0, "seconds of a process's silence after which /ready says 503", metavar="S", within="(0, inf)"
+        20.0, "seconds without a process's heartbeat after which /ready returns 503", metavar="S", within="(0, inf)"
     )
     progress_alarm: float = option(
         30.0,
-        "seconds in which requests wait and none is admitted until a line says why",
+        "seconds with waiting requests and no admission after which the reason is logged",
         metavar="S",
         within="(0, inf)",
     )
-    load_timeout: float = option(1800.0, "seconds that loading and compiling may take", metavar="S", within="(0, inf)")
+    load_timeout: float = option(
+        1800.0, "time limit for loading and compiling, in seconds", metavar="S", within="(0, inf)"
+    )
     restart_on_failure: int = option(
-        0, "times that failed engine processes are started again while HTTP goes on", metavar="N", within="[0, inf)"
+        0, "how often failed engine processes are restarted while HTTP stays up", metavar="N", within="[0, inf)"
     )
 
 
@@ -247,13 +251,13 @@ class WatchdogConfig:
 class LogConfig:
     """Logging, the same in every process."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe level that is printed")
-    log_format: Literal["text", "json"] = option("text", "one line of text, or one JSON object, for each event")
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "lowest severity that is logged")
+    log_format: Literal["text", "json"] = option("text", "one line of text or one JSON object per event")
 
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """Everything ``ebbtide serve`` was told."""
+    """The whole configuration of ``ebbtide serve``."""
 
     model: str = "smollm2"
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -276,7 +280,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSection:
-    """All that the scheduler process is told; sent once, before it starts. dump_path: the file for its dumps."""
+    """The configuration of the scheduler process, sent once before it starts. dump_path: the file for its dumps."""
 
     files: ModelFiles
     scheduler: SchedulerConfig
@@ -289,7 +293,7 @@ class SchedulerSection:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizerSection:
-    """All that the detokenizer process is told; sent once, before it starts."""
+    """The configuration of the detokenizer process, sent once before it starts."""
 
     vocabulary: Vocabulary
     log: LogConfig
