@@ -16,7 +16,7 @@ from ..api.chat.chat_prompt import chat_prompt
 from ..api.chat.chat_request import ChatBody, ChatMessage
 from ..api.unsupported import refuse_unsupported
 from ..http.strict_json import convert, read_object
-from ..parsers.tool_fields import Tool, tool_use
+from ..parsers.tool_fields import Tool, tool_options
 from ..state import AppState
 
 MAX_TEXTS = 1024
@@ -95,7 +95,7 @@ class TokenizeRoutes:
                     param="add_special_tokens",
                 )
             chat = _as_chat(body, body.messages)
-            return [await reader.chat(chat_prompt(chat, tool_use(chat), self.state.profile))]
+            return [await reader.chat(chat_prompt(chat, tool_options(chat), self.state.profile))]
         for name in CHAT_ONLY:
             if getattr(body, name) is not None:
                 raise Rejected(f"'{name}' can only be used with 'messages'.", param=name)

@@ -49,9 +49,15 @@ class ToolFields(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolUse:
-    """What a request makes of tools. tools: as templates are shown them. schemas: those that may be called, with the
-    schemas of their arguments. required: the answer must be calls. named: it must be one call of this function.
+class ToolOptions:
+    """What a request allows and requires of tools.
+
+    Attributes:
+        tools: the functions in the form that chat templates take.
+        schemas: the functions that may be called, with the JSON schemas of their arguments.
+        required: the answer must consist of calls.
+        named: the answer must be one call of this function.
+        max_calls: most calls in an answer; None for no limit.
     """
 
     tools: list[dict[str, Any]]
@@ -68,7 +74,7 @@ class _Choice:
     allowed: tuple[str, ...] | None = None
 
 
-def tool_use(fields: ToolFields) -> ToolUse | None:
+def tool_options(fields: ToolFields) -> ToolOptions | None:
     """The request's functions; None when the model is offered none. Raises Rejected."""
     functions = _functions(fields.tools or [])
     choice = _choice(fields.tool_choice)
@@ -80,7 +86,7 @@ def tool_use(fields: ToolFields) -> ToolUse | None:
     if not functions or choice.mode == "none":
         return None
     schemas = {name: _schema(function) for name, function in functions.items()}
-    return ToolUse(
+    return ToolOptions(
         tools=[_shown(function) for function in functions.values()],
         schemas=schemas if choice.allowed is None else {name: schemas[name] for name in choice.allowed},
         required=choice.mode == "required",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .tool_fields import ToolUse
+from .tool_fields import ToolOptions
 
 Message = dict[str, Any]
 
@@ -37,9 +37,9 @@ NAMED = """You call this function. The line gives its name, what it does, and a 
 Answer with nothing but its arguments, as a JSON object."""
 
 
-def with_tools(messages: list[Message], use: ToolUse, *, takes_system: bool) -> list[Message]:
+def with_tools(messages: list[Message], options: ToolOptions, *, takes_system: bool) -> list[Message]:
     """The conversation with the functions described at its beginning: in the system message if there can be one."""
-    text = _offer(use)
+    text = _offer(options)
     first = messages[0]
     if first["role"] == "system":
         return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
@@ -84,8 +84,8 @@ def _call(function: dict[str, Any]) -> str:
     return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {text}}}'
 
 
-def _offer(use: ToolUse) -> str:
-    tools = [tool for tool in use.tools if use.named in (None, tool["function"]["name"])]
+def _offer(options: ToolOptions) -> str:
+    tools = [tool for tool in options.tools if options.named in (None, tool["function"]["name"])]
     functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    form = NAMED if use.named is not None else REQUIRED if use.required else OFFER
+    form = NAMED if options.named is not None else REQUIRED if options.required else OFFER
     return form.format(functions=functions)

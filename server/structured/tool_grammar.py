@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..parsers.tool_fields import ToolUse
+from ..parsers.tool_fields import ToolOptions
 from ..parsers.tools.marked_calls import MarkedCallFormat
 from .constraints import Constraint, lark_of_schema, schema_constraint, sized
 
@@ -19,24 +19,24 @@ MAX_CALLS = 32  # in one answer: a small model that must call would call until i
 SIMPLE = {"type", "properties", "required", "title", "description", "$schema", "$defs", "definitions"}
 
 
-def tool_constraint(use: ToolUse) -> Constraint:
+def tool_constraint(options: ToolOptions) -> Constraint:
     """What the answers must match when a call is required: one function's arguments, or a list of calls.
 
     Raises Rejected for a schema that cannot be used.
     """
-    if use.named is not None:
-        return schema_constraint(_arguments(use.schemas[use.named]), PARAM)
-    more = "" if use.max_calls == 1 else f'(", " call){{0,{MAX_CALLS - 1}}} '
+    if options.named is not None:
+        return schema_constraint(_arguments(options.schemas[options.named]), PARAM)
+    more = "" if options.max_calls == 1 else f'(", " call){{0,{MAX_CALLS - 1}}} '
     lines = [f'start: "[" call {more}"]"']
-    lines.append("call: " + " | ".join(f"call_{number}" for number in range(len(use.schemas))))
-    for number, (name, schema) in enumerate(use.schemas.items()):
+    lines.append("call: " + " | ".join(f"call_{number}" for number in range(len(options.schemas))))
+    for number, (name, schema) in enumerate(options.schemas.items()):
         head = json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ')
         lines.append(f'call_{number}: {head} arguments_{number} "}}"')
         lines.append(f"arguments_{number}: {lark_of_schema(_arguments(schema), PARAM)}")
     return sized("\n".join(lines), PARAM)
 
 
-def calls_instead(use: ToolUse, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
+def calls_instead(options: ToolOptions, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
     """Calls as the family writes them, as a rule ``instead`` for an answer that else must match a constraint.
 
     mark: what a text or a control token is in Lark. Arguments are any object: no schema may spoil the constraint.
@@ -44,7 +44,7 @@ def calls_instead(use: ToolUse, form: MarkedCallFormat, mark: Callable[[str], st
     call = f'"{{\\"name\\": " NAME ", \\"{form.key}\\": " any_object "}}"'
     opens = "" if form.bare else f"{' '.join(map(mark, (*form.skips, form.opens[0])))} GAP "
     closes = f" GAP {mark(form.closes[0])}" if form.closes and not form.listed else ""
-    many = use.max_calls != 1
+    many = options.max_calls != 1
     if form.listed:
         rest = f' (", " call){{0,{MAX_CALLS - 1}}}' if many else ""
         answer = f'{opens}"[" call{rest} "]"'
@@ -52,7 +52,7 @@ def calls_instead(use: ToolUse, form: MarkedCallFormat, mark: Callable[[str], st
         between = f'"{form.separator} " ' if form.bare else "GAP "
         rest = f" ({between}{opens}call{closes}){{0,{MAX_CALLS - 1}}}" if many else ""
         answer = f"{opens}call{closes}{rest}"
-    names = " | ".join(json.dumps(json.dumps(name)) for name in use.schemas)
+    names = " | ".join(json.dumps(json.dumps(name)) for name in options.schemas)
     any_object = lark_of_schema({"type": "object"}, PARAM)
     return f"instead: {answer}\ncall: {call}\nNAME: {names}\nany_object: {any_object}\n"
 

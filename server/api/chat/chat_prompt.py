@@ -11,7 +11,7 @@ from ebbtide.tokenization.tokenizer import ChatPrompt
 
 from ...http.strict_json import parse_arguments
 from ...parsers.chat_template_profile import SHORT_ID, CallStyle, ChatTemplateProfile
-from ...parsers.tool_fields import ToolUse
+from ...parsers.tool_fields import ToolOptions
 from ...parsers.tool_prompt import calls_as_text, with_tools
 from .chat_request import ChatBody, ChatMessage
 
@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 def chat_prompt(
-    body: ChatBody, use: ToolUse | None, profile: ChatTemplateProfile, *, is_continuation: bool = False
+    body: ChatBody, options: ToolOptions | None, profile: ChatTemplateProfile, *, is_continuation: bool = False
 ) -> ChatPrompt:
     """The conversation of a chat request. Raises Rejected.
 
@@ -39,14 +39,16 @@ def chat_prompt(
     else:
         messages = calls_as_text(messages)
         messages = (
-            messages if use is None or is_continuation else with_tools(messages, use, takes_system=profile.takes_system)
+            messages
+            if options is None or is_continuation
+            else with_tools(messages, options, takes_system=profile.takes_system)
         )
     return ChatPrompt(
         messages=messages,
         add_generation_prompt=not continues and body.add_generation_prompt is not False,
         continue_final_message=continues,
         template_kwargs=_options(body),
-        tools=use.tools if use is not None and style is not None else None,
+        tools=options.tools if options is not None and style is not None else None,
     )
 
 

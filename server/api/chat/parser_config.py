@@ -10,14 +10,14 @@ from ebbtide.grammar import ReasoningPrefix
 from ...parsers.chat_template_profile import ChatTemplateProfile
 from ...parsers.output_parser import ParserConfig, ReasoningMode
 from ...parsers.reasoning import ReasoningFormat, prompt_opens_reasoning
-from ...parsers.tool_fields import ToolUse
+from ...parsers.tool_fields import ToolOptions
 from ...parsers.tools.forced import one_call, only_calls
 from ...parsers.tools.stream_scanner import ParserCoroutine, StreamScanner
 from .chat_request import ChatBody, ChatMessage
 
 
 def build_parser_config(
-    body: ChatBody, use: ToolUse | None, profile: ChatTemplateProfile, ending: str, pieces: Sequence[bytes]
+    body: ChatBody, options: ToolOptions | None, profile: ChatTemplateProfile, ending: str, pieces: Sequence[bytes]
 ) -> ParserConfig:
     """The config for a request whose prompt ends with ``ending``. pieces: every token id's bytes."""
     form = profile.reasoning
@@ -25,8 +25,8 @@ def build_parser_config(
         reasoning=form,
         starts_in_reasoning=form is not None and _starts_in_reasoning(form, body, ending),
         reasoning_mode=_reasoning_mode(body),
-        parse_calls=None if use is None else _call_parser(use, profile),
-        max_calls=None if use is None else use.max_calls,
+        parse_calls=None if options is None else _call_parser(options, profile),
+        max_calls=None if options is None else options.max_calls,
         pieces=pieces,
     )
 
@@ -42,19 +42,21 @@ def reasoning_prefix(config: ParserConfig, body: ChatBody, ending: str) -> Reaso
     return None if past else ReasoningPrefix(form.closes, form.opens)
 
 
-def shown_marks(use: ToolUse | None, profile: ChatTemplateProfile) -> tuple[str, ...]:
+def shown_marks(options: ToolOptions | None, profile: ChatTemplateProfile) -> tuple[str, ...]:
     """The texts that must reach the parser even if they are control tokens."""
     reasoning = () if profile.reasoning is None else (profile.reasoning.opens, profile.reasoning.closes)
-    return reasoning if use is None else (*reasoning, *profile.tool_format.markers)
+    return reasoning if options is None else (*reasoning, *profile.tool_format.markers)
 
 
-def _call_parser(use: ToolUse, profile: ChatTemplateProfile) -> Callable[[StreamScanner], ParserCoroutine[None]]:
-    if use.named is not None:
-        return partial(one_call, name=use.named)
-    if use.required:
-        return partial(only_calls, names=use.schemas)
+def _call_parser(
+    options: ToolOptions, profile: ChatTemplateProfile
+) -> Callable[[StreamScanner], ParserCoroutine[None]]:
+    if options.named is not None:
+        return partial(one_call, name=options.named)
+    if options.required:
+        return partial(only_calls, names=options.schemas)
     read = profile.tool_format.read
-    return lambda scanner: read(scanner, use.schemas)
+    return lambda scanner: read(scanner, options.schemas)
 
 
 def _reasoning_mode(body: ChatBody) -> ReasoningMode:

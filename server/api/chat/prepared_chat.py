@@ -18,7 +18,7 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.session_turns import EncodedTurn
 
 from ...parsers.output_parser import ParserConfig
-from ...parsers.tool_fields import ToolUse, tool_use
+from ...parsers.tool_fields import ToolOptions, tool_options
 from ...state import AppState
 from ...structured.tool_grammar import calls_instead, tool_constraint
 from ..logprob_options import LogprobOptions, check_num_logprobs, logprob_options
@@ -51,35 +51,35 @@ class PreparedChat:
 async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
     """Validate and tokenize a chat request. Raises Rejected, before the costly steps if a field is invalid."""
     reader = state.prompts
-    use = tool_use(body)
+    options = tool_options(body)
     text = text_params(body)
     limit = ("max_tokens", body.max_tokens)
     if body.max_completion_tokens is not None:
         limit = ("max_completion_tokens", body.max_completion_tokens)
     options = logprob_options(body, limit, logprobs=_num_logprobs(body))
     sampling = sampling_params(body, reader, logprobs=options.logprobs, prompt_logprobs=options.engine_prompt_logprobs)
-    turn, session = await _tokenize(state, body, use, context_limit=limit[1] is None)
+    turn, session = await _tokenize(state, body, options, context_limit=limit[1] is None)
     check_num_logprobs(options, [turn.prompt], body.n or 1)
     max_tokens = reader.max_tokens(turn.shortest, limit[1], name=limit[0])
     sampling = for_prompt(sampling, max_tokens=max_tokens, seed=body.seed)
     ending = reader.ending(turn.prompt or turn.continuation)
-    parser_config = build_parser_config(body, use, state.profile, ending, reader.pieces)
+    parser_config = build_parser_config(body, options, state.profile, ending, reader.pieces)
     request = PreparedRequest(
         prompts=[turn.prompt],
         sampling=[sampling],
-        text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(use, state.profile))),
+        text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(options, state.profile))),
         n=body.n or 1,
         priority=body.priority or 0,
         namespace=body.namespace,
         session=session,
-        grammar=await _grammar(state, body, use, reasoning_prefix(parser_config, body, ending)),
+        grammar=await _grammar(state, body, options, reasoning_prefix(parser_config, body, ending)),
     )
     return PreparedChat(request, parser_config, options)
 
 
 async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
     """The number of tokens of a chat's prompt, which may be longer than the context. Raises Rejected."""
-    return len(await state.prompts.chat(chat_prompt(body, tool_use(body), state.profile)))
+    return len(await state.prompts.chat(chat_prompt(body, tool_options(body), state.profile)))
 
 
 @contextmanager
@@ -99,28 +99,28 @@ def params_named(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-async def _grammar(state: AppState, body: ChatBody, use: ToolUse | None, prefix: ReasoningPrefix | None) -> str:
+async def _grammar(state: AppState, body: ChatBody, options: ToolOptions | None, prefix: ReasoningPrefix | None) -> str:
     """``PreparedRequest.grammar``: that of a required call, else the constraint of the body, after the reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
-    if use is None or not use.required:
-        instead = "" if use is None or form is None else calls_instead(use, form, structured.mark)
+    if options is None or not options.required:
+        instead = "" if options is None or form is None else calls_instead(options, form, structured.mark)
         return await structured.grammar_of(body, after=prefix, instead=instead)
     # A response format has no effect here: it constrains an answer in text, and there will be none.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
         raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
-    return await structured.compile(tool_constraint(use), after=prefix)
+    return await structured.compile(tool_constraint(options), after=prefix)
 
 
 async def _tokenize(
-    state: AppState, body: ChatBody, use: ToolUse | None, *, context_limit: bool
+    state: AppState, body: ChatBody, options: ToolOptions | None, *, context_limit: bool
 ) -> tuple[EncodedTurn, SessionTurn | None]:
     """The messages as tokens, and the session that they continue, if any."""
-    chat = chat_prompt(body, use, state.profile)
+    chat = chat_prompt(body, options, state.profile)
     session = session_turn(body)
     if session is None:
         return EncodedTurn(await state.prompts.chat(chat), []), None
     check_one_choice(1, body.n or 1)
-    turn = await state.prompts.chat_turn(chat, chat_prompt(body, use, state.profile, is_continuation=True))
+    turn = await state.prompts.chat_turn(chat, chat_prompt(body, options, state.profile, is_continuation=True))
     session = structs.replace(
         session, continuation=turn.continuation, head=turn.head, refusal=turn.refusal, context_limit=context_limit
     )

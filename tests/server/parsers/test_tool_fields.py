@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.server.parsers.tool_fields import Tool, ToolUse, tool_use
+from ebbtide.server.parsers.tool_fields import Tool, ToolOptions, tool_options
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 
@@ -23,23 +23,25 @@ def tool(name: str, **more: object) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": SCHEMA, **more}}
 
 
-def use(**fields: object) -> ToolUse | None:
-    return tool_use(msgspec.convert(fields, Body))
+def options(**fields: object) -> ToolOptions | None:
+    return tool_options(msgspec.convert(fields, Body))
 
 
 def test_without_tools_there_is_no_use_of_them() -> None:
-    assert use() is None
-    assert use(tools=[]) is None
-    assert use(tools=[], tool_choice="auto") is None
-    assert use(tool_choice="none") is None
+    assert options() is None
+    assert options(tools=[]) is None
+    assert options(tools=[], tool_choice="auto") is None
+    assert options(tool_choice="none") is None
 
 
 def test_none_hides_the_tools() -> None:
-    assert use(tools=[tool("f")], tool_choice="none") is None
+    assert options(tools=[tool("f")], tool_choice="none") is None
 
 
 def test_auto_offers_all() -> None:
-    offered = use(tools=[tool("f", description="d", strict=True), {"type": "function", "function": {"name": "g-2"}}])
+    offered = options(
+        tools=[tool("f", description="d", strict=True), {"type": "function", "function": {"name": "g-2"}}]
+    )
     assert offered is not None
     shown = {"name": "f", "description": "d", "parameters": SCHEMA}
     assert offered.tools[0] == {"type": "function", "function": shown}
@@ -49,10 +51,10 @@ def test_auto_offers_all() -> None:
 
 def test_required_named_and_single_calls() -> None:
     tools = [tool("f"), tool("g")]
-    required = use(tools=tools, tool_choice="required", parallel_tool_calls=False)
+    required = options(tools=tools, tool_choice="required", parallel_tool_calls=False)
     assert required is not None
     assert (required.required, required.named, required.max_calls) == (True, None, 1)
-    named = use(tools=tools, tool_choice={"type": "function", "function": {"name": "g"}})
+    named = options(tools=tools, tool_choice={"type": "function", "function": {"name": "g"}})
     assert named is not None
     assert (named.required, named.named, named.max_calls, list(named.schemas)) == (True, "g", 1, ["g"])
     assert len(named.tools) == 2
@@ -65,7 +67,7 @@ def test_some_tools_can_be_allowed(nested: bool) -> None:
         "tools": [{"type": "function", "function": {"name": "g"}}, {"type": "function", "name": "g"}],
     }
     choice = {"type": "allowed_tools", "allowed_tools": inner} if nested else {"type": "allowed_tools", **inner}
-    offered = use(tools=[tool("f"), tool("g")], tool_choice=choice)
+    offered = options(tools=[tool("f"), tool("g")], tool_choice=choice)
     assert offered is not None
     assert (list(offered.schemas), len(offered.tools), offered.required) == (["g"], 2, False)
 
@@ -101,5 +103,5 @@ def test_some_tools_can_be_allowed(nested: bool) -> None:
 )
 def test_what_makes_no_sense_is_refused(param: str, fields: dict[str, Any]) -> None:
     with pytest.raises(Rejected) as refusal:
-        use(**fields)
+        options(**fields)
     assert (refusal.value.status, refusal.value.param) == (400, param)

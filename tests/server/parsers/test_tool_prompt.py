@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 
-from ebbtide.server.parsers.tool_fields import ToolUse
+from ebbtide.server.parsers.tool_fields import ToolOptions
 from ebbtide.server.parsers.tool_prompt import calls_as_text, with_tools
 
 TOOL = {"type": "function", "function": {"name": "f", "description": "ü", "parameters": {"type": "object"}}}
 OTHER = {"type": "function", "function": {"name": "g", "description": "", "parameters": {"type": "object"}}}
-USE = ToolUse([TOOL, OTHER], {"f": {}, "g": {}})
+OPTIONS = ToolOptions([TOOL, OTHER], {"f": {}, "g": {}})
 USER = {"role": "user", "content": "hi"}
 
 
 def test_the_functions_join_the_system_message() -> None:
-    [system, user] = with_tools([{"role": "system", "content": "Be kind."}, USER], USE, takes_system=True)
+    [system, user] = with_tools([{"role": "system", "content": "Be kind."}, USER], OPTIONS, takes_system=True)
     assert system["content"].startswith("Be kind.\n\n")
     assert json.dumps(TOOL["function"], ensure_ascii=False) in system["content"]
     assert "<tool_call>" in system["content"]
@@ -22,21 +22,21 @@ def test_the_functions_join_the_system_message() -> None:
 
 
 def test_they_make_a_system_message_where_there_is_none() -> None:
-    assert [message["role"] for message in with_tools([USER], USE, takes_system=True)] == ["system", "user"]
+    assert [message["role"] for message in with_tools([USER], OPTIONS, takes_system=True)] == ["system", "user"]
 
 
 def test_they_join_the_users_message_where_there_can_be_none() -> None:
-    [user] = with_tools([USER], USE, takes_system=False)
+    [user] = with_tools([USER], OPTIONS, takes_system=False)
     assert user["role"] == "user"
     assert user["content"].endswith("\n\nhi")
     assistant = {"role": "assistant", "content": "x"}
-    assert [m["role"] for m in with_tools([assistant], USE, takes_system=False)] == ["user", "assistant"]
+    assert [m["role"] for m in with_tools([assistant], OPTIONS, takes_system=False)] == ["user", "assistant"]
 
 
 def test_a_forced_call_is_told_its_own_form() -> None:
-    [required, _] = with_tools([USER], ToolUse([TOOL, OTHER], {"f": {}, "g": {}}, required=True), takes_system=True)
+    [required, _] = with_tools([USER], ToolOptions([TOOL, OTHER], {"f": {}, "g": {}}, required=True), takes_system=True)
     assert "JSON list" in required["content"]
-    [named, _] = with_tools([USER], ToolUse([TOOL, OTHER], {"g": {}}, required=True, named="g"), takes_system=True)
+    [named, _] = with_tools([USER], ToolOptions([TOOL, OTHER], {"g": {}}, required=True, named="g"), takes_system=True)
     assert '"g"' in named["content"]
     assert '"f"' not in named["content"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide.errors import Rejected
 from ebbtide.grammar import ReasoningPrefix, grammar_of, mark_in_lark
-from ebbtide.server.parsers.tool_fields import ToolUse
+from ebbtide.server.parsers.tool_fields import ToolOptions
 from ebbtide.server.parsers.tools.table import FORMATS
 from ebbtide.server.structured.tool_grammar import calls_instead, tool_constraint
 
@@ -24,8 +24,8 @@ CLOCK = '{"name": "clock", "arguments": {}}'
 
 
 def accepts(answer: str, **more: Any) -> bool:
-    use = ToolUse([], {"weather": WITH_DEFS, "clock": EMPTY}, required=True, **more)
-    return matches(grammar_of(tool_constraint(use).lark, special_ids={}), answer)
+    options = ToolOptions([], {"weather": WITH_DEFS, "clock": EMPTY}, required=True, **more)
+    return matches(grammar_of(tool_constraint(options).lark, special_ids={}), answer)
 
 
 @pytest.mark.parametrize("answer", [f"[{WEATHER}]", f"[{CLOCK}]", f"[{WEATHER}, {CLOCK}, {WEATHER}]"])
@@ -67,13 +67,13 @@ def test_a_named_function_has_only_its_arguments() -> None:
 
 
 def test_keys_are_open_where_a_schema_says_so() -> None:
-    use = ToolUse([], {"f": {**EMPTY, "additionalProperties": True}}, required=True, named="f")
-    assert matches(grammar_of(tool_constraint(use).lark, special_ids={}), '{"any": 1}')
+    options = ToolOptions([], {"f": {**EMPTY, "additionalProperties": True}}, required=True, named="f")
+    assert matches(grammar_of(tool_constraint(options).lark, special_ids={}), '{"any": 1}')
 
 
 def test_a_schema_that_cannot_be_used_is_refused() -> None:
     with pytest.raises(Rejected):
-        tool_constraint(ToolUse([], {"f": {"properties": 3}}, required=True))
+        tool_constraint(ToolOptions([], {"f": {"properties": 3}}, required=True))
 
 
 ANSWER = '{"answer": 1}'
@@ -92,8 +92,8 @@ WRITTEN = {
 def test_calls_may_take_the_place_of_a_constrained_answer(name: str, after: ReasoningPrefix | None) -> None:
     form = FORMATS[name].form
     assert form is not None
-    use = ToolUse([], {"weather": WITH_DEFS, "clock": EMPTY})
-    instead = calls_instead(use, form, lambda mark: mark_in_lark(mark, {}))
+    options = ToolOptions([], {"weather": WITH_DEFS, "clock": EMPTY})
+    instead = calls_instead(options, form, lambda mark: mark_in_lark(mark, {}))
     grammar = grammar_of(f"start: {json.dumps(ANSWER)}", special_ids={}, after=after, instead=instead)
     first = "" if after is None else "why</think>\n"
     assert matches(grammar, first + ANSWER)
@@ -107,8 +107,8 @@ def test_calls_may_take_the_place_of_a_constrained_answer(name: str, after: Reas
 def test_several_calls_may_take_its_place_unless_only_one_is_wanted(max_calls: int | None) -> None:
     form = FORMATS["hermes"].form
     assert form is not None
-    use = ToolUse([], {"weather": WITH_DEFS, "clock": EMPTY}, max_calls=max_calls)
-    grammar = grammar_of('start: "x"', special_ids={}, instead=calls_instead(use, form, json.dumps))
+    options = ToolOptions([], {"weather": WITH_DEFS, "clock": EMPTY}, max_calls=max_calls)
+    grammar = grammar_of('start: "x"', special_ids={}, instead=calls_instead(options, form, json.dumps))
     assert matches(grammar, f"{WRITTEN['hermes']}\n{WRITTEN['hermes']}") is (max_calls is None)
 
 

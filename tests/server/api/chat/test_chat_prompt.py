@@ -11,7 +11,7 @@ from ebbtide.errors import Rejected
 from ebbtide.server.api.chat.chat_prompt import chat_prompt
 from ebbtide.server.api.chat.chat_request import ChatBody
 from ebbtide.server.parsers.chat_template_profile import CallStyle, ChatTemplateProfile, probe_chat_template
-from ebbtide.server.parsers.tool_fields import tool_use
+from ebbtide.server.parsers.tool_fields import tool_options
 from ebbtide.tokenization.tokenizer import ChatPrompt
 
 from ...chat_templates import DEEPSEEK, HERMES, LLAMA, MISTRAL, PLAIN, tokenizer_with
@@ -32,7 +32,7 @@ def history(arguments: Any = '{"city": "Zürich"}', **message: Any) -> list[dict
 
 def prompt(messages: list[dict[str, Any]], style: CallStyle | None = None, **fields: Any) -> ChatPrompt:
     body = msgspec.convert({"messages": messages, **fields}, ChatBody)
-    return chat_prompt(body, tool_use(body), ChatTemplateProfile(calls=style))
+    return chat_prompt(body, tool_options(body), ChatTemplateProfile(calls=style))
 
 
 @pytest.mark.parametrize("content", [{"content": None}, {"content": ""}, {}])
@@ -126,7 +126,7 @@ def test_no_effort_turns_thinking_off_unless_the_request_says_otherwise() -> Non
 def test_every_kind_of_template_writes_a_conversation_with_calls(template: str) -> None:
     tokenizer = tokenizer_with(template)
     body = msgspec.convert({"messages": history(), "tools": [TOOL]}, ChatBody)
-    rendered = tokenizer.render_chat(chat_prompt(body, tool_use(body), probe_chat_template(tokenizer)))
+    rendered = tokenizer.render_chat(chat_prompt(body, tool_options(body), probe_chat_template(tokenizer)))
     assert '{"city": "Zürich"}' in rendered
     assert "sunny" in rendered
     assert rendered.count("weather") >= 2
@@ -141,7 +141,7 @@ def test_no_description_writes_a_control_token(template: str) -> None:
 
     def controls(offered: dict[str, Any], arguments: dict[str, Any]) -> int:
         body = msgspec.convert({"messages": history(arguments), "tools": [offered]}, ChatBody)
-        ids = tokenizer.encode_chat(chat_prompt(body, tool_use(body), profile))
+        ids = tokenizer.encode_chat(chat_prompt(body, tool_options(body), profile))
         text = b"".join(tokenizer.vocabulary.pieces[i] for i in ids).decode()
         assert text.count("<|end|>") >= 1
         assert "~" not in text
