@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ebbtide.grammar import Guidance, Matcher, grammar_of
+from ebbtide.grammar import GrammarMatcher, Guidance, grammar_of
 from ebbtide.server.structured.constraints import (
     Constraint,
     choice_constraint,
@@ -48,9 +48,9 @@ GRAMMARS: dict[str, Callable[[], Constraint]] = {
 }
 
 
-def walk(start: Matcher, rng: random.Random, num_tokens: int) -> list[float]:
+def walk(start: GrammarMatcher, rng: random.Random, num_tokens: int) -> list[float]:
     """Seconds of each token of one random answer."""
-    place, times = start.fresh(), []
+    place, times = start.copy(), []
     while not place.complete and len(times) < num_tokens:
         bits = np.unpackbits(np.frombuffer(place.without_end(), dtype=np.uint8), bitorder="little")
         token = int(rng.choice(np.flatnonzero(bits)))

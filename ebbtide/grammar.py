@@ -1,7 +1,7 @@
-"""Grammars as llguidance knows them: compiled over one model's tokens, and matched token by token.
+"""Grammars, compiled by llguidance for one model's vocabulary and matched token by token.
 
-The only file that touches llguidance, but for its reader of GBNF. It knows bytes and token ids; it knows neither
-requests nor HTTP. Compiling and masks leave the interpreter to other threads.
+The only file that uses llguidance, except for the GBNF converter. It knows bytes and token ids, but neither requests
+nor HTTP. Compiling a grammar and computing a mask release the GIL.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from .errors import GrammarError
 from .tokenization.vocabulary import Vocabulary
 
 MAX_MESSAGE = 300
-OPTIONS = '%llguidance {"no_forcing": true}\n'  # a text that must come is left to the model to split into tokens
-GAP = "GAP: /\\s{0,2}/\n"  # white space that models write around marks
+OPTIONS = '%llguidance {"no_forcing": true}\n'  # the model chooses how forced text is tokenized
+GAP = "GAP: /\\s{0,2}/\n"  # whitespace that models write around markers
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPrefix:
-    """What stands before a constraint that starts late: any text up to ``closes``. Either mark may be a control token.
+    """Free text before the constrained part of an output. Each marker may be a control token.
 
-    opens: the prefix begins with this or is left out; "" for one that the prompt has begun, which must end.
+    Attributes:
+        closes: marker that ends the prefix.
+        opens: marker that starts the prefix, which is then optional; "" if the prompt has already started it.
     """
 
     closes: str
@@ -32,40 +34,41 @@ class ReasoningPrefix:
 
 
 def lark_of_regex(regex: str) -> str:
-    """A grammar of the texts that match ``regex`` as a whole, in Lark. Says nothing about its being valid."""
+    """Convert ``regex`` to a Lark grammar that matches whole texts. Does not check that the regex is valid."""
     written = json.loads(LLMatcher.grammar_from_regex(regex))
     lark: str = written["grammars"][0]["lark_grammar"]
     return lark
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """The control tokens by what they are written as: no text in a grammar ever matches one."""
+    """Return the control tokens by their text. Plain text in a grammar never matches a control token."""
     return {vocabulary.pieces[token]: token for token in vocabulary.special_ids}
 
 
 def grammar_of(
-    lark: str, *, special_ids: Mapping[bytes, int], after: ReasoningPrefix | None = None, instead: str = ""
+    lark: str, *, special_ids: Mapping[bytes, int], prefix: ReasoningPrefix | None = None, alternative: str = ""
 ) -> str:
-    """What ``Guidance.compile`` takes, from a grammar in Lark.
+    """Build the input of ``Guidance.compile`` from a Lark grammar.
 
-    after: what stands before it. instead: rules in Lark, of which the one called ``instead`` may take its place.
+    prefix: free text before the constrained part. alternative: Lark rules; the rule named ``alternative`` may match in
+    place of the grammar.
     """
-    if after is None and not instead:
+    if prefix is None and not alternative:
         return json.dumps({"grammars": [{"lark_grammar": OPTIONS + lark}]})
-    body = "(@body | instead)" if instead else "@body"
-    head = f"start: {body}\n{GAP}" if after is None else _head(after, body, special_ids)
+    body = "(@body | alternative)" if alternative else "@body"
+    head = f"start: {body}\n{GAP}" if prefix is None else _head(prefix, body, special_ids)
     body_grammar = {"name": "body", "lark_grammar": OPTIONS + lark}
-    return json.dumps({"grammars": [{"lark_grammar": OPTIONS + head + instead}, body_grammar]})
+    return json.dumps({"grammars": [{"lark_grammar": OPTIONS + head + alternative}, body_grammar]})
 
 
 def mark_in_lark(mark: str, special_ids: Mapping[bytes, int]) -> str:
-    """A text or, if the model has one that is written so, a control token, as a part of a rule in Lark."""
+    """Return a marker as part of a Lark rule: a control token if the model has one with this text, else the text."""
     token = special_ids.get(mark.encode())
     return json.dumps(mark) if token is None else f"<[{token}]>"
 
 
 def _head(prefix: ReasoningPrefix, body: str, special_ids: Mapping[bytes, int]) -> str:
-    """The prefix in Lark, in front of ``body``."""
+    """Return the start rule in Lark: the prefix, then ``body``."""
     closes = special_ids.get(prefix.closes.encode())
     inside = "before" if closes is None else f"/(.|\\n)*/ <[{closes}]>"
     rule = "" if closes is not None else f"before[suffix={json.dumps(prefix.closes)}]: /(.|\\n)*/\n"
@@ -75,35 +78,38 @@ def _head(prefix: ReasoningPrefix, body: str, special_ids: Mapping[bytes, int]) 
 
 
 class Guidance:
-    """One model's tokens. Building it takes a tenth of a second and more for a large vocabulary: not on a loop."""
+    """Compiles grammars for one model's vocabulary.
+
+    Construction takes 0.1 s or more for a large vocabulary: do not call it on an event loop.
+    """
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_ids: Iterable[int]) -> None:
-        """vocab_size: logits of a row. eos_ids: what may follow a complete text, besides the vocabulary's own."""
+        """vocab_size: number of logits per row. eos_ids: end tokens in addition to the vocabulary's own."""
         ends = {token for token in (*eos_ids, *vocabulary.eos_ids) if token < vocab_size}
-        self._eos_ids = frozenset(ends or {vocab_size})  # one that no model can sample stands for no end at all
+        self._eos_ids = frozenset(ends or {vocab_size})  # without end tokens: an id that no model can sample
         special = [token for token in vocabulary.special_ids if token < vocab_size]
         pieces = vocabulary.pieces[:vocab_size]
-        pieces += [b""] * (vocab_size + 1 - len(pieces))  # masks must cover the logits that belong to no token, too
+        pieces += [b""] * (vocab_size + 1 - len(pieces))  # masks must also cover logits without a token
         tokens = _Tokens(pieces, special, min(self._eos_ids))
         self._tokenizer = LLTokenizer(tokens, eos_token=sorted(self._eos_ids))
         self._limits = LLParserLimits(verbose_errors=False)
 
-    def compile(self, grammar: str) -> Matcher:
-        """A matcher before its first token. Raises GrammarError with one sentence."""
+    def compile(self, grammar: str) -> GrammarMatcher:
+        """Return a matcher before its first token. Raises GrammarError with a one-sentence message."""
         inner = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if inner.is_error():
             raise GrammarError(_sentence(inner.get_error()))
         warnings = inner.get_grammar_warnings()
         if warnings:
-            raise GrammarError(_sentence(warnings[0]))  # what it leaves out would go unchecked
-        return Matcher(inner, self._eos_ids)
+            raise GrammarError(_sentence(warnings[0]))  # a warning means that a part is not enforced
+        return GrammarMatcher(inner, self._eos_ids)
 
 
 class _Tokens(TokenizerWrapper):  # type: ignore[misc]  # mypy is told to skip llguidance
-    """A vocabulary in the form that llguidance reads."""
+    """A vocabulary in the form that llguidance expects."""
 
     def __init__(self, tokens: list[bytes], special_ids: list[int], eos_id: int) -> None:
-        # Not the base class's: it asks for a tokenizer, and with "no_forcing" nothing is ever tokenised.
+        # The base class's __init__ needs a tokenizer, but with "no_forcing" llguidance never tokenizes text.
         self.tokens = tokens
         self.special_token_ids = special_ids
         self.eos_token_id = eos_id
@@ -111,14 +117,15 @@ class _Tokens(TokenizerWrapper):  # type: ignore[misc]  # mypy is told to skip l
         self.is_tokenizer_wrapper = True
 
     def __call__(self, text: str | bytes) -> list[int]:
-        raise GrammarError("a grammar without no_forcing")
+        raise GrammarError("The grammar lacks the option no_forcing.")
 
 
-class Matcher:
-    """Where a text stands in a grammar. What it says is a function of the grammar and the tokens so far.
+class GrammarMatcher:
+    """Position of one output in a grammar. Its state depends only on the grammar and the tokens so far.
 
-    mask: one bit a token id, least significant first: what may come next; b"" once nothing may.
-    complete: nothing but the end may follow.
+    Attributes:
+        mask: tokens that may come next, one bit per token id, least significant bit first; b"" if there is none.
+        complete: no token other than an end token may follow.
     """
 
     __slots__ = ("_eos_ids", "_inner", "complete", "mask")
@@ -128,21 +135,21 @@ class Matcher:
         self._eos_ids = eos_ids
         self.complete = False
         self.mask = b""
-        self._look()
+        self._update_mask()
 
-    def fresh(self) -> Matcher:
-        """An independent matcher in the same place."""
-        copy = Matcher.__new__(Matcher)
-        copy._inner = self._inner.deep_copy()
-        copy._eos_ids, copy.complete, copy.mask = self._eos_ids, self.complete, self.mask
-        return copy
+    def copy(self) -> GrammarMatcher:
+        """Return an independent matcher at the same position."""
+        matcher = GrammarMatcher.__new__(GrammarMatcher)
+        matcher._inner = self._inner.deep_copy()
+        matcher._eos_ids, matcher.complete, matcher.mask = self._eos_ids, self.complete, self.mask
+        return matcher
 
     def allows(self, token: int) -> bool:
-        """Whether ``token`` may come next."""
+        """Return True if ``token`` may come next."""
         return 0 <= token >> 3 < len(self.mask) and bool(self.mask[token >> 3] >> (token & 7) & 1)
 
     def advance(self, token: int) -> None:
-        """Go on by one token. Raises GrammarError; the matcher is of no use then."""
+        """Consume one token. Raises GrammarError if it is not allowed; the matcher is unusable afterwards."""
         if not self.allows(token):
             raise GrammarError(f"Token {token} is not allowed here.")
         if token in self._eos_ids:
@@ -150,31 +157,31 @@ class Matcher:
             return
         if not self._inner.consume_token(token):
             raise GrammarError(_sentence(self._inner.get_error()))
-        self._look()
+        self._update_mask()
 
     def without_end(self) -> bytes:
-        """The mask without the tokens that end a text. Not empty unless ``complete``."""
+        """Return the mask without the end tokens. It allows at least one token unless ``complete``."""
         rest = bytearray(self.mask)
         for token in self._eos_ids:
             if token >> 3 < len(rest):
                 rest[token >> 3] &= ~(1 << (token & 7))
         return bytes(rest)
 
-    def _look(self) -> None:
-        """Find out what may come next."""
+    def _update_mask(self) -> None:
+        """Compute which tokens may come next."""
         mask = self._inner.compute_bitmask()
         if self._inner.is_error():
             raise GrammarError(_sentence(self._inner.get_error()))
         self.mask = mask
         if not mask.strip(b"\0"):
-            raise GrammarError("Nothing may follow, and the text is not complete.")
+            raise GrammarError("No token may follow, and the text is not complete.")
         self.complete = self._inner.is_accepting() and not self.without_end().strip(b"\0")
         if self.complete:
             self.mask = b""
 
 
 def _sentence(text: str) -> str:
-    """The first line of an llguidance message without the place in our own Lark text."""
+    """Return the first line of an llguidance message without its position in the generated Lark text."""
     line = text.partition("\n")[0].removeprefix("at ")
     _, place, rest = line.partition("): ")
     line = rest if place and line[:1].isdigit() else line

@@ -16,7 +16,7 @@ from ..request import Request
 
 
 class Matcher(Protocol):
-    """A place in a grammar (``ebbtide.grammar.Matcher``). mask: the ids that may come next, as in ``PlanItem``."""
+    """A place in a grammar (``ebbtide.grammar.GrammarMatcher``). mask: as in ``PlanItem``."""
 
     @property
     def mask(self) -> bytes: ...
@@ -25,7 +25,7 @@ class Matcher(Protocol):
     def complete(self) -> bool:
         """Nothing but the end may follow."""
 
-    def fresh(self) -> Matcher:
+    def copy(self) -> Matcher:
         """An independent matcher in the same place."""
 
     def advance(self, token: int) -> None:
@@ -118,7 +118,7 @@ class Grammars:
                 failed.append((req, compiled.problem))
                 continue
             del self._waiting[req.rid]
-            self._places[req.rid] = _Place(compiled.matcher, compiled.matcher.fresh())
+            self._places[req.rid] = _Place(compiled.matcher, compiled.matcher.copy())
         for seconds in self._compiler.take_times():
             self._metrics.observe("grammar_compilation_time_seconds", seconds)
         return failed
@@ -148,7 +148,7 @@ class Grammars:
         """The place behind the request's outputs. Only a token that was taken back has to be walked around."""
         place = self._places[req.rid]
         if place.count != req.num_outputs:
-            place.matcher = place.start.fresh()
+            place.matcher = place.start.copy()
             place.count = 0
             for token in req.outputs:
                 place.matcher.advance(token)

@@ -14,7 +14,7 @@ from ebbtide.errors import Rejected
 from ebbtide.grammar import lark_of_regex
 
 from .json_schema import check_schema
-from .oneof import exclusive
+from .oneof import oneof_to_anyof
 
 MAX_BYTES = 256 * 1024
 MAX_CHOICES = 10_000
@@ -102,7 +102,7 @@ def lark_of_schema(schema: Any, param: str) -> str:
     if schema is False:
         raise Rejected(f"'{param}' is false, which no text satisfies.", param=param)
     options = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
-    written = json.dumps((exclusive(schema) if isinstance(schema, dict) else {}) | options)
+    written = json.dumps((oneof_to_anyof(schema) if isinstance(schema, dict) else {}) | options)
     return f"%json {written}"
 
 

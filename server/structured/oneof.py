@@ -14,7 +14,7 @@ MAX_REFERENCES = 16  # followed from one alternative: more are no schema that pe
 Schema = Any
 
 
-def exclusive(schema: Schema) -> Schema:
+def oneof_to_anyof(schema: Schema) -> Schema:
     """An equal schema with ``anyOf`` for every ``oneOf`` that a required property of fixed texts decides.
 
     schema: well formed (``check_schema``). It is left as it is; so is a ``oneOf`` of any other kind.

@@ -1,6 +1,6 @@
-"""Constraints made sure of before a request goes on: compiled off the event loop, within a time limit, and remembered.
+"""Compiles the constraints of requests in threads, within a time limit, and caches the results.
 
-Nothing ever runs without the constraint that it asked for: what cannot be compiled is refused.
+A constraint that cannot be compiled is rejected: no request runs without the constraint that it asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from ebbtide.errors import GrammarError, Rejected
-from ebbtide.grammar import Guidance, Matcher, ReasoningPrefix, grammar_of, mark_in_lark, special_ids
+from ebbtide.grammar import GrammarMatcher, Guidance, ReasoningPrefix, grammar_of, mark_in_lark, special_ids
 from ebbtide.messages import RunnerInfo
 from ebbtide.runtime.large_stack_threads import deep_pool
 from ebbtide.tokenization.vocabulary import Vocabulary
@@ -22,16 +22,19 @@ from .gbnf import lark_of_ebnf
 
 NUM_THREADS = 2
 MAX_REMEMBERED = 1000
-MAX_READ_REMEMBERED = 16 * 1024  # characters of a grammar that was read from a client's: a larger one is read again
-REHEARSED = 16  # tokens that a grammar is tried on: one that is too costly shows it early
+MAX_READ_REMEMBERED = 16 * 1024  # characters; a larger converted grammar is not cached
+DRY_RUN_TOKENS = 16  # a grammar that is too costly fails within the first tokens
 BUSY = "All threads that compile grammars are busy (--grammar-timeout). Try again later."
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of a constraint. problem: what is wrong with it, "" for nothing. busy: nobody could look at it.
+class CompileResult:
+    """The result of compiling a constraint.
 
-    lark: what an unread grammar reads in Lark.
+    Attributes:
+        problem: why the constraint cannot be used; "" if it can.
+        lark: the Lark text of a constraint that was converted from the client's own grammar.
+        busy: no thread was free to compile it.
     """
 
     problem: str = ""
@@ -40,7 +43,7 @@ class Verdict:
 
 
 class StructuredOutput:
-    """The grammars of one model. Used on one event loop."""
+    """Compiles grammars for one model. Use it from one event loop only."""
 
     def __init__(self, vocabulary: Vocabulary, info: RunnerInfo, timeout_s: float) -> None:
         self._vocabulary = vocabulary
@@ -51,97 +54,102 @@ class StructuredOutput:
         self._building = threading.Lock()
         self._pool = deep_pool(NUM_THREADS, "grammar")
         self._slots = asyncio.Semaphore(NUM_THREADS)
-        self._verdicts: OrderedDict[bytes, asyncio.Task[Verdict]] = OrderedDict()
+        self._results: OrderedDict[bytes, asyncio.Task[CompileResult]] = OrderedDict()
 
     async def grammar_of(
-        self, fields: ConstraintFields, *, after: ReasoningPrefix | None = None, instead: str = ""
+        self, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
-        """``PreparedRequest.grammar`` for a request; "" when it asks for no constraint. Raises Rejected."""
+        """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint. Raises Rejected."""
         constraint = constraint_of(fields)
-        return "" if constraint is None else await self.compile(constraint, after=after, instead=instead)
+        return "" if constraint is None else await self.compile(constraint, prefix=prefix, alternative=alternative)
 
-    async def compile(self, constraint: Constraint, *, after: ReasoningPrefix | None = None, instead: str = "") -> str:
-        """``PreparedRequest.grammar`` for a constraint that is sure to work. Raises Rejected.
+    async def compile(
+        self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
+    ) -> str:
+        """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if it cannot be compiled.
 
-        after: what may stand in front of it: a model's reasoning. instead: see ``grammar_of``; sure to work as well.
+        prefix: free text before the constraint, such as reasoning. alternative: as in ``grammar_of``; it is not
+        checked, so it must be known to compile.
         """
-        verdict = await asyncio.shield(self._judged(constraint))
-        if verdict.busy:
+        result = await asyncio.shield(self._result_of(constraint))
+        if result.busy:
             raise Rejected(BUSY, status=503, kind="overloaded_error", code="compilers_busy", retry_after_s=5)
-        if verdict.problem:
+        if result.problem:
             raise Rejected(
-                f"'{constraint.param}' cannot be used: {verdict.problem}", param=constraint.param, code="invalid_value"
+                f"'{constraint.param}' cannot be used: {result.problem}", param=constraint.param, code="invalid_value"
             )
-        lark = verdict.lark if constraint.unread else constraint.lark
-        return grammar_of(lark, after=after, instead=instead, special_ids=self._special_ids)
+        lark = result.lark if constraint.unread else constraint.lark
+        return grammar_of(lark, prefix=prefix, alternative=alternative, special_ids=self._special_ids)
 
     def mark(self, text: str) -> str:
-        """What a mark of the model's is in Lark: a text or a control token."""
+        """Return a marker of the model in Lark: its text or a control token."""
         return mark_in_lark(text, self._special_ids)
 
     def close(self) -> None:
-        """End the threads; what they work on is finished first, and takes seconds at most."""
+        """Stop the threads after their current work, which takes a few seconds at most."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _judged(self, constraint: Constraint) -> asyncio.Task[Verdict]:
-        """What came of a constraint: found out once for all requests that have the same."""
+    def _result_of(self, constraint: Constraint) -> asyncio.Task[CompileResult]:
+        """Return the task that compiles a constraint. Requests with equal constraints share it."""
         key = hashlib.sha256(b"%d" % constraint.unread + constraint.lark.encode()).digest()
-        task = self._verdicts.get(key)
+        task = self._results.get(key)
         if task is None:
-            task = self._verdicts[key] = asyncio.create_task(self._judge(key, constraint), name="grammar")
-        self._verdicts.move_to_end(key)
-        if len(self._verdicts) > MAX_REMEMBERED:
-            self._verdicts.popitem(last=False)
+            task = self._results[key] = asyncio.create_task(self._compile_once(key, constraint), name="grammar")
+        self._results.move_to_end(key)
+        if len(self._results) > MAX_REMEMBERED:
+            self._results.popitem(last=False)
         return task
 
-    async def _judge(self, key: bytes, constraint: Constraint) -> Verdict:
-        verdict = await self._timed(constraint)
-        if verdict is None or verdict.busy or len(verdict.lark) > MAX_READ_REMEMBERED:
-            self._verdicts.pop(key, None)  # another time the machine may have more of its time for it
-        if verdict is None:
-            return Verdict(f"it takes longer than {self._timeout_s:g} s to compile (--grammar-timeout).")
-        return verdict
+    async def _compile_once(self, key: bytes, constraint: Constraint) -> CompileResult:
+        result = await self._compile_in_time(constraint)
+        if result is None or result.busy or len(result.lark) > MAX_READ_REMEMBERED:
+            self._results.pop(key, None)  # a later try may succeed when the machine is less loaded
+        if result is None:
+            return CompileResult(f"it takes longer than {self._timeout_s:g} s to compile (--grammar-timeout).")
+        return result
 
-    async def _timed(self, constraint: Constraint) -> Verdict | None:
-        """None when compiling takes too long. Reading the vocabulary and waiting for a thread are not counted in."""
+    async def _compile_in_time(self, constraint: Constraint) -> CompileResult | None:
+        """Return None if compiling takes too long; loading the vocabulary and waiting for a thread do not count."""
         loop = asyncio.get_running_loop()
         guidance = self._guidance
         if guidance is None:
-            guidance = await loop.run_in_executor(self._pool, self._built)
+            guidance = await loop.run_in_executor(self._pool, self._load_guidance)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._slots.acquire()
         except TimeoutError:
-            return Verdict(busy=True)
-        work = loop.run_in_executor(self._pool, self._verdict, guidance, constraint)
-        work.add_done_callback(lambda _: self._slots.release())  # a compiler that is too slow keeps its thread busy
+            return CompileResult(busy=True)
+        work = loop.run_in_executor(self._pool, self._compile_in_thread, guidance, constraint)
+        work.add_done_callback(
+            lambda _: self._slots.release()
+        )  # a compilation past the limit still occupies its thread
         done, _ = await asyncio.wait({work}, timeout=self._timeout_s)
         return work.result() if done else None
 
-    def _verdict(self, guidance: Guidance, constraint: Constraint) -> Verdict:
-        """In a thread: whether a constraint can be kept."""
+    def _compile_in_thread(self, guidance: Guidance, constraint: Constraint) -> CompileResult:
+        """Check in a thread whether a constraint can be enforced."""
         try:
             lark = lark_of_ebnf(constraint.lark) if constraint.unread else ""
             if len(lark) > MAX_BYTES:
-                return Verdict(f"in Lark it is larger than {MAX_BYTES // 1024} KiB.")
+                return CompileResult(f"in Lark it is larger than {MAX_BYTES // 1024} KiB.")
             matcher = guidance.compile(grammar_of(lark or constraint.lark, special_ids=self._special_ids))
             if matcher.complete:
-                return Verdict("it allows only the empty text.")
-            _rehearse(matcher)
+                return CompileResult("it allows only the empty text.")
+            _dry_run(matcher)
         except GrammarError as error:
-            return Verdict(str(error))
-        return Verdict(lark=lark)
+            return CompileResult(str(error))
+        return CompileResult(lark=lark)
 
-    def _built(self) -> Guidance:
+    def _load_guidance(self) -> Guidance:
         with self._building:
             if self._guidance is None:
                 self._guidance = Guidance(self._vocabulary, self._info.vocab_size, self._info.eos_token_ids)
             return self._guidance
 
 
-def _rehearse(matcher: Matcher) -> None:
-    """Follow the first tokens that are allowed. Raises GrammarError."""
-    for _ in range(REHEARSED):
+def _dry_run(matcher: GrammarMatcher) -> None:
+    """Advance by the first allowed tokens. Raises GrammarError."""
+    for _ in range(DRY_RUN_TOKENS):
         if matcher.complete:
             return
         mask = matcher.without_end()

@@ -36,8 +36,8 @@ def tool_constraint(options: ToolOptions) -> Constraint:
     return sized("\n".join(lines), PARAM)
 
 
-def calls_instead(options: ToolOptions, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
-    """Calls as the family writes them, as a rule ``instead`` for an answer that else must match a constraint.
+def calls_alternative(options: ToolOptions, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
+    """Calls as the family writes them, as a rule ``alternative`` for an answer that else must match a constraint.
 
     mark: what a text or a control token is in Lark. Arguments are any object: no schema may spoil the constraint.
     """
@@ -54,7 +54,7 @@ def calls_instead(options: ToolOptions, form: MarkedCallFormat, mark: Callable[[
         answer = f"{opens}call{closes}{rest}"
     names = " | ".join(json.dumps(json.dumps(name)) for name in options.schemas)
     any_object = lark_of_schema({"type": "object"}, PARAM)
-    return f"instead: {answer}\ncall: {call}\nNAME: {names}\nany_object: {any_object}\n"
+    return f"alternative: {answer}\ncall: {call}\nNAME: {names}\nany_object: {any_object}\n"
 
 
 def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:

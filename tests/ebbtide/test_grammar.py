@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ebbtide.errors import GrammarError
-from ebbtide.grammar import Guidance, Matcher, grammar_of, lark_of_regex
+from ebbtide.grammar import GrammarMatcher, Guidance, grammar_of, lark_of_regex
 from ebbtide.server.structured.constraints import schema_constraint
 from ebbtide.server.structured.gbnf import lark_of_ebnf
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
@@ -18,11 +18,11 @@ from ..http.schemas import check_valid, random_schema
 GUIDANCE = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ())
 
 
-def matcher(lark: str, guidance: Guidance = GUIDANCE) -> Matcher:
+def matcher(lark: str, guidance: Guidance = GUIDANCE) -> GrammarMatcher:
     return guidance.compile(grammar_of(lark, special_ids={}))
 
 
-def allowed(place: Matcher) -> set[int]:
+def allowed(place: GrammarMatcher) -> set[int]:
     return {token for token in range(8 * len(place.mask)) if place.allows(token)}
 
 
@@ -41,7 +41,7 @@ def test_the_end_is_allowed_where_a_text_may_end_and_completes_it() -> None:
     assert not place.allows(SIM_EOS)
     place.advance(ord("7"))
     assert allowed(place) == {*b"0123456789", SIM_EOS}
-    ended = place.fresh()
+    ended = place.copy()
     ended.advance(SIM_EOS)
     assert (ended.complete, place.complete) == (True, False)
     place.advance(ord("8"))
@@ -141,7 +141,7 @@ def test_regexes_and_gbnf_become_lark() -> None:
             lark_of_ebnf(text)
 
 
-def random_text(place: Matcher, rng: random.Random) -> str | None:
+def random_text(place: GrammarMatcher, rng: random.Random) -> str | None:
     """A random walk to an end, biased towards ends; None if it found none."""
     text = bytearray()
     for _ in range(600):
@@ -173,7 +173,7 @@ def test_the_way_to_a_place_does_not_matter() -> None:
         shared = matcher(lark)
         for walk in range(3):
             rng = random.Random(walk)
-            one, other = shared.fresh(), matcher(lark)
+            one, other = shared.copy(), matcher(lark)
             for _ in range(80):
                 assert one.mask == other.mask
                 if one.complete:

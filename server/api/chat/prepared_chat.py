@@ -20,7 +20,7 @@ from ebbtide.tokenizer_mgr.session_turns import EncodedTurn
 from ...parsers.output_parser import ParserConfig
 from ...parsers.tool_fields import ToolOptions, tool_options
 from ...state import AppState
-from ...structured.tool_grammar import calls_instead, tool_constraint
+from ...structured.tool_grammar import calls_alternative, tool_constraint
 from ..logprob_options import LogprobOptions, check_num_logprobs, logprob_options
 from ..sampling_params import for_prompt, sampling_params, text_params
 from ..session_params import check_one_choice, session_turn
@@ -103,12 +103,12 @@ async def _grammar(state: AppState, body: ChatBody, options: ToolOptions | None,
     """``PreparedRequest.grammar``: that of a required call, else the constraint of the body, after the reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
     if options is None or not options.required:
-        instead = "" if options is None or form is None else calls_instead(options, form, structured.mark)
-        return await structured.grammar_of(body, after=prefix, instead=instead)
+        alternative = "" if options is None or form is None else calls_alternative(options, form, structured.mark)
+        return await structured.grammar_of(body, prefix=prefix, alternative=alternative)
     # A response format has no effect here: it constrains an answer in text, and there will be none.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
         raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
-    return await structured.compile(tool_constraint(options), after=prefix)
+    return await structured.compile(tool_constraint(options), prefix=prefix)
 
 
 async def _tokenize(

@@ -42,7 +42,7 @@ compiler = GrammarCompilerThread(SIM_VOCAB_SIZE, ())
 compiler.use(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
 while compiler.poll(grammar) is None:
     threading.Event().wait(0.01)
-matcher = compiler.poll(grammar).matcher.fresh()
+matcher = compiler.poll(grammar).matcher.copy()
 for token in b'TEXT':
     matcher.advance(token)
 compiler.close()

@@ -353,7 +353,7 @@ class Failing:
         self.mask, self.complete = bytes([255] * 33), False
         self._left, self._silently = at, silently
 
-    def fresh(self) -> Failing:
+    def copy(self) -> Failing:
         return Failing(self._left, silently=self._silently)
 
     def advance(self, token: int) -> None:

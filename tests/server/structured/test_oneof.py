@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from ebbtide.grammar import Guidance, grammar_of
 from ebbtide.server.structured.constraints import schema_constraint
-from ebbtide.server.structured.oneof import exclusive
+from ebbtide.server.structured.oneof import oneof_to_anyof
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
 
@@ -42,11 +42,11 @@ def test_a_discriminated_union_can_be_kept() -> None:
 
 def test_alternatives_that_a_tag_tells_apart_become_any_of() -> None:
     one, other = tagged({"const": "a"}), tagged({"enum": ["b", "c"]})
-    assert exclusive({"oneOf": [one, other]}) == {"anyOf": [one, other]}
+    assert oneof_to_anyof({"oneOf": [one, other]}) == {"anyOf": [one, other]}
     defs = {"x": one, "y": {"$ref": "#/$defs/z"}, "z": other}
     links = [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]
     deep = {"properties": {"p": {"items": {"oneOf": links}}}, "$defs": defs}
-    assert exclusive(deep) == {"properties": {"p": {"items": {"anyOf": links}}}, "$defs": defs}
+    assert oneof_to_anyof(deep) == {"properties": {"p": {"items": {"anyOf": links}}}, "$defs": defs}
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_alternatives_that_a_tag_tells_apart_become_any_of() -> None:
 )
 def test_all_others_stay_one_of(alternatives: list[Any]) -> None:
     schema = {"oneOf": alternatives}
-    assert exclusive(schema) == schema
+    assert oneof_to_anyof(schema) == schema
 
 
 def test_data_and_existing_any_of_are_left_alone() -> None:
     union = {"oneOf": [tagged({"const": "a"}), tagged({"const": "b"})]}
     for schema in ({"const": union}, {"enum": [union]}, {"default": union}, {**union, "anyOf": [{}]}):
-        assert exclusive(schema) == schema
+        assert oneof_to_anyof(schema) == schema

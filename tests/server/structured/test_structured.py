@@ -209,7 +209,7 @@ async def test_a_grammar_is_compiled_once_for_all_requests(world: World, monkeyp
 async def test_a_constraint_can_start_behind_a_mark(world: World, mark: str) -> None:
     """The first is text, the second a control token of the simulated model."""
     constraint = schema_constraint({"const": [1]}, "response_format")
-    grammar = await world.state.structured.compile(constraint, after=ReasoningPrefix(mark))
+    grammar = await world.state.structured.compile(constraint, prefix=ReasoningPrefix(mark))
     matcher = GUIDANCE.compile(grammar)
     free = "I think </thin [2] " + ("" if mark == "</think>" else "</think>")
     special = {name: token for token, name in enumerate(map(bytes.decode, sim_vocabulary().pieces[256:]), 256)}
@@ -225,7 +225,7 @@ async def test_a_constraint_can_start_behind_a_mark(world: World, mark: str) -> 
 @pytest.mark.parametrize("closes", ["</think>", "<|system|>"])
 async def test_what_stands_before_a_constraint_can_be_left_out(world: World, opens: str, closes: str) -> None:
     constraint = schema_constraint({"const": [1]}, "response_format")
-    grammar = await world.state.structured.compile(constraint, after=ReasoningPrefix(closes, opens))
+    grammar = await world.state.structured.compile(constraint, prefix=ReasoningPrefix(closes, opens))
     special = {name: token for token, name in enumerate(map(bytes.decode, sim_vocabulary().pieces[256:]), 256)}
 
     def accepts(*texts: str) -> bool:

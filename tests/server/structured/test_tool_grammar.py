@@ -11,7 +11,7 @@ from ebbtide.errors import Rejected
 from ebbtide.grammar import ReasoningPrefix, grammar_of, mark_in_lark
 from ebbtide.server.parsers.tool_fields import ToolOptions
 from ebbtide.server.parsers.tools.table import FORMATS
-from ebbtide.server.structured.tool_grammar import calls_instead, tool_constraint
+from ebbtide.server.structured.tool_grammar import calls_alternative, tool_constraint
 
 from ..reading_tool import read
 from .test_structured import matches
@@ -88,14 +88,14 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("after", [None, ReasoningPrefix("</think>")])
-def test_calls_may_take_the_place_of_a_constrained_answer(name: str, after: ReasoningPrefix | None) -> None:
+@pytest.mark.parametrize("prefix", [None, ReasoningPrefix("</think>")])
+def test_calls_may_take_the_place_of_a_constrained_answer(name: str, prefix: ReasoningPrefix | None) -> None:
     form = FORMATS[name].form
     assert form is not None
     options = ToolOptions([], {"weather": WITH_DEFS, "clock": EMPTY})
-    instead = calls_instead(options, form, lambda mark: mark_in_lark(mark, {}))
-    grammar = grammar_of(f"start: {json.dumps(ANSWER)}", special_ids={}, after=after, instead=instead)
-    first = "" if after is None else "why</think>\n"
+    alternative = calls_alternative(options, form, lambda mark: mark_in_lark(mark, {}))
+    grammar = grammar_of(f"start: {json.dumps(ANSWER)}", special_ids={}, prefix=prefix, alternative=alternative)
+    first = "" if prefix is None else "why</think>\n"
     assert matches(grammar, first + ANSWER)
     assert matches(grammar, first + WRITTEN[name])
     for wrong in (ANSWER[:-1], WRITTEN[name].replace("clock", "nobody"), "I look.", ANSWER + WRITTEN[name]):
@@ -108,7 +108,7 @@ def test_several_calls_may_take_its_place_unless_only_one_is_wanted(max_calls: i
     form = FORMATS["hermes"].form
     assert form is not None
     options = ToolOptions([], {"weather": WITH_DEFS, "clock": EMPTY}, max_calls=max_calls)
-    grammar = grammar_of('start: "x"', special_ids={}, instead=calls_instead(options, form, json.dumps))
+    grammar = grammar_of('start: "x"', special_ids={}, alternative=calls_alternative(options, form, json.dumps))
     assert matches(grammar, f"{WRITTEN['hermes']}\n{WRITTEN['hermes']}") is (max_calls is None)
 
 
