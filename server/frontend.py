@@ -12,7 +12,7 @@ import time
 from ebbtide.config import Addresses, ServeConfig
 from ebbtide.errors import Rejected
 from ebbtide.messages import Heartbeat, PressureEvent, Reply, RunnerInfo, Stats, UseVocabulary
-from ebbtide.runtime.suspend_aware_clock import AwakeClock
+from ebbtide.runtime.suspend_aware_clock import SuspendAwareClock
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.tokenizer import TextTokenizer
 from ebbtide.tokenizer_mgr.control_client import ControlClient
@@ -60,8 +60,8 @@ class Frontend:
         self._metrics = FrontMetrics(model_name, namings, info.context_length)
         self._pressure = PressureLog()
         self._check_interval_s = min(CHECK_INTERVAL_S, config.watchdog.watchdog_timeout / 40)
-        self._awake = AwakeClock(time.monotonic, max(2 * self._check_interval_s, 0.5))
-        self.liveness = Liveness(self._awake, config.watchdog)
+        self._clock = SuspendAwareClock(time.monotonic, max(2 * self._check_interval_s, 0.5))
+        self.liveness = Liveness(self._clock, config.watchdog)
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
         self._control = ControlClient(self._link, self.liveness.refusal)
         self._prompts = PromptReader(tokenizer, info)
@@ -108,7 +108,7 @@ class Frontend:
         """Wait until a child exceeds its heartbeat timeout and return its name."""
         while True:
             await asyncio.sleep(self._check_interval_s)
-            self._awake.tick()
+            self._clock.advance()
             if self.liveness.has_silent_child(TIMEOUT_TAKEOVER_S):
                 self.manager.expire_late()
             child = self.liveness.timed_out_child()

@@ -18,7 +18,7 @@ from ..errors import StartupError
 if TYPE_CHECKING:
     import aiohttp
 
-    from .chat_client import Conversation, Turn
+    from .chat_client import ChatTurn, Conversation
 
 HELP = """/new      forget the conversation and begin another one
 /usage    tokens of the conversation, and how many of them were not computed again
@@ -143,7 +143,7 @@ def _ask(runner: asyncio.Runner, conversation: Conversation, question: str) -> b
     return True
 
 
-def _report(turn: Turn) -> str:
+def _report(turn: ChatTurn) -> str:
     new = turn.prompt_tokens - turn.reused_tokens
     pace = f", {turn.output_tokens} tokens in {turn.total_s:.2f} s"
     cut = "; cut off by the token limit" if turn.finish_reason == "length" else ""
@@ -163,7 +163,7 @@ async def _command(conversation: Conversation, line: str) -> None:
             _note(HELP)
 
 
-def _usage(turns: list[Turn]) -> str:
+def _usage(turns: list[ChatTurn]) -> str:
     if not turns:
         return "Nothing was said yet."
     asked = sum(turn.prompt_tokens for turn in turns)

@@ -56,7 +56,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Turn:
+class ChatTurn:
     """One answer and what it took. Times are seconds from the question on, waiting for a lost server included."""
 
     text: str = ""
@@ -75,7 +75,7 @@ class Conversation:
         self, http: aiohttp.ClientSession, settings: Settings, show: Callable[[str], None], note: Callable[[str], None]
     ) -> None:
         self.session_id: str | None = None
-        self.turns: list[Turn] = []
+        self.turns: list[ChatTurn] = []
         self._http = http
         self._settings = settings
         self._show = show
@@ -88,7 +88,7 @@ class Conversation:
         self._messages = [{"role": "system", "content": self._settings.system}] if self._settings.system else []
         self.turns = []
 
-    async def ask(self, question: str) -> Turn:
+    async def ask(self, question: str) -> ChatTurn:
         """The answer to the next question. Cancelled, or with an error raised, it leaves the conversation as it was.
 
         Raises Refused, or Lost when the server has been away for ``AWAY_S``.
@@ -131,7 +131,7 @@ class Conversation:
             except (Refused, Lost):
                 self._note("The session could not be closed; it expires by itself.")
 
-    async def _turn(self, message: dict[str, str], began: float) -> Turn:
+    async def _turn(self, message: dict[str, str], began: float) -> ChatTurn:
         """One try. On an open session only what is new is sent."""
         goes_on = self.session_id is not None
         if self._wants_session and not goes_on:
@@ -139,7 +139,7 @@ class Conversation:
         body = {**self._settings.fields, "messages": [message] if goes_on else [*self._messages, message]}
         if self.session_id is not None:
             body["session_id"] = self.session_id
-        turn = Turn()
+        turn = ChatTurn()
         try:
             async for chunk in self._stream(body):
                 self._take(turn, chunk, began)
@@ -149,7 +149,7 @@ class Conversation:
         turn.total_s = time.monotonic() - began
         return turn
 
-    def _take(self, turn: Turn, chunk: Chunk, began: float) -> None:
+    def _take(self, turn: ChatTurn, chunk: Chunk, began: float) -> None:
         for choice in chunk.choices:
             if choice.has_content and not turn.first_token_s:
                 turn.first_token_s = time.monotonic() - began
@@ -160,7 +160,7 @@ class Conversation:
         if chunk.usage is not None:
             _count(turn, chunk.usage)
 
-    def _end_part(self, turn: Turn, *, told: bool) -> None:
+    def _end_part(self, turn: ChatTurn, *, told: bool) -> None:
         """The answer broke off: what comes next begins on a line of its own."""
         if turn.first_token_s:
             self._show("\n")
@@ -251,7 +251,7 @@ def _refusal(status: int, answer: Any) -> Refused | Lost:
     return Refused(status, code, message)
 
 
-def _count(turn: Turn, usage: Usage) -> None:
+def _count(turn: ChatTurn, usage: Usage) -> None:
     turn.prompt_tokens = usage.prompt_tokens or 0
     turn.output_tokens = usage.completion_tokens or 0
     turn.reused_tokens = (usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens) or 0

@@ -116,7 +116,7 @@ class Child:
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         return [msgspec.json.decode(line, type=Status) for line in lines]
 
-    def how_it_ended(self) -> str:
+    def exit_description(self) -> str:
         """One sentence for a child whose status pipe has closed."""
         code = self._wait(5.0)
         if self._killed_because:
@@ -144,7 +144,7 @@ class Child:
             self._killed_because = because
             os.killpg(self.pid, signal.SIGKILL)
 
-    def ask_for_dump(self) -> None:
+    def request_dump(self) -> None:
         """Let it write what it does to its log. Before it has said anything the signal would end it."""
         if self._heard and self.exit_code is None:
             self._process.send_signal(signal.SIGUSR1)
@@ -154,7 +154,7 @@ class Child:
         if self.exit_code is None:
             self._process.terminate()
 
-    def end(self, deadline: float) -> None:
+    def wait_or_kill(self, deadline: float) -> None:
         """Wait until ``deadline`` (monotonic seconds), then kill it and what it started; frees the pipes."""
         if self._wait(max(0.0, deadline - time.monotonic())) is None:
             log.warning("the %s did not end when asked to and is killed", self.title)
@@ -178,14 +178,14 @@ class Child:
             return None
 
 
-def end_children(children: Iterable[Child], grace_s: float) -> None:
+def stop_children(children: Iterable[Child], grace_s: float) -> None:
     """End all: ask first, kill what is left after ``grace_s`` seconds. Safe to call twice and for dead children."""
     children = list(children)
     for child in children:
         child.terminate()
     deadline = time.monotonic() + grace_s
     for child in children:
-        child.end(deadline)
+        child.wait_or_kill(deadline)
 
 
 def _python_path() -> str:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 STACK_BYTES = 256 * 1024 * 1024  # of address space: only what is used becomes memory
 
 
-def deep_pool(num_threads: int, name: str) -> ThreadPoolExecutor:
+def large_stack_pool(num_threads: int, name: str) -> ThreadPoolExecutor:
     """A pool whose threads exist already, each with ``STACK_BYTES`` of stack. Other threads keep theirs.
 
     Call it from the thread that starts threads: one that is started meanwhile elsewhere may get the large stack, too.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class AwakeClock:
-    """Seconds of ``clock`` in which this process could look, counted by regular calls of ``tick``.
+class SuspendAwareClock:
+    """Seconds of ``clock`` in which this process could look, counted by regular calls of ``advance``.
 
-    Between two ticks at most ``longest_gap_s`` seconds pass: the rest of a longer gap is one in which the process was
+    Between two calls at most ``longest_gap_s`` seconds pass: the rest of a longer gap is one in which the process was
     stopped, or the machine suspended, or so busy that it saw nothing.
     """
 
@@ -18,7 +18,7 @@ class AwakeClock:
         self._last = clock()
         self._awake = 0.0
 
-    def tick(self) -> float:
+    def advance(self) -> float:
         """Move on to now; the time."""
         now = self._clock()
         self._awake += min(now - self._last, self._longest_gap_s)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from ebbtide.errors import GrammarError
 from ebbtide.grammar import Guidance
 from ebbtide.messages import UseVocabulary
-from ebbtide.runtime.large_stack_threads import deep_pool
+from ebbtide.runtime.large_stack_threads import large_stack_pool
 from ebbtide.tokenization.vocabulary import Vocabulary
 
 from .grammar_state import Compiled
@@ -24,7 +24,7 @@ class GrammarCompilerThread:
     def __init__(self, vocab_size: int, eos_ids: Iterable[int]) -> None:
         self._vocab_size = vocab_size
         self._eos_ids = tuple(eos_ids)
-        self._pool = deep_pool(1, "grammar")
+        self._pool = large_stack_pool(1, "grammar")
         self._guidance: Future[Guidance] | None = None
         self._cache: OrderedDict[str, Future[Compiled]] = OrderedDict()
         self._times: list[float] = []

@@ -22,7 +22,7 @@ from ebbtide.messages import Heartbeat, PressureEvent
 from ebbtide.plan import StepPlan
 from ebbtide.runtime.child import WATCHDOG_EXIT_CODE
 from ebbtide.runtime.stacks import thread_stacks, write_dump
-from ebbtide.runtime.suspend_aware_clock import AwakeClock
+from ebbtide.runtime.suspend_aware_clock import SuspendAwareClock
 
 from ..core import Scheduler
 from ..state import Output
@@ -157,14 +157,14 @@ class WatchdogRaw:
         self.loop = loop
         self.poll_s = min(1.0, timeouts.hard_s / 100, (timeouts.soft_s or timeouts.hard_s) / 100)
         # A busy machine delays a poll by less than this. After a longer gap the process was suspended.
-        self._awake = AwakeClock(clock, max(4 * self.poll_s, 0.5))
+        self._clock = SuspendAwareClock(clock, max(4 * self.poll_s, 0.5))
         self._stalls = StallDetector(timeouts)
         self._write = write
         self._end = end
 
     def poll(self) -> None:
         """Check the loop once. Writes a dump or ends the process if a timeout has passed."""
-        action = self._stalls.check(self.loop.status, self._awake.tick())
+        action = self._stalls.check(self.loop.status, self._clock.advance())
         if action is WatchdogAction.DUMP:
             self.dump(f"soft watchdog: no progress for {self._stalls.stalled_s:.1f} s")
         elif action is WatchdogAction.DUMP_AND_EXIT:

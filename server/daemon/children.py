@@ -45,7 +45,7 @@ class Children:
             return
         asyncio.get_running_loop().remove_reader(child.status_fd)
         if not self.ready.done():
-            self.ready.set_exception(StartupError(child.how_it_ended()))
+            self.ready.set_exception(StartupError(child.exit_description()))
         elif not self.ended.done():
             self.ended.set_result(child)
 

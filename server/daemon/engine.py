@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ebbtide.config import Addresses, DetokenizerSection, SchedulerSection, ServeConfig
-from ebbtide.runtime.child import Child, end_children
+from ebbtide.runtime.child import Child, stop_children
 from ebbtide.runtime.socket_directory import addresses_in
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.vocabulary import Vocabulary
@@ -81,11 +81,11 @@ class Engine:
     def request_dumps(self) -> None:
         """Ask both processes to write a dump."""
         for child in self.children:
-            child.ask_for_dump()
+            child.request_dump()
 
     def stop(self) -> None:
         """End the processes and remove their sockets. May be repeated."""
-        end_children(self.children, GRACE_S)
+        stop_children(self.children, GRACE_S)
         if self._incarnation >= 0:
             for name in ("front", "scheduler", "detokenizer"):
                 Path(getattr(self.addresses, name).removeprefix("ipc://")).unlink(missing_ok=True)

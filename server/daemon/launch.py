@@ -186,7 +186,7 @@ class _Daemon:
         while True:
             name = await front.wait_for_timed_out_child()
             child, silence_s = self._engine.child(name), front.liveness.silence_s(name)
-            child.ask_for_dump()
+            child.request_dump()
             await asyncio.sleep(min(DUMP_GRACE_S, DUMP_GRACE_SHARE * self._config.watchdog.watchdog_timeout))
             if child.exit_code is None:
                 text = silent_child_dump(name, child.pid, silence_s, front.describe())
@@ -196,7 +196,7 @@ class _Daemon:
     def _on_child_death(self, front: Frontend) -> int:
         """Fail open requests after a child has ended. Returns the exit code in case the engine is not restarted."""
         child = self._children.ended.result()
-        log.error("%s", child.how_it_ended())
+        log.error("%s", child.exit_description())
         front.on_child_death(child.title)
         return WATCHDOG_EXIT_CODE if child.was_stuck else 1
 

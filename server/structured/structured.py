@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ebbtide.errors import GrammarError, Rejected
 from ebbtide.grammar import GrammarMatcher, Guidance, ReasoningPrefix, grammar_of, mark_in_lark, special_ids
 from ebbtide.messages import RunnerInfo
-from ebbtide.runtime.large_stack_threads import deep_pool
+from ebbtide.runtime.large_stack_threads import large_stack_pool
 from ebbtide.tokenization.vocabulary import Vocabulary
 
 from .constraints import MAX_BYTES, Constraint, ConstraintFields, constraint_of
@@ -52,7 +52,7 @@ class StructuredOutput:
         self._special_ids = special_ids(vocabulary)
         self._guidance: Guidance | None = None
         self._building = threading.Lock()
-        self._pool = deep_pool(NUM_THREADS, "grammar")
+        self._pool = large_stack_pool(NUM_THREADS, "grammar")
         self._slots = asyncio.Semaphore(NUM_THREADS)
         self._results: OrderedDict[bytes, asyncio.Task[CompileResult]] = OrderedDict()
 

@@ -27,7 +27,7 @@ from ebbtide.messages import (
     TokenLogprob,
 )
 from ebbtide.runtime.channel import Receiver, Sender
-from ebbtide.runtime.child import Child, end_children
+from ebbtide.runtime.child import Child, stop_children
 from ebbtide.tokenization.vocabulary import SIM_EOS, sim_vocabulary
 
 
@@ -206,7 +206,7 @@ def child(addresses: Addresses) -> Iterator[Child]:
     child = Child("ebbtide.detokenizer.process", "detokenizer")
     child.send(DetokenizerSection(sim_vocabulary(), LogConfig(), addresses))
     yield child
-    end_children([child], 10.0)
+    stop_children([child], 10.0)
     assert child.exit_code == 0
 
 

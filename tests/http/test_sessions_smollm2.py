@@ -43,7 +43,7 @@ def test_every_turn_goes_on_with_the_conversation_as_the_template_writes_it(star
             messages.append(new)
             turn, whole = ask([new], session_id="s", **limit), ask(messages, **limit)
             choice, usage = turn["choices"][0], turn["usage"]
-            assert how_it_ended(choice) == end
+            assert exit_description(choice) == end
             assert usage["prompt_tokens"] == len(tokenizer.encode_chat(ChatPrompt(messages)))
             assert usage["prompt_tokens_details"]["cached_tokens"] >= total - PAGE
             assert choice["token_ids"] == whole["choices"][0]["token_ids"]
@@ -55,7 +55,7 @@ def test_every_turn_goes_on_with_the_conversation_as_the_template_writes_it(star
             assert total == len(open_tokens)
 
 
-def how_it_ended(choice: dict[str, Any]) -> str:
+def exit_description(choice: dict[str, Any]) -> str:
     """The finish reason, with stop strings apart from the model's own end."""
     if choice["finish_reason"] == "stop":
         return "end of turn" if choice["stop_reason"] is None else "stop string"

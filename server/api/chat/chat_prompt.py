@@ -38,11 +38,8 @@ def chat_prompt(
         messages = _in_style(messages, style)
     else:
         messages = calls_as_text(messages)
-        messages = (
-            messages
-            if options is None or is_continuation
-            else with_tools(messages, options, takes_system=profile.takes_system)
-        )
+        if options is not None and not is_continuation:
+            messages = with_tools(messages, options, takes_system=profile.takes_system)
     return ChatPrompt(
         messages=messages,
         add_generation_prompt=not continues and body.add_generation_prompt is not False,

@@ -51,28 +51,28 @@ class PreparedChat:
 async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
     """Validate and tokenize a chat request. Raises Rejected, before the costly steps if a field is invalid."""
     reader = state.prompts
-    options = tool_options(body)
+    tools = tool_options(body)
     text = text_params(body)
     limit = ("max_tokens", body.max_tokens)
     if body.max_completion_tokens is not None:
         limit = ("max_completion_tokens", body.max_completion_tokens)
     options = logprob_options(body, limit, logprobs=_num_logprobs(body))
     sampling = sampling_params(body, reader, logprobs=options.logprobs, prompt_logprobs=options.engine_prompt_logprobs)
-    turn, session = await _tokenize(state, body, options, context_limit=limit[1] is None)
+    turn, session = await _tokenize(state, body, tools, context_limit=limit[1] is None)
     check_num_logprobs(options, [turn.prompt], body.n or 1)
     max_tokens = reader.max_tokens(turn.shortest, limit[1], name=limit[0])
     sampling = for_prompt(sampling, max_tokens=max_tokens, seed=body.seed)
     ending = reader.ending(turn.prompt or turn.continuation)
-    parser_config = build_parser_config(body, options, state.profile, ending, reader.pieces)
+    parser_config = build_parser_config(body, tools, state.profile, ending, reader.pieces)
     request = PreparedRequest(
         prompts=[turn.prompt],
         sampling=[sampling],
-        text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(options, state.profile))),
+        text=structs.replace(text, shown_ids=reader.special_ids(shown_marks(tools, state.profile))),
         n=body.n or 1,
         priority=body.priority or 0,
         namespace=body.namespace,
         session=session,
-        grammar=await _grammar(state, body, options, reasoning_prefix(parser_config, body, ending)),
+        grammar=await _grammar(state, body, tools, reasoning_prefix(parser_config, body, ending)),
     )
     return PreparedChat(request, parser_config, options)
 
@@ -99,28 +99,28 @@ def params_named(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-async def _grammar(state: AppState, body: ChatBody, options: ToolOptions | None, prefix: ReasoningPrefix | None) -> str:
+async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, prefix: ReasoningPrefix | None) -> str:
     """``PreparedRequest.grammar``: that of a required call, else the constraint of the body, after the reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
-    if options is None or not options.required:
-        alternative = "" if options is None or form is None else calls_alternative(options, form, structured.mark)
+    if tools is None or not tools.required:
+        alternative = "" if tools is None or form is None else calls_alternative(tools, form, structured.mark)
         return await structured.grammar_of(body, prefix=prefix, alternative=alternative)
     # A response format has no effect here: it constrains an answer in text, and there will be none.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
         raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
-    return await structured.compile(tool_constraint(options), prefix=prefix)
+    return await structured.compile(tool_constraint(tools), prefix=prefix)
 
 
 async def _tokenize(
-    state: AppState, body: ChatBody, options: ToolOptions | None, *, context_limit: bool
+    state: AppState, body: ChatBody, tools: ToolOptions | None, *, context_limit: bool
 ) -> tuple[EncodedTurn, SessionTurn | None]:
     """The messages as tokens, and the session that they continue, if any."""
-    chat = chat_prompt(body, options, state.profile)
+    chat = chat_prompt(body, tools, state.profile)
     session = session_turn(body)
     if session is None:
         return EncodedTurn(await state.prompts.chat(chat), []), None
     check_one_choice(1, body.n or 1)
-    turn = await state.prompts.chat_turn(chat, chat_prompt(body, options, state.profile, is_continuation=True))
+    turn = await state.prompts.chat_turn(chat, chat_prompt(body, tools, state.profile, is_continuation=True))
     session = structs.replace(
         session, continuation=turn.continuation, head=turn.head, refusal=turn.refusal, context_limit=context_limit
     )

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ebbtide.config import LogConfig
-from ebbtide.runtime.child import Child, Status, end_children
+from ebbtide.runtime.child import Child, Status, stop_children
 
 HERE = Path(__file__).parent
 sys_path_entry = str(HERE)
@@ -33,7 +33,7 @@ def start() -> Iterator[Callable[[], Child]]:
         return children[-1]
 
     yield start_one
-    end_children(children, 0.0)
+    stop_children(children, 0.0)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_child_tells_progress_and_then_that_it_is_ready(child: Child) -> None:
 def test_sigterm_ends_a_child_with_exit_code_zero(child: Child) -> None:
     tell(child, "stay")
     statuses(child)
-    end_children([child], 10.0)
+    stop_children([child], 10.0)
     assert child.exit_code == 0
     assert not psutil.pid_exists(child.pid)
 
@@ -81,7 +81,7 @@ def test_children_ignore_sigint_and_lead_their_own_session(child: Child) -> None
     statuses(child)
     assert os.getsid(child.pid) == child.pid
     os.kill(child.pid, signal.SIGINT)
-    end_children([child], 10.0)
+    stop_children([child], 10.0)
     assert child.exit_code == 0
 
 
@@ -91,7 +91,7 @@ def test_startup_error_reaches_the_parent_as_one_sentence(
     child = start()  # within the test, or its stderr would not be capfd's
     tell(child, "fail")
     assert statuses(child)[-1] == Status("failed", "There is no moon tonight.")
-    end_children([child], 10.0)
+    stop_children([child], 10.0)
     assert child.exit_code == 1
     assert "Traceback" not in capfd.readouterr().err
 
@@ -102,7 +102,7 @@ def test_unknown_error_is_logged_with_its_traceback(
     child = start()  # within the test, or its stderr would not be capfd's
     tell(child, "break")
     assert statuses(child)[-1].kind == "progress"
-    assert child.how_it_ended() == "The tiny process ended with exit code 1; its log says why."
+    assert child.exit_description() == "The tiny process ended with exit code 1; its log says why."
     assert "ZeroDivisionError: a bug" in capfd.readouterr().err
 
 
@@ -111,7 +111,7 @@ def test_a_child_that_was_told_to_end_has_logged_nothing(child: Child) -> None:
     statuses(child)
     os.kill(child.pid, signal.SIGTERM)
     said = "The tiny process ended with exit code 0, as on SIGTERM; its log does not tell who sent it."
-    assert child.how_it_ended() == said
+    assert child.exit_description() == said
 
 
 def test_killed_child_is_described_by_its_signal(child: Child) -> None:
@@ -119,18 +119,18 @@ def test_killed_child_is_described_by_its_signal(child: Child) -> None:
     statuses(child)
     os.kill(child.pid, signal.SIGKILL)
     assert statuses(child) == []
-    assert child.how_it_ended().startswith("The tiny process was killed by signal 9.")
+    assert child.exit_description().startswith("The tiny process was killed by signal 9.")
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(child: Child) -> None:
     tell(child, "stubborn")
     statuses(child)
-    end_children([child], 0.2)
+    stop_children([child], 0.2)
     assert child.exit_code == -signal.SIGKILL
 
 
 def test_child_that_was_never_told_its_section_ends_when_asked(child: Child) -> None:
-    end_children([child], 10.0)
+    stop_children([child], 10.0)
     assert child.exit_code in (0, -signal.SIGTERM)
 
 
@@ -188,10 +188,10 @@ def test_kill_of_the_parent_leaves_no_child(moment: str) -> None:
     assert orphan.wait(10) is None or not orphan.is_running()
 
 
-def test_end_children_is_safe_to_repeat(child: Child) -> None:
+def test_stop_children_is_safe_to_repeat(child: Child) -> None:
     started = time.monotonic()
-    end_children([child], 10.0)
-    end_children([child], 10.0)
+    stop_children([child], 10.0)
+    stop_children([child], 10.0)
     assert time.monotonic() - started < 60
 
 
@@ -200,7 +200,7 @@ def test_a_child_that_is_killed_says_why(child: Child) -> None:
     statuses(child)
     assert not child.was_stuck
     child.kill("had been silent for 3 s")
-    assert child.how_it_ended() == "The tiny process was killed because it had been silent for 3 s."
+    assert child.exit_description() == "The tiny process was killed because it had been silent for 3 s."
     assert child.was_stuck
     child.kill("had been silent for 4 s")  # it is gone: no error
 
@@ -209,10 +209,10 @@ def test_a_child_tells_its_stacks_when_asked_and_lives_on(
     start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
 ) -> None:
     child = start()
-    child.ask_for_dump()  # nothing was heard of it yet: the signal would end it
+    child.request_dump()  # nothing was heard of it yet: the signal would end it
     tell(child, "stay")
     statuses(child)
-    child.ask_for_dump()
+    child.request_dump()
     deadline = time.monotonic() + 20
     heard = ""
     while "tiny_child.py" not in heard and time.monotonic() < deadline:
@@ -224,5 +224,5 @@ def test_a_child_tells_its_stacks_when_asked_and_lives_on(
 def test_a_child_that_its_watchdog_ended_is_told_apart(child: Child) -> None:
     tell(child, "stuck")
     assert select.select([child.status_fd], [], [], 20)[0]
-    assert "was ended by its watchdog" in child.how_it_ended()
+    assert "was ended by its watchdog" in child.exit_description()
     assert child.was_stuck

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.runtime.large_stack_threads import deep_pool
+from ebbtide.runtime.large_stack_threads import large_stack_pool
 
 ROOT = Path(__file__).parents[3]
 SETTING = r"""
@@ -71,7 +71,7 @@ def test_the_deepest_that_is_accepted_compiles_in_both_processes(constraint: str
 
 def test_other_threads_keep_their_stack() -> None:
     before = threading.stack_size()
-    pool = deep_pool(2, "deep")
+    pool = large_stack_pool(2, "deep")
     try:
         assert threading.stack_size() == before
         assert pool.submit(lambda: threading.current_thread().name).result(20).startswith("deep")

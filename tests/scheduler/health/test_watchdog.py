@@ -13,7 +13,7 @@ import pytest
 from ebbtide.config import WatchdogConfig
 from ebbtide.messages import AbortReq, ControlReq, GenerateReq, PressureEvent, PressureVictim
 from ebbtide.runtime.stacks import thread_stacks
-from ebbtide.runtime.suspend_aware_clock import AwakeClock
+from ebbtide.runtime.suspend_aware_clock import SuspendAwareClock
 from ebbtide.scheduler.batching.admission import Judgement, Verdict
 from ebbtide.scheduler.batching.scheduling_policies import rules_for
 from ebbtide.scheduler.health.dump import MAX_BYTES, render_dump, take_snapshot
@@ -530,11 +530,11 @@ def test_the_real_one_writes_to_stderr_and_to_its_file(tmp_path: Path, capfd: py
 
 def test_a_gap_longer_than_the_longest_counts_as_that() -> None:
     now = 0.0
-    clock = AwakeClock(lambda: now, 2.0)
+    clock = SuspendAwareClock(lambda: now, 2.0)
     now = 1.0
-    assert (clock(), clock.tick()) == (1.0, 1.0)
+    assert (clock(), clock.advance()) == (1.0, 1.0)
     now = 100.0
-    assert (clock(), clock(), clock.tick()) == (3.0, 3.0, 3.0)
+    assert (clock(), clock(), clock.advance()) == (3.0, 3.0, 3.0)
     now = 101.0
     assert clock() == 4.0
 
