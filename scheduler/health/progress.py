@@ -66,7 +66,7 @@ class ProgressCounter:
 
 
 def _has_outcome(output: Output) -> bool:
-    """True for an output token, a finish, or an abort for memory. Client aborts and rejections are no progress."""
+    """True for an output token, a finish, or an abort for memory. Client aborts and rejections do not count."""
     return any(item.tokens or item.finish not in (None, "abort") for item in output.items) or any(
         abort.reason == "kv_cache_exhausted" for abort in output.aborts
     )

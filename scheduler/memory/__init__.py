@@ -1,1 +1,1 @@
-"""Pages: who holds them, who may take them, and which computed ones can be used again."""
+"""KV pages: allocation, ownership, accounting, and caches of computed prefixes."""

@@ -1,4 +1,4 @@
-"""What pools and caches read and write of a request. They know nothing else of it."""
+"""The part of a request that pools and caches read and write."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class RadixCache:
         self._serial = 0
         # Heap of (last_access, serial, leaf) with lazy deletion: an entry is stale if its leaf was used since.
         self._leaves: list[tuple[int, int, Node]] = []
-        self._nodes: deque[Node] = deque()  # all nodes with pages, in audit order; evicted ones leave lazily
+        self._nodes: deque[Node] = deque()  # all nodes with pages, in audit order; evicted ones are removed lazily
         self.evictable_pages = 0
         self.protected_pages = 0
         self.session_held_pages = self.evictable_session_pages = 0  # sessions are kept by a wrapper

@@ -1,4 +1,4 @@
-"""Each kind of wrong book is found, and the message names the page and its holder."""
+"""Each kind of accounting error is found, and the message names the page and its owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..world import Shape, World, greedy, text
 
 @pytest.fixture
 def busy() -> World:
-    """One request decoding, one prompt in the tree."""
+    """One decoding request and one prompt in the tree."""
     world = World(Shape(num_pages=32))
     world.generate("old", text("x" * 20), greedy(1))
     world.run()
@@ -23,13 +23,13 @@ def busy() -> World:
     return world
 
 
-def test_a_leaked_page_breaks_the_law(busy: World) -> None:
+def test_a_leaked_page_breaks_the_conservation_law(busy: World) -> None:
     busy.allocator._free.pop()
     with pytest.raises(InvariantViolation, match="32 pages, of which 31 are accounted for"):
         busy.checker.self_check_during_busy()
 
 
-def test_a_page_with_two_holders_is_found_though_the_sum_balances(busy: World) -> None:
+def test_a_page_with_two_owners_is_found_even_if_the_sum_balances(busy: World) -> None:
     (req,) = busy.scheduler.state.running
     node = next(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
     req.pages[-1] = node.pages[0]
@@ -39,7 +39,7 @@ def test_a_page_with_two_holders_is_found_though_the_sum_balances(busy: World) -
         busy.checker.on_idle()
 
 
-def test_a_page_nobody_holds_is_found(busy: World) -> None:
+def test_a_page_without_owner_is_found(busy: World) -> None:
     busy.allocator._free[0], lost = busy.allocator._free[1], busy.allocator._free[0]
     with pytest.raises(
         InvariantViolation, match=f"page {lost} is listed by no owner, the ledger records the free list"
@@ -47,7 +47,7 @@ def test_a_page_nobody_holds_is_found(busy: World) -> None:
         busy.checker.on_idle()
 
 
-def test_a_free_page_with_a_holder_is_found(busy: World) -> None:
+def test_a_free_page_with_an_owner_is_found(busy: World) -> None:
     page = busy.allocator._free[0]
     busy.allocator.ledger.move([page], None, request("somebody"))
     with pytest.raises(
@@ -74,7 +74,7 @@ def test_a_forgotten_lock_is_found(busy: World) -> None:
         busy.checker.on_idle()
 
 
-def test_a_lock_too_many_on_a_locked_node_is_found(busy: World) -> None:
+def test_an_extra_lock_on_a_locked_node_is_found(busy: World) -> None:
     node = busy.scheduler.state.running[0].node
     assert node is not None
     node.locks += 1  # type: ignore[attr-defined]

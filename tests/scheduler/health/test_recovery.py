@@ -1,4 +1,4 @@
-"""Seeded accounting bugs in quarantine mode: serving goes on, and what the books catch costs no right answer."""
+"""Seeded accounting bugs in quarantine mode: serving continues, and bugs found in time change no answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..world import Shape, World, greedy, text
 Patch = pytest.MonkeyPatch
 VIOLATIONS = "kv_invariant_violations_total"
 
-# A step may be computed with these before the books see them: somebody may have read what was not his.
+# A step may be computed before these bugs are found, so a request may have read pages of another owner.
 CAUGHT_SOMEHOW = [
     bugs.skip_lock,
     bugs.lock_only_the_leaf,
@@ -34,7 +34,7 @@ CAUGHT_BEFORE_THE_FORWARD = [bug for bug in bugs.ACCOUNTING if bug not in CAUGHT
 
 
 def play_with(bug: Callable[[Patch], None], load: list[Arrival], shape: Shape) -> World:
-    """Play a load with a bug that goes away once it has been noticed, as a rare one would."""
+    """Play a load with a bug that is removed once it was found, like a rare bug."""
     with pytest.MonkeyPatch.context() as patch:
         check = World.dispatch
 
@@ -50,13 +50,13 @@ def play_with(bug: Callable[[Patch], None], load: list[Arrival], shape: Shape) -
 
 
 def roomy(shape: Shape) -> Shape:
-    """With pages to lose; retractions come as often as if memory were short, and K/V goes to the host."""
+    """A shape with spare pages in which requests are retracted often and their K/V goes to the host."""
     return replace(shape, num_pages=shape.num_pages + 40, retract_interval=6, host_pages=64)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", CAUGHT_BEFORE_THE_FORWARD, ids=lambda bug: bug.__name__)
-def test_what_the_books_catch_costs_no_answer(bug: Callable[[Patch], None]) -> None:
+def test_bugs_found_by_the_accounting_change_no_answer(bug: Callable[[Patch], None]) -> None:
     caught = 0
     for load, expected, shape in expectations()[::3]:
         world = play_with(bug, load, roomy(shape))
@@ -67,7 +67,7 @@ def test_what_the_books_catch_costs_no_answer(bug: Callable[[Patch], None]) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", CAUGHT_SOMEHOW, ids=lambda bug: bug.__name__)
-def test_whatever_breaks_everybody_gets_one_end_and_serving_goes_on(bug: Callable[[Patch], None]) -> None:
+def test_every_request_ends_once_and_serving_continues_with_any_bug(bug: Callable[[Patch], None]) -> None:
     for load, _, shape in expectations()[::3]:
         world = play_with(bug, load, roomy(shape))
         assert {rid for arrival in load for rid in arrival.rids} == set(world.outcomes)
@@ -78,7 +78,7 @@ def test_whatever_breaks_everybody_gets_one_end_and_serving_goes_on(bug: Callabl
 
 @pytest.fixture
 def busy() -> World:
-    """Three requests decoding, one prompt in the tree, quarantine on."""
+    """Three decoding requests and one prompt in the tree, in quarantine mode."""
     world = World(Shape(num_pages=40, memory_check="quarantine"))
     world.generate("old", text("x" * 20), greedy(1))
     world.run()
@@ -100,12 +100,12 @@ def running(world: World, rid: str) -> Request:
 
 
 def finish(world: World) -> None:
-    """Run to the end; every answer must be the right one."""
+    """Run until idle. Every answer must be correct."""
     outcomes = world.run()
     assert {rid: outcomes[rid].tokens for rid in "abc"} == {rid: alone(rid) for rid in "abc"}
 
 
-def test_only_those_who_stand_on_a_page_in_doubt_are_computed_again(busy: World) -> None:
+def test_only_requests_on_a_page_with_an_error_are_recomputed(busy: World) -> None:
     page = running(busy, "b").pages[-1]
     busy.allocator.ledger.assign([page], request("somebody"))
     busy.step()
@@ -119,19 +119,19 @@ def test_only_those_who_stand_on_a_page_in_doubt_are_computed_again(busy: World)
     assert state.pool.capacity == 39
 
 
-def test_a_page_with_two_holders_is_computed_on_by_neither(busy: World) -> None:
+def test_no_request_computes_on_a_page_with_two_owners(busy: World) -> None:
     first, second = running(busy, "a"), running(busy, "b")
     second.pages[-1] = first.pages[-1]
     finish(busy)
     assert busy.scheduler.state.metrics.totals[VIOLATIONS] >= 1
 
 
-def test_a_page_freed_under_a_running_request_is_noticed_in_the_next_plan(busy: World) -> None:
+def test_a_page_freed_under_a_running_request_is_found_in_the_next_plan(busy: World) -> None:
     busy.allocator.give(running(busy, "a").pages[-1:], running(busy, "a"))
     finish(busy)
 
 
-def test_a_tree_node_in_doubt_is_cut_off_with_what_hangs_on_it(busy: World) -> None:
+def test_a_tree_node_with_an_error_is_removed_with_its_subtree(busy: World) -> None:
     node = next(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
     busy.allocator.ledger.assign(node.pages[:1], request("somebody"))
     for _ in range(70):
@@ -140,20 +140,20 @@ def test_a_tree_node_in_doubt_is_cut_off_with_what_hangs_on_it(busy: World) -> N
     finish(busy)
 
 
-def test_a_wrong_counter_alone_costs_no_page(busy: World) -> None:
+def test_a_wrong_counter_alone_quarantines_no_page(busy: World) -> None:
     busy.pool.uncached += 3
     finish(busy)
     assert busy.scheduler.state.pool.quarantined == set()
 
 
-def test_a_lost_page_leaves_service_and_the_rest_goes_on(busy: World) -> None:
+def test_a_lost_page_is_quarantined_and_serving_continues(busy: World) -> None:
     lost = busy.allocator._free.pop()
     finish(busy)
     assert busy.scheduler.state.pool.quarantined == {lost}
 
 
-def test_a_violation_while_a_request_ends_hands_its_last_token_out_once(busy: World) -> None:
-    """The free list is found wrong in the middle of a finish: the token is drawn again and is the same."""
+def test_a_violation_during_a_finish_emits_the_last_token_once(busy: World) -> None:
+    """An error in the free list is found during a finish: the last token is sampled again and is the same."""
     world = World(Shape(num_pages=40, memory_check="quarantine"))
     world.generate("a", text("a " + "y" * 9), greedy(5, ignore_eos=True))
     world.generate("b", text("b " + "y" * 9), greedy(30, ignore_eos=True))
@@ -175,7 +175,7 @@ def test_a_violation_on_abort_still_aborts(busy: World) -> None:
     assert outcomes["a"].tokens == alone("a")
 
 
-def test_results_in_flight_of_those_who_lost_their_memory_are_dropped() -> None:
+def test_results_in_flight_of_released_requests_are_dropped() -> None:
     world = World(Shape(num_pages=40, memory_check="quarantine", overlap=2))
     for rid in "abc":
         world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
@@ -186,7 +186,7 @@ def test_results_in_flight_of_those_who_lost_their_memory_are_dropped() -> None:
     finish(world)
 
 
-def test_promises_that_a_smaller_pool_cannot_keep_are_taken_back_uncounted() -> None:
+def test_reservations_that_exceed_a_smaller_pool_are_released_uncounted() -> None:
     shape = Shape(num_pages=20, memory_check="quarantine", max_retractions=0)
     world = World(shape)
     for rid, length in (("a", 30), ("b", 30)):
@@ -202,8 +202,8 @@ def test_promises_that_a_smaller_pool_cannot_keep_are_taken_back_uncounted() -> 
     assert world.scheduler.state.metrics.totals["num_retracted_requests_total"] == 0
 
 
-def test_a_plan_that_loses_all_its_items_still_copies(monkeypatch: Patch) -> None:
-    """The step that saves a retracted request's K/V has one item, and that item's page is in doubt."""
+def test_a_plan_without_items_still_copies_pages(monkeypatch: Patch) -> None:
+    """The step that saves a retracted request's K/V has one item, and that item's page has an error."""
     shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=1, memory_check="quarantine")
     world = World(shape)
     for rid in "ab":
@@ -224,7 +224,7 @@ def test_a_plan_that_loses_all_its_items_still_copies(monkeypatch: Patch) -> Non
     assert {rid: outcomes[rid].tokens for rid in "ab"} == {rid: alone(rid) for rid in "ab"}
 
 
-def test_off_does_not_look() -> None:
+def test_memory_check_off_checks_nothing() -> None:
     world = World(Shape(memory_check="off"))
     world.pool.uncached += 3
     world.generate("a", text("hello"), greedy(5))
@@ -232,8 +232,8 @@ def test_off_does_not_look() -> None:
     assert SIM_EOS not in world.outcomes["a"].tokens
 
 
-def test_one_wrong_item_of_a_plan_does_not_hide_another(busy: World) -> None:
-    """Two requests write to pages that the tree has by now; books and ledger agree, and neither may be computed."""
+def test_one_invalid_item_of_a_plan_does_not_hide_another(busy: World) -> None:
+    """Two requests write to pages that the tree owns now. Lists and ledger agree, but neither may be computed."""
     for rid in "ab":
         req = running(busy, rid)
         busy.pool.publish(req, len(req.pages) * req.page_size)
@@ -247,7 +247,7 @@ def test_one_wrong_item_of_a_plan_does_not_hide_another(busy: World) -> None:
     finish(busy)
 
 
-def test_a_page_lost_in_the_host_tier_costs_its_copy_and_nothing_else() -> None:
+def test_a_page_lost_in_the_host_tier_drops_only_its_copy() -> None:
     shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=2, memory_check="quarantine")
     world = World(shape)
     for rid in "abc":
@@ -264,23 +264,23 @@ def test_a_page_lost_in_the_host_tier_costs_its_copy_and_nothing_else() -> None:
     assert world.scheduler.snapshot().gauges["kv_quarantined_tokens{pool=host}"] == 4
 
 
-def test_the_log_says_which_pages_of_which_pool_left_service(busy: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_quarantined_pages_and_their_pool(busy: World, caplog: pytest.LogCaptureFixture) -> None:
     lost = busy.allocator._free.pop()
     busy.step()
     assert f"page {lost} is listed by no owner, the ledger records the free list" in caplog.text
     assert f"Pages out of service: full [{lost}]" in caplog.text
 
 
-def test_a_request_whose_list_has_lost_a_page_is_computed_again(busy: World) -> None:
-    """The page is nobody's, so it leaves service; what the request would read in its place is another one."""
+def test_a_request_whose_list_lost_a_page_is_recomputed(busy: World) -> None:
+    """The page has no owner, so it is quarantined. The request would read another page in its place."""
     req = running(busy, "a")
     lost = req.pages.pop()
     finish(busy)
     assert busy.scheduler.state.pool.quarantined == {lost}
 
 
-def test_a_tree_node_whose_list_has_lost_a_page_is_not_used_again() -> None:
-    """Its tokens would stand for the wrong pages."""
+def test_a_tree_node_whose_list_lost_a_page_is_removed() -> None:
+    """Its tokens would not match its pages."""
     world = World(Shape(num_pages=40, memory_check="quarantine"))
     world.generate("old", text("x" * 20), greedy(1))
     world.run()

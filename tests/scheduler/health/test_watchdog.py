@@ -1,4 +1,4 @@
-"""The watchdog on a clock of the test's own: every wedge is noticed in time, and nothing else is taken for one."""
+"""The watchdog on a fake clock: every stall is detected in time, and nothing else is reported as a stall."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ ALARM_S = 3.0
 
 
 class Ended(Exception):
-    """The watchdog has ended the process."""
+    """Raised where the watchdog would end the process."""
 
 
 class Bench:
-    """The loop of process.py on a fake clock, with its watchdog looking in between."""
+    """The loop of process.py on a fake clock, with a watchdog that polls in between."""
 
     def __init__(self, shape: Shape | None = None, *, soft_s: float | None = None, hard_s: float = TIMEOUT_S) -> None:
         shape = shape or Shape(num_pages=16, page_size=4, num_rows=4)
-        self.world = World(replace(shape, memory_check="off"))  # a checker that repairs would hide what is injected
+        self.world = World(replace(shape, memory_check="off"))  # recovery would hide the injected fault
         self.scheduler = self.world.scheduler
         self.now = 1000.0
         self.loop = LoopMonitor(ALARM_S)
@@ -63,7 +63,7 @@ class Bench:
         self.world.generate(rid, text(prompt), greedy(max_tokens, ignore_eos=True))
 
     def turn(self, step_s: float = STEP_S) -> None:
-        """One turn as ``Loop.turn`` makes it, of which a step takes ``step_s``."""
+        """One iteration like ``Loop.turn``. A step takes ``step_s`` seconds."""
         if self.world.inbox:
             self.loop.work_arrived(self.now)
         self.world.receive()
@@ -84,7 +84,7 @@ class Bench:
         self.loop.iteration_ended(self.scheduler, output, self.now)
 
     def sleep(self, seconds: float) -> None:
-        """Time passes while this process runs: the watchdog looks as often as it wants to."""
+        """Advance the clock while the process runs: the watchdog polls at its interval."""
         end = self.now + seconds
         while self.poll_due <= end:
             self.now = max(self.now, self.poll_due)
@@ -98,7 +98,7 @@ class Bench:
         self.turn()
 
     def seconds_to_the_end(self, turn: Callable[[], None] | None = None) -> float:
-        """From now until the watchdog ends the process; ``turn`` is what the wedged loop does."""
+        """Seconds until the watchdog ends the process. ``turn`` is one iteration of the stalled loop."""
         started = self.now
         try:
             while self.now - started < 100 * TIMEOUT_S:
@@ -115,7 +115,7 @@ def in_time(bench: Bench, turn: Callable[[], None] | None = None) -> None:
 
 
 class NeverAdmits:
-    """An admission rule with a bug."""
+    """An admission rule that never admits."""
 
     def begin(self, running: object) -> None: ...
 
@@ -125,10 +125,10 @@ class NeverAdmits:
         return Judgement(Verdict.WAIT, MatchResult())
 
 
-# ---------------------------------------------------------------------- wedges
+# ---------------------------------------------------------------------- stalls
 
 
-def test_a_head_that_never_fits_is_noticed() -> None:
+def test_a_queue_head_that_never_fits_is_detected() -> None:
     bench = Bench()
     bench.world.allocator.take(16, _Somebody())
     bench.generate("a")
@@ -140,7 +140,7 @@ class _Somebody:
     tag = "somebody"
 
 
-def test_a_lost_wake_up_is_noticed() -> None:
+def test_a_lost_wake_up_is_detected() -> None:
     bench = Bench()
     bench.generate("a")
     bench.world.receive()
@@ -152,7 +152,7 @@ def test_a_lost_wake_up_is_noticed() -> None:
     assert "queue of 0" in bench.dumps[0]
 
 
-def test_a_forward_that_never_returns_is_noticed() -> None:
+def test_a_forward_that_never_returns_is_detected() -> None:
     bench = Bench()
     bench.generate("a", max_tokens=40)
     for _ in range(5):
@@ -163,7 +163,7 @@ def test_a_forward_that_never_returns_is_noticed() -> None:
     in_time(bench, lambda: bench.sleep(1.0))
 
 
-def test_a_first_forward_that_never_returns_is_noticed_with_its_request_in_the_dump() -> None:
+def test_a_first_forward_that_never_returns_is_detected_with_its_request_in_the_dump() -> None:
     bench = Bench()
     bench.generate("first")
     bench.loop.work_arrived(bench.now)
@@ -176,21 +176,21 @@ def test_a_first_forward_that_never_returns_is_noticed_with_its_request_in_the_d
     assert "step 0 (row:start+tokens): 0:0+4" in bench.dumps[0]
 
 
-def test_a_loop_that_hangs_before_it_has_planned_is_noticed() -> None:
+def test_a_loop_that_hangs_before_planning_is_detected() -> None:
     bench = Bench()
     bench.turn()
     bench.loop.work_arrived(bench.now)
     in_time(bench, lambda: bench.sleep(1.0))
 
 
-def test_results_that_are_never_collected_are_noticed() -> None:
+def test_results_that_are_never_collected_are_detected() -> None:
     bench = Bench()
     bench.generate("a")
     bench.settles = False
     in_time(bench)
 
 
-def test_retract_thrash_is_noticed_while_forwards_go_on() -> None:
+def test_retract_thrash_is_detected_while_forwards_continue() -> None:
     bench = Bench(Shape(num_pages=16, page_size=4, num_rows=4, chunk=8, cache=False))
     bench.generate("a", prompt="x" * 50)
     state = bench.scheduler.state
@@ -205,19 +205,19 @@ def test_retract_thrash_is_noticed_while_forwards_go_on() -> None:
         state.filter_batch()
 
     for _ in range(3):
-        thrash()  # the first time it gets so far is progress
+        thrash()  # reaching this length for the first time is progress
     in_time(bench, thrash)
     assert bench.loop.status.forward_ct > 100
 
 
-def test_loading_that_stands_still_is_noticed_at_its_own_limit() -> None:
+def test_stalled_loading_is_detected_at_its_own_timeout() -> None:
     bench = Bench()
     bench.loop.loading_started("weights")
     assert 100.0 <= bench.seconds_to_the_end(lambda: bench.sleep(1.0)) <= 110.0
     assert "phase loading: weights" in bench.dumps[0]
 
 
-def test_rows_that_leaked_are_noticed() -> None:
+def test_leaked_rows_are_detected() -> None:
     bench = Bench()
     bench.scheduler.state.free_rows.clear()
     bench.generate("a")
@@ -225,7 +225,7 @@ def test_rows_that_leaked_are_noticed() -> None:
     assert "waits: a: no free row, 0 running" in bench.dumps[0]
 
 
-def test_admission_that_always_says_wait_is_noticed() -> None:
+def test_admission_that_always_waits_is_detected() -> None:
     bench = Bench()
     bench.scheduler._planner._admission = NeverAdmits()
     bench.generate("a")
@@ -233,7 +233,7 @@ def test_admission_that_always_says_wait_is_noticed() -> None:
     assert "a: needs 1 of 16 usable pages but is not admitted" in bench.dumps[0]
 
 
-def test_choices_that_wait_for_ever_behind_their_first_are_noticed() -> None:
+def test_sibling_choices_that_wait_for_ever_are_detected() -> None:
     bench = Bench()
     bench.world.send(GenerateReq(rids=("a", "b"), prompt=text("tide"), sampling=greedy(4, ignore_eos=True)))
     bench.world.receive()
@@ -244,7 +244,7 @@ def test_choices_that_wait_for_ever_behind_their_first_are_noticed() -> None:
     in_time(bench)
 
 
-def test_a_result_that_is_lost_for_a_retracted_request_is_noticed() -> None:
+def test_a_lost_result_of_a_retracted_request_is_detected() -> None:
     bench = Bench()
     bench.generate("a")
     bench.world.receive()
@@ -254,7 +254,7 @@ def test_a_result_that_is_lost_for_a_retracted_request_is_noticed() -> None:
     assert "a: a step from before its retraction is still in flight" in bench.dumps[0]
 
 
-def test_clients_that_give_up_and_come_again_hide_no_wedge() -> None:
+def test_client_aborts_and_retries_do_not_hide_a_stall() -> None:
     bench = Bench()
     bench.world.allocator.take(16, _Somebody())
     bench.generate("0")
@@ -270,7 +270,7 @@ def test_clients_that_give_up_and_come_again_hide_no_wedge() -> None:
     in_time(bench, come_and_go)
 
 
-def test_refusals_hide_no_wedge() -> None:
+def test_rejections_do_not_hide_a_stall() -> None:
     bench = Bench(Shape(num_pages=16, page_size=4, num_rows=1, max_queued=1))
     bench.world.allocator.take(16, _Somebody())
     for number in range(3):
@@ -283,10 +283,10 @@ def test_refusals_hide_no_wedge() -> None:
     in_time(bench, refuse)
 
 
-# ---------------------------------------------------------------------- no wedges
+# ---------------------------------------------------------------------- no stalls
 
 
-def test_slow_steps_and_idle_gaps_are_no_hang() -> None:
+def test_slow_steps_and_idle_time_are_not_a_stall() -> None:
     bench = Bench(hard_s=1.0)
     for number in range(60):
         bench.generate(str(number), max_tokens=20)
@@ -297,7 +297,7 @@ def test_slow_steps_and_idle_gaps_are_no_hang() -> None:
     assert bench.dumps == []
 
 
-def test_work_after_a_long_idle_has_its_whole_time() -> None:
+def test_work_after_long_idle_time_has_the_full_timeout() -> None:
     bench = Bench()
     bench.sleep(1000.0)
     bench.loop.work_arrived(bench.now)
@@ -316,18 +316,18 @@ def test_a_long_first_prefill_is_progress() -> None:
     assert bench.dumps == []
 
 
-def test_a_process_that_was_stopped_does_not_take_that_for_its_own_hang() -> None:
+def test_suspended_time_is_not_a_stall() -> None:
     bench = Bench()
     bench.generate("a", max_tokens=30)
     for _ in range(5):
         bench.turn()
-    bench.now += 3600.0  # neither the loop nor the watchdog ran
+    bench.now += 3600.0  # neither loop nor watchdog runs
     bench.watchdog.poll()
     bench.until_idle()
     assert bench.dumps == []
 
 
-def test_a_hang_around_a_stop_is_noticed_all_the_same() -> None:
+def test_a_stall_before_and_after_a_suspension_is_detected() -> None:
     bench = Bench()
     bench.loop.work_arrived(bench.now)
     bench.sleep(TIMEOUT_S / 2)
@@ -336,7 +336,7 @@ def test_a_hang_around_a_stop_is_noticed_all_the_same() -> None:
     assert bench.seconds_to_the_end(lambda: bench.sleep(1.0)) <= 0.6 * TIMEOUT_S
 
 
-def test_loading_longer_than_the_timeout_is_no_hang() -> None:
+def test_loading_longer_than_the_serving_timeout_is_not_a_stall() -> None:
     bench = Bench()
     for part in ("weights", "kernels"):
         bench.loop.loading_started(part)
@@ -346,7 +346,7 @@ def test_loading_longer_than_the_timeout_is_no_hang() -> None:
     assert bench.dumps == []
 
 
-def test_many_that_wait_while_others_run_are_no_hang() -> None:
+def test_a_long_queue_beside_running_requests_is_not_a_stall() -> None:
     bench = Bench(Shape(num_pages=200, page_size=4, num_rows=1))
     for number in range(3):
         bench.generate(str(number), max_tokens=300)
@@ -357,7 +357,7 @@ def test_many_that_wait_while_others_run_are_no_hang() -> None:
 # ---------------------------------------------------------------------- soft, alarms, heartbeats
 
 
-def test_the_soft_watchdog_dumps_once_and_then_at_growing_intervals() -> None:
+def test_the_soft_watchdog_dumps_at_doubling_intervals() -> None:
     bench = Bench(soft_s=1.0)
     bench.world.allocator.take(16, _Somebody())
     bench.generate("a")
@@ -367,7 +367,7 @@ def test_the_soft_watchdog_dumps_once_and_then_at_growing_intervals() -> None:
     assert "ends itself" in hard
 
 
-def test_the_soft_watchdog_starts_anew_after_progress() -> None:
+def test_progress_resets_the_soft_watchdog() -> None:
     bench = Bench(soft_s=1.0)
     held = bench.world.allocator.take(16, _somebody := _Somebody())
     bench.generate("a")
@@ -378,7 +378,7 @@ def test_the_soft_watchdog_starts_anew_after_progress() -> None:
     assert len(bench.dumps) == 1
 
 
-def test_waiting_without_admission_is_one_line_with_reasons_at_growing_intervals(
+def test_waiting_without_admission_logs_reasons_at_doubling_intervals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench(hard_s=100.0)
@@ -388,12 +388,12 @@ def test_waiting_without_admission_is_one_line_with_reasons_at_growing_intervals
         while bench.now < 1000.0 + 8 * ALARM_S:
             bench.turn()
     lines = [record.getMessage() for record in caplog.records if "no request was admitted" in record.getMessage()]
-    assert len(lines) == 3  # after 1, 2 and 4 times the alarm's seconds
+    assert len(lines) == 3  # after 1, 2 and 4 times ALARM_S
     assert lines[0] == "no request was admitted for 3 s: 1 waiting, 0 running; a: needs 1 pages and 0 are usable"
     assert bench.scheduler.state.metrics.totals["admission_alarms_total"] == 3
 
 
-def test_heartbeats_say_running_blocked_and_idle() -> None:
+def test_heartbeats_report_running_blocked_and_idle() -> None:
     bench = Bench(hard_s=100.0)
 
     def beat() -> tuple[str, str, float]:
@@ -425,7 +425,7 @@ def test_heartbeats_say_running_blocked_and_idle() -> None:
 
 
 def crowded() -> Bench:
-    """Fifty and more of everything, with long names."""
+    """More than fifty of everything, with long names."""
     bench = Bench(Shape(num_pages=4096, page_size=4, num_rows=80, chunk=4096))
     for number in range(400):
         bench.generate(f"{number:03}-" + "n" * 100, prompt="secret", max_tokens=8)
@@ -440,7 +440,7 @@ def crowded() -> Bench:
     return bench
 
 
-def test_the_dump_has_everything_and_no_prompt() -> None:
+def test_the_dump_has_every_section_and_no_prompt_text() -> None:
     bench = Bench()
     for number in range(6):
         bench.generate(str(number), prompt="secret", max_tokens=4)
@@ -463,7 +463,7 @@ def test_the_dump_has_everything_and_no_prompt() -> None:
         "6 open requests",
         "pressure events",
         "thread MainThread:",
-        "in test_the_dump_has_everything_and_no_prompt",
+        "in test_the_dump_has_every_section_and_no_prompt_text",
         "==== end of dump ====",
     ):
         assert part in dump, part
@@ -481,7 +481,7 @@ def test_the_dump_is_bounded() -> None:
     assert "queue of 320, the first 50:" in dump
 
 
-def test_the_dump_says_which_books_do_not_balance() -> None:
+def test_the_dump_names_the_pool_that_does_not_balance() -> None:
     bench = Bench()
     bench.world.pool.uncached += 1
     shown = render_dump("t", LoopStatus("serving", Activity.IDLE), take_snapshot(bench.scheduler, None), [], [])
@@ -489,14 +489,14 @@ def test_the_dump_says_which_books_do_not_balance() -> None:
     assert "no step handed to the runner yet" in shown
 
 
-def test_the_dump_has_the_host_tiers_books() -> None:
+def test_the_dump_includes_the_host_tier() -> None:
     bench = Bench(Shape(num_pages=16, page_size=4, num_rows=4, host_pages=8))
     assert "accounting of pool host" in render_dump(
         "t", LoopStatus("serving", Activity.IDLE), take_snapshot(bench.scheduler, None), [], ["line\x1b[2J"]
     )
 
 
-def test_a_dump_that_fails_does_not_keep_the_process_alive() -> None:
+def test_an_error_in_the_dump_does_not_keep_the_process_alive() -> None:
     bench = Bench()
     bench.loop.snapshot = None  # type: ignore[assignment]
     bench.loop.work_arrived(bench.now)
@@ -521,14 +521,14 @@ def test_stacks_name_every_thread() -> None:
     assert any(line.endswith("in stand_here") for line in lines)
 
 
-def test_the_real_one_writes_to_stderr_and_to_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dumps_are_written_to_stderr_and_to_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     watchdog = create_scheduler_watchdog(WatchdogConfig(watchdog_timeout=5.0), str(tmp_path / "scheduler.dump"))
     watchdog.dump("asked for")
     assert (tmp_path / "scheduler.dump").read_text() == capfd.readouterr().err
     assert watchdog.poll_s == 0.05
 
 
-def test_a_gap_longer_than_the_longest_counts_as_that() -> None:
+def test_a_gap_counts_as_at_most_the_longest_gap() -> None:
     now = 0.0
     clock = SuspendAwareClock(lambda: now, 2.0)
     now = 1.0
@@ -539,7 +539,7 @@ def test_a_gap_longer_than_the_longest_counts_as_that() -> None:
     assert clock() == 4.0
 
 
-def test_who_wants_a_new_picture_gets_it_with_the_next_turn_also_of_an_idle_loop() -> None:
+def test_a_requested_snapshot_is_taken_in_the_next_iteration_also_when_idle() -> None:
     bench = Bench()
     bench.until_idle()
     bench.world.allocator.take(3, _Somebody())
@@ -549,7 +549,7 @@ def test_who_wants_a_new_picture_gets_it_with_the_next_turn_also_of_an_idle_loop
     assert bench.loop.snapshot.accounting[0][1].available == 13
 
 
-def test_the_end_of_a_request_that_does_not_fit_is_progress_and_in_the_dump_as_an_event() -> None:
+def test_an_abort_for_memory_is_progress_and_an_event_in_the_dump() -> None:
     bench = Bench(Shape(num_pages=4, page_size=4, num_rows=4))
     bench.generate("a", prompt="x" * 12, max_tokens=100)
     bench.until_idle()
@@ -560,7 +560,7 @@ def test_the_end_of_a_request_that_does_not_fit_is_progress_and_in_the_dump_as_a
     assert "aborted a" in bench.dumps[0]
 
 
-def test_a_queue_that_outgrew_the_pool_says_so() -> None:
+def test_a_request_larger_than_the_pool_has_that_reason() -> None:
     bench = Bench()
     bench.generate("a")
     bench.world.receive()
@@ -570,7 +570,7 @@ def test_a_queue_that_outgrew_the_pool_says_so() -> None:
     assert bench.loop.snapshot.reasons == ("a: needs 26 pages and the whole pool has 16",)
 
 
-def test_a_pause_is_no_wedge_however_long_and_its_end_begins_anew() -> None:
+def test_a_pause_is_not_a_stall_and_resuming_restarts_the_timeout() -> None:
     bench = Bench()
     bench.generate("a", max_tokens=40)
     for _ in range(5):

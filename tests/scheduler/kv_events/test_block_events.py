@@ -1,4 +1,4 @@
-"""The events alone tell exactly which blocks the tree holds, at every moment."""
+"""The events describe exactly which blocks the tree holds, at any time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..world import Shape, World, greedy, text
 
 
 class Router:
-    """What a subscriber knows: block hash → its parent's hash and tokens. Fails on what makes no sense to it."""
+    """The index of a subscriber: block hash → parent hash and tokens. Fails on inconsistent events."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, tuple[int | None, tuple[int, ...]]] = {}
@@ -49,7 +49,7 @@ class Router:
 
 
 def blocks_of(world: World) -> dict[int, tuple[int | None, tuple[int, ...]]]:
-    """The same from the tree itself, without a recorder."""
+    """The same index built from the tree, without a recorder."""
     blocks, last = {}, {}
     tree, size = world.pool.tree_cache, world.shape.page_size
     assert isinstance(tree, RadixCache)
@@ -66,7 +66,7 @@ def blocks_of(world: World) -> dict[int, tuple[int | None, tuple[int, ...]]]:
 
 
 class Watched(World):
-    """A world whose events a router hears after every step."""
+    """A world whose events go to a router after every step."""
 
     def __init__(self, shape: Shape) -> None:
         self.recorder = BlockRecorder(shape.page_size)
@@ -99,7 +99,7 @@ def test_the_events_reproduce_the_tree_after_every_step(load: list[Arrival], pag
     assert world.router.blocks
 
 
-def test_equal_tokens_of_two_namespaces_are_two_blocks() -> None:
+def test_equal_tokens_in_two_namespaces_are_two_blocks() -> None:
     world = Watched(Shape())
     for rid, namespace in (("a", ""), ("b", "salt:x")):
         world.generate(rid, text("the same words"), greedy(2), namespace=namespace)
@@ -108,7 +108,7 @@ def test_equal_tokens_of_two_namespaces_are_two_blocks() -> None:
     assert firsts == [tuple(text("the "))] * 2
 
 
-def test_a_recovery_tells_the_whole_tree_anew() -> None:
+def test_a_recovery_publishes_the_whole_tree_again() -> None:
     world = Watched(Shape(num_pages=40, memory_check="quarantine"))
     for rid in ("one", "two"):
         world.generate(rid, text(f"{rid} " * 5), greedy(2))
@@ -125,7 +125,7 @@ def test_a_recovery_tells_the_whole_tree_anew() -> None:
     assert 0 < len(world.router.blocks) < before
 
 
-def test_what_was_never_stored_is_a_violation_and_no_event() -> None:
+def test_a_block_that_was_never_stored_is_a_violation_without_event() -> None:
     recorder = BlockRecorder(page_size=4)
     recorder.drain()
     with pytest.raises(InvariantViolation, match="page 3"):
@@ -136,7 +136,7 @@ def test_what_was_never_stored_is_a_violation_and_no_event() -> None:
     assert recorder.drain() == []
 
 
-def test_the_wire_form_is_an_array_that_begins_with_the_name() -> None:
+def test_an_event_is_encoded_as_an_array_that_starts_with_its_name() -> None:
     batch = EventBatch(1.5, [AllBlocksCleared(), BlockStored([7, 8], None, [1, 2, 3, 4], 2), BlockRemoved([8])])
     plain = msgspec.msgpack.decode(msgspec.msgpack.encode(batch))
     assert plain == [
@@ -149,6 +149,6 @@ def test_the_wire_form_is_an_array_that_begins_with_the_name() -> None:
     ]
 
 
-def test_hashes_are_the_same_in_every_process_and_fit_a_signed_number() -> None:
+def test_hashes_are_equal_in_every_process_and_fit_signed_64_bits() -> None:
     assert block_hash(namespace_hash(""), [1, 2, 3, 4]) == 6277214383906358219
     assert all(0 <= block_hash(number, [number]) < 2**63 for number in range(1000))

@@ -1,4 +1,4 @@
-"""KV events over real sockets in one process: numbers, replay, and addresses that cannot be."""
+"""KV events over real sockets in one process: sequence numbers, replay, and invalid addresses."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def events(context: zmq.Context[Any]) -> Iterator[KvEventPublisher]:
 
 
 class Far:
-    """The far ends of the sockets."""
+    """The subscribers' ends of the sockets."""
 
     def __init__(self, context: zmq.Context[Any]) -> None:
         self._context = context
         self._sockets: list[zmq.Socket[Any]] = []
 
     def subscriber(self, events: KvEventPublisher) -> zmq.Socket[Any]:
-        """A subscriber that hears everything from now on."""
+        """A subscriber that receives all batches from now on."""
         socket = self._connect(zmq.SUB, events.address)
         socket.subscribe(b"")
-        while not socket.poll(10):  # the subscription is on its way: say something until it has come
+        while not socket.poll(10):  # publish until the subscription has arrived
             say(events, 1)
         return socket
 
     def dealer(self, events: KvEventPublisher) -> zmq.Socket[Any]:
-        """Somebody who asks for missed batches."""
+        """A client of the replay socket."""
         assert events.replay_address is not None
         return self._connect(zmq.DEALER, events.replay_address)
 
@@ -76,7 +76,7 @@ class Far:
         return socket
 
     def close(self) -> None:
-        """Free the sockets."""
+        """Close the sockets."""
         for socket in self._sockets:
             socket.close(linger=0)
 
@@ -89,7 +89,7 @@ def far(context: zmq.Context[Any]) -> Iterator[Far]:
 
 
 def replay_of(socket: zmq.Socket[Any], events: KvEventPublisher, number: int) -> list[tuple[int, bytes]]:
-    """Ask, and let the server turn until it has answered to the end."""
+    """Request a replay and run the publisher until the reply is complete."""
     socket.send_multipart([b"", number.to_bytes(8, "big")])
     answers = []
     while True:
@@ -146,7 +146,7 @@ def test_a_late_subscriber_gets_what_it_missed(far: Far, events: KvEventPublishe
     assert [number for number, _ in answers] == [2, 3, 4]
 
 
-def test_a_question_that_is_none_is_ignored_and_the_next_one_answered(
+def test_an_invalid_replay_request_is_ignored_and_the_next_one_handled(
     far: Far, events: KvEventPublisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     dealer = far.dealer(events)
@@ -155,7 +155,7 @@ def test_a_question_that_is_none_is_ignored_and_the_next_one_answered(
     assert "ignored a replay request" in caplog.text
 
 
-def test_only_the_last_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_replay_buffer_keeps_only_the_newest_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = ReplayBuffer()
     monkeypatch.setattr(kv_events, "REPLAY_BATCHES", 3)
     for number in range(5):
@@ -168,7 +168,7 @@ def test_only_the_last_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert [number for number, _ in kept.since(0)] == [6]
 
 
-def test_a_subscriber_that_takes_nothing_stops_nobody(
+def test_a_stuck_subscriber_blocks_nothing(
     context: zmq.Context[Any], far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_events, "SUBSCRIBER_QUEUE", 2)
@@ -193,23 +193,23 @@ def test_a_subscriber_that_takes_nothing_stops_nobody(
         (SchedulerConfig(kv_events=ANY, disable_radix_cache=True), "mutually exclusive"),
     ],
 )
-def test_addresses_that_cannot_be_are_said_in_a_sentence(
+def test_invalid_addresses_are_startup_errors(
     context: zmq.Context[Any], config: SchedulerConfig, sentence: str
 ) -> None:
     with pytest.raises(StartupError, match=sentence):
         open_kv_events(context, config, 4)
 
 
-def test_an_address_that_is_taken_is_said_in_a_sentence(context: zmq.Context[Any], events: KvEventPublisher) -> None:
+def test_an_address_in_use_is_a_startup_error(context: zmq.Context[Any], events: KvEventPublisher) -> None:
     with pytest.raises(StartupError, match="cannot be bound: Address already in use"):
         open_kv_events(context, SchedulerConfig(kv_events=events.address), 4)
 
 
-def test_without_the_flag_there_is_no_socket(context: zmq.Context[Any]) -> None:
+def test_without_the_flag_no_socket_is_opened(context: zmq.Context[Any]) -> None:
     assert open_kv_events(context, SchedulerConfig(), 4) is None
 
 
-def test_the_example_tells_a_gap_a_repetition_and_a_restart_apart() -> None:
+def test_the_example_distinguishes_gap_repetition_and_restart() -> None:
     def batch(ts: float, *hashes: int) -> bytes:
         return msgspec.msgpack.encode([ts, [["BlockStored", list(hashes), None, [], 4, None, "GPU"]]])
 

@@ -1,4 +1,4 @@
-"""Which pages are in doubt, and what a message says of them; and a pool of a new kind among the others."""
+"""Ownership errors and their description, and a pool of a new kind beside the others."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ..make import request
 from ..world import World, greedy, text
 
 
-def test_a_page_on_which_all_agree_is_not_in_doubt() -> None:
+def test_a_page_with_one_owner_in_list_and_ledger_has_no_error() -> None:
     allocator, req = PageAllocator(8, 4), request("a")
     pages = allocator.take(3, req)
     assert compare_with_ledger(allocator, [(req, pages)]) == []
 
 
-def test_pages_with_no_holder_two_holders_or_another_holder_are_in_doubt() -> None:
+def test_pages_with_no_owner_two_owners_or_another_owner_have_errors() -> None:
     allocator, first, second = PageAllocator(8, 4), request("a"), request("b")
     pages = allocator.take(3, first)
     errors = compare_with_ledger(allocator, [(first, [pages[0]]), (second, [pages[0], pages[2]])])
@@ -44,14 +44,14 @@ def test_pages_with_no_holder_two_holders_or_another_holder_are_in_doubt() -> No
     ]
 
 
-def test_a_page_out_of_service_must_be_in_nobodys_hands() -> None:
+def test_a_page_out_of_service_must_have_no_owner() -> None:
     allocator, req = PageAllocator(8, 4), request("a")
     page = allocator.take(1, req)[0]
     assert compare_with_ledger(allocator, [], {page}) == []
     assert compare_with_ledger(allocator, [(req, [page])], {page}) == [OwnershipError(page, (req,), req)]
 
 
-def test_the_words_name_every_holder_and_the_last_moves() -> None:
+def test_the_description_names_every_owner_and_the_last_moves() -> None:
     allocator, first, second = PageAllocator(8, 4), request("a"), request("b")
     pages = allocator.take(2, first)
     words = describe(compare_with_ledger(allocator, [(first, pages[:1]), (second, pages[:1])]), allocator.ledger)
@@ -61,7 +61,7 @@ def test_the_words_name_every_holder_and_the_last_moves() -> None:
     )
 
 
-def test_the_words_are_few_however_many_pages_are_in_doubt() -> None:
+def test_the_description_is_short_for_any_number_of_errors() -> None:
     allocator = PageAllocator(10_000, 4)
     allocator.take(10_000, request("a"))
     words = describe(compare_with_ledger(allocator, []), allocator.ledger)
@@ -69,14 +69,14 @@ def test_the_words_are_few_however_many_pages_are_in_doubt() -> None:
     assert len(words) < 1000
 
 
-def test_without_a_page_in_doubt_the_words_tell_the_last_moves_of_all() -> None:
+def test_without_errors_the_description_shows_the_last_moves_of_any_page() -> None:
     allocator = PageAllocator(8, 4)
     allocator.take(2, request("a"))
     assert "so a counter is wrong; last moves: the free list -> request a: pages 0, 1" in describe([], allocator.ledger)
 
 
 class StatePool:
-    """SSM state as another kind of page: one for each running request."""
+    """SSM state as another kind of page: one page per running request."""
 
     name = "mamba"
     page_size = 1
@@ -115,7 +115,7 @@ class StatePool:
 
 @pytest.fixture
 def world() -> World:
-    """One request decoding, with a page in a pool that the checker has never heard of."""
+    """One decoding request with a page in a pool of a new kind."""
     world = World()
     states = StatePool()
     world.scheduler.state.pools.append(states)
@@ -138,14 +138,14 @@ def test_a_pool_of_a_new_kind_is_checked_dumped_and_measured(world: World) -> No
     assert world.scheduler.snapshot().gauges["kv_uncached_tokens{pool=mamba}"] == 1
 
 
-def test_a_leak_in_a_pool_of_a_new_kind_is_told_with_its_page_and_holder(world: World) -> None:
+def test_a_leak_in_a_pool_of_a_new_kind_is_reported_with_page_and_owner(world: World) -> None:
     states_of(world).held.clear()
     said = "pool mamba: requests hold 0 .* but 1 are booked; page 0 is listed by no owner, the ledger records request a"
     with pytest.raises(InvariantViolation, match=said):
         world.scheduler.self_check_during_busy()
 
 
-def test_a_page_that_the_ledger_gives_to_another_is_found_in_a_pool_of_a_new_kind(world: World) -> None:
+def test_a_page_with_another_owner_in_the_ledger_is_found_in_a_pool_of_a_new_kind(world: World) -> None:
     states_of(world).ledger.assign([0], request("somebody"))
     with pytest.raises(
         InvariantViolation, match="pool mamba: page 0 is listed by request a, the ledger records request s"
@@ -154,15 +154,15 @@ def test_a_page_that_the_ledger_gives_to_another_is_found_in_a_pool_of_a_new_kin
 
 
 @pytest.mark.parametrize("num_pages", [64, 100_000])
-def test_a_sweep_looks_at_few_pages_of_a_large_pool_and_at_all_of_them_in_the_end(num_pages: int) -> None:
+def test_a_sweep_checks_few_pages_per_call_and_all_pages_eventually(num_pages: int) -> None:
     allocator = PageAllocator(num_pages, 4)
     sweep = Sweep(allocator)
-    looked_at: list[int] = []
+    checked: list[int] = []
     free_pages = allocator.free_pages
-    allocator.free_pages = lambda start=0, end=None: looked_at.extend(free_pages(start, end)) or []  # type: ignore[method-assign,func-returns-value]
+    allocator.free_pages = lambda start=0, end=None: checked.extend(free_pages(start, end)) or []  # type: ignore[method-assign,func-returns-value]
     sweep.check_free_list()
-    assert 0 < len(looked_at) <= min(SWEEP_PAGES, num_pages // 64)
+    assert 0 < len(checked) <= min(SWEEP_PAGES, num_pages // 64)
     for _ in range(math.ceil(1 / sweep.share)):
         sweep.check_free_list()
-    assert set(looked_at) == set(range(num_pages))
+    assert set(checked) == set(range(num_pages))
     assert {item for _ in range(10) for item in sweep.next_share(range(10))} == set(range(10))

@@ -45,7 +45,7 @@ def test_a_page_cannot_be_given_back_twice() -> None:
         allocator.give(pages, A)
 
 
-def test_nobody_gives_back_what_another_holds() -> None:
+def test_pages_of_another_owner_cannot_be_given_back() -> None:
     allocator = PageAllocator(4, 16)
     pages = allocator.take(2, A)
     with pytest.raises(
@@ -54,7 +54,7 @@ def test_nobody_gives_back_what_another_holds() -> None:
         allocator.give(pages, B)
 
 
-def test_freed_pages_are_shown_to_the_observer() -> None:
+def test_the_callback_receives_freed_pages() -> None:
     freed: list[int] = []
     allocator = PageAllocator(4, 16, on_free=freed.extend)
     allocator.give(allocator.take(2, A), A)
@@ -62,7 +62,7 @@ def test_freed_pages_are_shown_to_the_observer() -> None:
     assert sorted(allocator.free_pages()) == [0, 1, 2, 3]
 
 
-def test_the_last_moves_can_be_told_whatever_they_moved() -> None:
+def test_the_last_moves_of_any_pages_are_recorded() -> None:
     allocator = PageAllocator(32, 16)
     allocator.take(20, B)
     pages = allocator.take(2, A)

@@ -1,4 +1,4 @@
-"""The host tier: what it keeps, when it pays, and that restored K/V is the K/V that left."""
+"""The host tier: what it copies, when a copy is worth it, and that restored K/V equals the original."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tier(**changes: float) -> tuple[HostTier, Counter[str]]:
     return HostTier(info, lambda name, amount: counted.update({name: amount})), counted
 
 
-def test_the_computed_pages_are_copied_and_come_back_to_other_pages() -> None:
+def test_computed_pages_are_copied_and_restored_to_other_pages() -> None:
     host, counted = tier()
     pages = pool(16)
     req = run(pages, request(prompt=11))  # 10 tokens computed: pages 0, 1, 2
@@ -54,7 +54,7 @@ def test_the_computed_pages_are_copied_and_come_back_to_other_pages() -> None:
     assert host.take_copies() is None
 
 
-def test_host_pages_that_the_next_plan_reads_are_not_given_away_before_it() -> None:
+def test_host_pages_that_the_next_plan_reads_are_not_freed_before_it() -> None:
     host, _ = tier(num_host_pages=3)
     pages = pool(16)
     first = run(pages, request("a", prompt=11))
@@ -66,7 +66,7 @@ def test_host_pages_that_the_next_plan_reads_are_not_given_away_before_it() -> N
     assert host.accounting().available == 3
 
 
-def test_pages_that_are_still_to_be_restored_are_not_saved_again() -> None:
+def test_pages_not_restored_yet_are_not_saved_again() -> None:
     host, _ = tier()
     req = run(pool(16), request(prompt=11))
     assert host.offload_kv_cache(req, 0)
@@ -84,18 +84,18 @@ def test_a_full_tier_falls_back_to_recompute() -> None:
 
 
 @pytest.mark.parametrize(("restore_token_s", "kept"), [(9.0, False), (8.0, True)])
-def test_it_keeps_only_what_is_cheaper_to_copy_than_to_compute(restore_token_s: float, kept: bool) -> None:
-    """10 tokens at 10 s each to compute, 12 slots (3 whole pages) to copy."""
+def test_only_pages_that_are_cheaper_to_copy_than_to_compute_are_saved(restore_token_s: float, kept: bool) -> None:
+    """10 tokens to compute at 10 s each, against 12 token slots (3 whole pages) to copy."""
     host, _ = tier(restore_token_s=restore_token_s)
     assert host.offload_kv_cache(run(pool(16), request(prompt=11)), 0) is kept
 
 
-def test_nothing_computed_is_nothing_to_keep() -> None:
+def test_without_computed_tokens_nothing_is_saved() -> None:
     host, _ = tier()
     assert not host.offload_kv_cache(run(pool(16), request(prompt=11), computed=0), 0)
 
 
-def test_a_copy_whose_prefix_was_evicted_is_of_no_use() -> None:
+def test_a_copy_whose_prefix_was_evicted_is_not_restored() -> None:
     host, _ = tier()
     req = run(pool(16), request(prompt=11))
     assert host.offload_kv_cache(req, 1)
@@ -161,7 +161,7 @@ def test_random_loads_with_a_host_tier_give_the_tokens_of_an_ample_pool(seed: in
     assert_same(load, expected, play(load, shape))
 
 
-def test_the_books_of_the_tier_are_checked() -> None:
+def test_the_accounting_of_the_tier_is_checked() -> None:
     world = prompts(World(replace(PRESSED, host_pages=64)))
     tier = world.scheduler.state.host_tier
     assert tier is not None

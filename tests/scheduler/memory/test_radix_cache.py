@@ -1,4 +1,4 @@
-"""The radix tree against a slow model of it, and the shapes that break recursive or quadratic trees."""
+"""The radix tree against a slow model, and shapes that break recursive or quadratic implementations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ebbtide.scheduler.state import Limits, State
 
 
 class Bench:
-    """A pool with a tree, and requests that hold pages without a scheduler."""
+    """A pool with a tree and requests that own pages, without a scheduler."""
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         self.allocator = PageAllocator(num_pages, page_size)
@@ -27,7 +27,7 @@ class Bench:
         self._serial = 0
 
     def start(self, tokens: list[int], namespace: str = "") -> Request:
-        """A running request with a page for every token."""
+        """A running request with pages for all its tokens."""
         req = Request(
             rid=f"r{self._serial}",
             arrival=self._serial,
@@ -49,17 +49,17 @@ class Bench:
         return req
 
     def end(self, req: Request, *, is_insert: bool = True) -> None:
-        """Release a request, by default with its pages into the tree."""
+        """Release a request. Its pages enter the tree by default."""
         self.pool.release_kv_cache(req, is_insert=is_insert)
         self.state.running.remove(req)
         del self.state.requests[req.rid]
 
     def put(self, tokens: list[int], namespace: str = "") -> None:
-        """Start and end."""
+        """Start and release a request."""
         self.end(self.start(tokens, namespace))
 
     def matched(self, tokens: list[int], namespace: str = "") -> int:
-        """Tokens that a new request of these tokens would find."""
+        """Number of cached tokens that a new request with these tokens would find."""
         req = Request(
             "probe", 0, len(tokens), tokens, SamplingParams(max_tokens=1), TextParams(), self.allocator.page_size
         )
@@ -67,7 +67,7 @@ class Bench:
         return len(self.cache.match_prefix(req).pages) * self.allocator.page_size
 
     def check(self) -> None:
-        """All books, the structure and the locks."""
+        """Check accounting, structure and locks."""
         checker = InvariantChecker(self.state)
         checker._check_all_pools()
         checker._check_tree_cache()
@@ -89,7 +89,7 @@ def test_one_token_is_always_left_to_compute() -> None:
     assert bench.matched(list(range(9))) == 8
 
 
-def test_namespaces_share_nothing() -> None:
+def test_namespaces_share_no_pages() -> None:
     bench = Bench(16, 4)
     bench.put(list(range(8)), "salt:a")
     assert bench.matched(list(range(9)), "salt:a") == 8
@@ -97,17 +97,17 @@ def test_namespaces_share_nothing() -> None:
     assert bench.matched(list(range(9)), "salt:b") == 0
 
 
-def test_an_empty_namespace_leaves_nothing_behind() -> None:
+def test_the_root_of_an_empty_namespace_is_removed() -> None:
     bench = Bench(4, 4)
     for index in range(50):
         bench.put(list(range(8)), f"salt:{index}")
         bench.end(bench.start([1], f"salt:short{index}"))
     bench.pool.evict_from_tree_cache(4)
-    assert len(bench.cache._roots) == 0  # no namespace outlives its pages
+    assert len(bench.cache._roots) == 0  # the root is removed with its last page
     bench.check()
 
 
-def test_a_copy_of_cached_pages_is_switched_and_given_back() -> None:
+def test_duplicates_of_cached_pages_are_replaced_and_freed() -> None:
     bench = Bench(16, 4)
     first, second = bench.start(list(range(12))), bench.start(list(range(12)))
     second.sent_pages = 3
@@ -142,7 +142,7 @@ def test_locked_pages_are_not_evicted() -> None:
     bench.check()
 
 
-def test_eviction_takes_the_shortfall_only_from_the_tail_of_the_oldest() -> None:
+def test_eviction_frees_only_the_shortfall_from_the_end_of_the_oldest_leaf() -> None:
     bench = Bench(8, 4)
     bench.put(list(range(16)))
     bench.put(list(range(100, 116)))
@@ -162,7 +162,7 @@ def test_use_protects_from_eviction() -> None:
     assert bench.matched([*range(100, 116), 1]) == 0
 
 
-def test_looking_up_changes_nothing() -> None:
+def test_match_prefix_changes_nothing() -> None:
     bench = Bench(8, 4)
     bench.put(list(range(16)))
     before = [(node.tag, node.last_access, node.locks) for node in bench.cache.walk()]
@@ -170,7 +170,7 @@ def test_looking_up_changes_nothing() -> None:
     assert [(node.tag, node.last_access, node.locks) for node in bench.cache.walk()] == before
 
 
-def test_pages_of_a_request_that_leaves_without_insertion_are_free() -> None:
+def test_pages_of_a_request_released_without_insertion_are_free() -> None:
     bench = Bench(8, 4)
     bench.end(bench.start(list(range(16))), is_insert=False)
     assert bench.allocator.available_pages == 8
@@ -192,7 +192,7 @@ def test_a_chain_of_thousands_of_nodes_works_and_is_freed(page_size: int) -> Non
     bench.check()
 
 
-def test_touching_one_leaf_for_ever_does_not_grow_the_eviction_queue() -> None:
+def test_repeated_use_of_one_leaf_does_not_grow_the_eviction_heap() -> None:
     bench = Bench(8, 4)
     for _ in range(2000):
         bench.put(list(range(16)))
@@ -200,7 +200,7 @@ def test_touching_one_leaf_for_ever_does_not_grow_the_eviction_queue() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_tree_agrees_with_a_slow_model_of_it(seed: int) -> None:
+def test_the_tree_agrees_with_a_slow_model(seed: int) -> None:
     """Without eviction, the longest match is the longest common prefix with anything published, in whole pages."""
     rng = random.Random(seed)
     page_size = rng.choice([1, 2, 4])
@@ -227,7 +227,7 @@ def test_the_tree_agrees_with_a_slow_model_of_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_books_balance_under_random_eviction(seed: int) -> None:
+def test_the_accounting_balances_under_random_eviction(seed: int) -> None:
     rng = random.Random(seed)
     bench = Bench(24, 2)
     running: list[Request] = []

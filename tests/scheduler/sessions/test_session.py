@@ -1,4 +1,4 @@
-"""Streaming sessions in the scheduler: each turn says what the whole conversation would, whatever happens meanwhile."""
+"""Streaming sessions in the scheduler: every turn gives the output of the whole conversation under all conditions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ EIGHT = greedy(8, ignore_eos=True)
 
 
 def reused(world: SessionWorld, outcome: Outcome, before: int) -> bool:
-    """Whether a turn found all but a page of the ``before`` tokens that its session had."""
+    """True if all of the ``before`` tokens of the session, except at most one page, were cached."""
     return before - world.shape.page_size <= outcome.cached_tokens <= before
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["radix", "no prefix cache"])
 @pytest.mark.parametrize("overlap", [1, 2])
-def test_every_turn_says_what_the_whole_conversation_says_and_computes_its_new_tokens_only(
-    cache: bool, overlap: int
-) -> None:
+def test_every_turn_equals_the_whole_conversation_and_computes_only_its_new_tokens(cache: bool, overlap: int) -> None:
     world = SessionWorld(Shape(sessions=True, cache=cache, overlap=overlap))
     world.open("s")
     conversation: list[int] = []
@@ -52,7 +50,7 @@ def test_a_session_without_turns_or_kv_is_cold_then_running_then_warm() -> None:
     assert info.held_tokens == world.pool.accounting().session_held * world.shape.page_size > 0
 
 
-def test_what_a_session_lost_is_computed_again() -> None:
+def test_evicted_session_pages_are_recomputed() -> None:
     world = SessionWorld(Shape(num_pages=24, sessions=True))
     world.open("s")
     first = world.say("s", "a", "a conversation that begins")
@@ -63,12 +61,12 @@ def test_what_a_session_lost_is_computed_again() -> None:
     assert outcome.tokens == alone(text("a conversation that begins") + first.tokens + text(" and goes on"), EIGHT)
 
 
-def test_the_last_pages_of_the_session_used_longest_ago_are_evicted_first() -> None:
+def test_the_last_pages_of_the_least_recently_used_session_are_evicted_first() -> None:
     world = SessionWorld(Shape(num_pages=32, sessions=True, cache=False))
     for name in ("old", "new"):
         world.open(name)
         world.say(name, f"{name}1", "x" * 24)  # 31 tokens with K/V: 7 full pages
-    world.generate("plain", text("y" * 72), greedy(1))  # 18 pages are free, so none goes
+    world.generate("plain", text("y" * 72), greedy(1))  # 18 pages are free, so no page is evicted
     world.run()
     assert (world.info("old").held_tokens, world.info("new").held_tokens) == (28, 28)
     world.generate("plain2", text("z" * 80), greedy(1))
@@ -76,7 +74,7 @@ def test_the_last_pages_of_the_session_used_longest_ago_are_evicted_first() -> N
     assert (world.info("old").held_tokens, world.info("new").held_tokens) == (20, 28)
 
 
-def test_a_prefix_that_other_requests_used_later_outlives_the_slot_behind_it() -> None:
+def test_a_prefix_used_later_by_other_requests_outlives_the_slot_after_it() -> None:
     world = SessionWorld(Shape(num_pages=24, sessions=True))
     world.open("s")
     shared = "a system prompt of 28 chars!"
@@ -90,7 +88,7 @@ def test_a_prefix_that_other_requests_used_later_outlives_the_slot_behind_it() -
     assert again.cached_tokens == len(shared)
 
 
-def test_an_aborted_turn_leaves_the_session_its_kv_and_its_tokens() -> None:
+def test_an_aborted_turn_leaves_kv_and_tokens_of_the_session_unchanged() -> None:
     world = SessionWorld()
     world.open("s")
     first = world.say("s", "a", "hello there, you")
@@ -109,7 +107,7 @@ def test_an_aborted_turn_leaves_the_session_its_kv_and_its_tokens() -> None:
 @pytest.mark.parametrize("interval", [1, 2, 3, 7])
 @pytest.mark.parametrize("host_pages", [0, 64], ids=["recompute", "host tier"])
 @pytest.mark.parametrize("cache", [True, False], ids=["radix", "no prefix cache"])
-def test_a_retracted_turn_says_the_same(interval: int, host_pages: int, cache: bool) -> None:
+def test_a_retracted_turn_gives_the_same_output(interval: int, host_pages: int, cache: bool) -> None:
     shape = Shape(sessions=True, retract_interval=interval, host_pages=host_pages, cache=cache, max_retractions=-1)
     world = SessionWorld(shape)
     world.open("s")
@@ -125,7 +123,7 @@ def test_a_retracted_turn_says_the_same(interval: int, host_pages: int, cache: b
     assert retractions
 
 
-def test_a_second_turn_is_refused_and_harms_nobody() -> None:
+def test_a_second_open_turn_is_rejected_without_side_effects() -> None:
     world = SessionWorld()
     world.open("s")
     world.turn("s", "a", "hello")
@@ -138,7 +136,7 @@ def test_a_second_turn_is_refused_and_harms_nobody() -> None:
     assert world.say("s", "d", " on").tokens == alone(text("hello") + outcome.tokens + text(" on"), EIGHT)
 
 
-def test_two_first_turns_in_one_batch_are_one_turn_and_one_refusal() -> None:
+def test_of_two_first_turns_in_one_batch_one_is_rejected() -> None:
     world = SessionWorld()
     world.open("s")
     world.turn("s", "a", "first")
@@ -149,7 +147,7 @@ def test_two_first_turns_in_one_batch_are_one_turn_and_one_refusal() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 6])
-def test_closing_during_a_turn_lets_it_finish_and_keeps_nothing(steps: int) -> None:
+def test_closing_during_a_turn_lets_it_finish_and_frees_its_kv(steps: int) -> None:
     world = SessionWorld()
     world.open("s")
     first = world.say("s", "a", "hello there")
@@ -165,7 +163,7 @@ def test_closing_during_a_turn_lets_it_finish_and_keeps_nothing(steps: int) -> N
     assert world.pool.accounting().session_held == 0
 
 
-def test_a_session_that_is_opened_anew_while_its_old_turn_runs_is_another_one() -> None:
+def test_a_session_reopened_during_an_old_turn_is_a_new_session() -> None:
     world = SessionWorld()
     world.open("s")
     world.say("s", "a", "hello there")
@@ -179,7 +177,7 @@ def test_a_session_that_is_opened_anew_while_its_old_turn_runs_is_another_one() 
     assert world.info("s").num_tokens == len("afresh") + 8
 
 
-def test_the_end_that_a_stop_string_gives_a_turn_is_the_sessions_too() -> None:
+def test_a_stop_string_ends_the_turn_in_the_session_too() -> None:
     world = SessionWorld()
     world.open("s")
     world.turn("s", "a", "hello there", greedy(40, ignore_eos=True))
@@ -194,7 +192,7 @@ def test_the_end_that_a_stop_string_gives_a_turn_is_the_sessions_too() -> None:
 
 
 @pytest.mark.parametrize("num_shown", [0, 1, 3, 5])
-def test_a_session_goes_on_from_what_was_shown(num_shown: int) -> None:
+def test_a_session_continues_from_the_shown_tokens(num_shown: int) -> None:
     world = SessionWorld()
     world.open("s")
     world.turn("s", "a", "hello there", greedy(40, ignore_eos=True))
@@ -208,7 +206,7 @@ def test_a_session_goes_on_from_what_was_shown(num_shown: int) -> None:
     assert outcome.tokens == alone(text("hello there") + tokens + text(" more"), EIGHT)
 
 
-def test_a_stop_string_that_is_found_after_the_end_shortens_the_turn() -> None:
+def test_a_late_stop_string_truncates_the_turn() -> None:
     world = SessionWorld()
     world.open("s")
     outcome = world.say("s", "a", "hello there", greedy(30, ignore_eos=True))
@@ -238,7 +236,7 @@ def test_a_stop_string_ends_a_retracted_turn_as_a_commit(waits: bool) -> None:
     assert outcome.tokens == alone(text("hello there") + kept + text(" more"), EIGHT)
 
 
-def test_a_turn_that_is_too_long_is_refused_before_anything_changes() -> None:
+def test_a_turn_that_is_too_long_is_rejected_before_any_change() -> None:
     world = SessionWorld(Shape(sessions=True, context_length=64))
     world.open("s")
     first = world.say("s", "a", "hello there")
@@ -252,7 +250,7 @@ def test_a_turn_that_is_too_long_is_refused_before_anything_changes() -> None:
     assert outcome.tokens == alone(text("hello there") + first.tokens + text(" on"), EIGHT)
 
 
-def test_a_turn_without_a_limit_of_its_own_gets_the_rest_of_the_context() -> None:
+def test_a_turn_without_max_tokens_gets_the_rest_of_the_context() -> None:
     world = SessionWorld(Shape(sessions=True, context_length=64))
     world.open("s")
     world.say("s", "a", "hello there")
@@ -260,7 +258,7 @@ def test_a_turn_without_a_limit_of_its_own_gets_the_rest_of_the_context() -> Non
     assert len(world.run()["b"].tokens) == 64 - len("hello there") - 8 - len(" on")
 
 
-def test_a_turn_that_the_pool_can_never_hold_is_refused() -> None:
+def test_a_turn_larger_than_the_pool_is_rejected() -> None:
     world = SessionWorld(Shape(sessions=True, num_pages=8))
     world.open("s")
     world.say("s", "a", "hello there")
@@ -268,7 +266,7 @@ def test_a_turn_that_the_pool_can_never_hold_is_refused() -> None:
     assert world.refusal("b") == (400, "context_length_exceeded")
 
 
-def test_a_turn_that_the_queue_refuses_leaves_the_session_as_it_was() -> None:
+def test_a_turn_rejected_by_the_queue_leaves_the_session_unchanged() -> None:
     world = SessionWorld(Shape(sessions=True, num_rows=1, max_queued=1))
     world.open("s")
     first = world.say("s", "a", "hello there")
@@ -282,7 +280,7 @@ def test_a_turn_that_the_queue_refuses_leaves_the_session_as_it_was() -> None:
     assert outcome.tokens == alone(text("hello there") + first.tokens + text(" on"), EIGHT)
 
 
-def test_idle_sessions_that_fill_the_pool_cost_plain_requests_nothing() -> None:
+def test_idle_sessions_that_fill_the_pool_do_not_delay_plain_requests() -> None:
     world = SessionWorld(Shape(num_pages=128, sessions=True, num_rows=16))
     for index in range(200):
         world.open(f"s{index}")
@@ -297,7 +295,7 @@ def test_idle_sessions_that_fill_the_pool_cost_plain_requests_nothing() -> None:
     assert not world.events
 
 
-def test_waiting_turns_beside_a_running_request_cost_it_nothing() -> None:
+def test_waiting_turns_do_not_retract_a_running_request() -> None:
     world = SessionWorld(Shape(num_pages=40, sessions=True, num_rows=1))
     for index in range(3):
         world.open(f"s{index}")
@@ -312,7 +310,7 @@ def test_waiting_turns_beside_a_running_request_cost_it_nothing() -> None:
     assert all(outcomes[f"u{index}"].finish == "length" for index in range(3))
 
 
-def test_the_last_request_is_given_up_and_its_session_can_be_closed_or_go_on() -> None:
+def test_after_an_abort_for_memory_the_session_can_be_closed_or_continued() -> None:
     world = SessionWorld(Shape(sessions=True, num_pages=8))
     world.open("s")
     first = world.say("s", "a", "hello there")
@@ -325,7 +323,7 @@ def test_the_last_request_is_given_up_and_its_session_can_be_closed_or_go_on() -
     assert world.pool.accounting().session_held == 0
 
 
-def test_a_queued_turn_that_is_aborted_frees_the_session() -> None:
+def test_aborting_a_queued_turn_frees_the_session() -> None:
     world = SessionWorld(Shape(sessions=True, num_rows=1))
     world.open("s")
     world.generate("busy", text("busy"), greedy(20, ignore_eos=True))
@@ -356,7 +354,7 @@ def test_expiry_is_by_idle_time_and_a_running_turn_is_activity() -> None:
 
 @pytest.mark.parametrize("cache", [True, False], ids=["radix", "no prefix cache"])
 @pytest.mark.parametrize("when", ["idle", "running"])
-def test_a_slot_in_doubt_is_recomputed_and_serving_goes_on(when: str, cache: bool) -> None:
+def test_a_slot_with_an_error_is_recomputed_and_serving_continues(when: str, cache: bool) -> None:
     world = SessionWorld(Shape(sessions=True, cache=cache, memory_check="quarantine"))
     world.open("s")
     first = world.say("s", "a", "hello there, you of the many pages")
@@ -376,7 +374,7 @@ def test_a_slot_in_doubt_is_recomputed_and_serving_goes_on(when: str, cache: boo
     assert again.tokens == alone(whole + outcome.tokens + text(" more"), EIGHT)
 
 
-def test_the_books_name_the_slot_that_lists_a_page_of_somebody_else() -> None:
+def test_the_checker_names_the_slot_that_lists_a_page_of_another_owner() -> None:
     world = SessionWorld()
     world.open("s")
     world.say("s", "a", "hello there, you of the many pages")

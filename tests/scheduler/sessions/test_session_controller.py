@@ -1,4 +1,4 @@
-"""Which turns a session accepts, under whose name, and what is left of it afterwards."""
+"""Which turns a session accepts, their names, and the state of the session afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def world() -> SessionWorld:
 
 @pytest.fixture
 def plain(world: SessionWorld) -> SessionWorld:
-    """A world with a plain session "s" of two turns: "a" and then "b"."""
+    """A world with a plain session "s" of two turns, first "a", then "b"."""
     world.open("s", streaming=False)
     for name in ("a", "b"):
         world.turn("s", name, f"turn {name}.", FOUR, turn=name)
@@ -28,7 +28,7 @@ def plain(world: SessionWorld) -> SessionWorld:
 
 
 def said(world: SessionWorld, *names: str) -> list[int]:
-    """The context after the turns of those names, one after another."""
+    """The context after the named turns in this order."""
     tokens: list[int] = []
     for name in names:
         tokens += text(f"turn {name}.") + world.outcomes[name].tokens
@@ -40,13 +40,13 @@ def test_an_open_id_cannot_be_opened_again(world: SessionWorld) -> None:
     assert (world.open("s").status, world.open("s").code) == (409, "session_exists")
 
 
-def test_no_more_sessions_are_open_than_allowed(world: SessionWorld) -> None:
+def test_the_number_of_open_sessions_is_limited(world: SessionWorld) -> None:
     assert [world.open(f"s{index}").status for index in range(4)] == [200, 200, 200, 429]
     world.close("s1")
     assert world.open("s3").status == 200
 
 
-def test_streaming_needs_the_flag_and_plain_sessions_do_not() -> None:
+def test_only_streaming_sessions_need_the_flag() -> None:
     world = SessionWorld(Shape(sessions=False))
     refused = world.open("s")
     assert (refused.status, "--enable-streaming-session" in refused.message) == (400, True)
@@ -71,19 +71,19 @@ def test_a_closed_id_may_be_opened_again(world: SessionWorld) -> None:
     assert world.info("s").num_turns == 0
 
 
-def test_a_session_exists_for_its_owner_only(world: SessionWorld) -> None:
+def test_a_session_is_visible_to_its_owner_only(world: SessionWorld) -> None:
     world.open("s", owner="me")
     world.turn("s", "a", "hello", owner="you")
     assert world.refusal("a") == (404, "session_not_found")
     world.close("s", owner="you")
     assert world.info("s", owner="me").state == "cold"
-    assert world.open("s", owner="you").status == 200  # nor does it tell that the id is taken
+    assert world.open("s", owner="you").status == 200  # and the reply does not reveal that the id is in use
     world.close("s", owner="me")
     world.turn("s", "b", "hello", owner="")
     assert world.refusal("b") == (404, "session_not_found")
 
 
-def test_a_turns_name_is_used_once(world: SessionWorld) -> None:
+def test_a_turn_name_can_be_used_once(world: SessionWorld) -> None:
     world.open("s")
     world.turn("s", "a", "hello", FOUR, turn="one")
     world.run()
@@ -91,7 +91,7 @@ def test_a_turns_name_is_used_once(world: SessionWorld) -> None:
     assert world.refusal("b") == (409, "duplicate_turn")
 
 
-def test_the_name_of_an_aborted_turn_is_free_again(world: SessionWorld) -> None:
+def test_the_name_of_an_aborted_turn_can_be_reused(world: SessionWorld) -> None:
     world.open("s")
     world.turn("s", "a", "hello", FOUR, turn="one")
     world.abort("a")
@@ -99,7 +99,7 @@ def test_the_name_of_an_aborted_turn_is_free_again(world: SessionWorld) -> None:
     assert world.run()["b"].finish == "length"
 
 
-def test_a_turn_has_one_choice_and_adds_something(world: SessionWorld) -> None:
+def test_a_turn_must_have_one_choice_and_add_tokens(world: SessionWorld) -> None:
     world.open("s")
     world.send(GenerateReq(("a", "b"), text("hello"), FOUR, session=SessionTurn("s")))
     world.turn("s", "c", "")
@@ -117,7 +117,7 @@ def test_a_continuation_replaces_the_prompt_from_the_second_turn_on(world: Sessi
     assert world.run()["b"].tokens == alone(text("first") + first + text("second"), FOUR)
 
 
-def test_messages_that_can_only_come_first_are_refused_later_and_say_why(world: SessionWorld) -> None:
+def test_messages_allowed_only_in_the_first_turn_are_rejected_with_a_reason_later(world: SessionWorld) -> None:
     world.open("s")
     world.turn("s", "a", "first", FOUR, continuation=[], refusal="only first")
     assert world.run()["a"].tokens
@@ -128,7 +128,7 @@ def test_messages_that_can_only_come_first_are_refused_later_and_say_why(world: 
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
-def test_the_head_of_a_continuation_is_not_said_twice(world: SessionWorld, kept: int) -> None:
+def test_the_head_of_a_continuation_is_not_repeated(world: SessionWorld, kept: int) -> None:
     world.open("s")
     world.turn("s", "a", "first", FOUR)
     first = world.run()["a"].tokens
@@ -140,7 +140,7 @@ def test_the_head_of_a_continuation_is_not_said_twice(world: SessionWorld, kept:
 @pytest.mark.parametrize(
     "fields", [{"parent": "a"}, {"offset": 0}, {"replace": True}, {"drop_previous_output": True}], ids=str
 )
-def test_a_streaming_session_only_grows(world: SessionWorld, fields: dict[str, object]) -> None:
+def test_a_streaming_session_is_append_only(world: SessionWorld, fields: dict[str, object]) -> None:
     world.open("s")
     world.turn("s", "a", "hello", FOUR, turn="a")
     world.run()
@@ -148,7 +148,7 @@ def test_a_streaming_session_only_grows(world: SessionWorld, fields: dict[str, o
     assert world.refusal("b")[0] == 400
 
 
-def test_a_plain_session_goes_on_from_its_latest_turn(plain: SessionWorld) -> None:
+def test_a_plain_session_continues_from_its_latest_turn(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR)
     assert plain.run()["c"].tokens == alone(said(plain, "a", "b") + text("turn c."), FOUR)
 
@@ -163,7 +163,7 @@ def test_a_plain_session_branches_from_any_turn_and_keeps_the_others(plain: Sess
 
 
 @pytest.mark.parametrize("offset", [0, 3, 11, 20])
-def test_an_offset_splices_into_the_turn_before(plain: SessionWorld, offset: int) -> None:
+def test_an_offset_truncates_the_previous_context(plain: SessionWorld, offset: int) -> None:
     plain.turn("s", "c", "turn c.", FOUR, parent="b", offset=offset, turn="c")
     context = said(plain, "a", "b")[:offset] + text("turn c.")
     assert plain.run()["c"].tokens == alone(context, FOUR)
@@ -171,17 +171,17 @@ def test_an_offset_splices_into_the_turn_before(plain: SessionWorld, offset: int
     assert plain.run()["d"].tokens == alone(context + plain.outcomes["c"].tokens + text("turn d."), FOUR)
 
 
-def test_an_offset_beyond_the_turn_is_refused(plain: SessionWorld) -> None:
+def test_an_offset_beyond_the_context_is_rejected(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR, offset=100)
     assert plain.refusal("c")[0] == 400
 
 
-def test_the_output_before_can_be_dropped(plain: SessionWorld) -> None:
+def test_the_previous_output_can_be_dropped(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR, drop_previous_output=True)
     assert plain.run()["c"].tokens == alone(said(plain, "a") + text("turn b.") + text("turn c."), FOUR)
 
 
-def test_replacing_forgets_the_turns_after_the_parent_once_the_new_one_is_whole(plain: SessionWorld) -> None:
+def test_replacing_removes_the_descendants_of_the_parent_at_the_commit(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR, parent="a", replace=True, turn="c")
     plain.abort("c")
     plain.run()
@@ -192,7 +192,7 @@ def test_replacing_forgets_the_turns_after_the_parent_once_the_new_one_is_whole(
     assert plain.refusal("e") == (404, "turn_not_found")
 
 
-def test_the_name_of_a_turn_that_replaced_others_is_taken(plain: SessionWorld) -> None:
+def test_the_name_of_a_replacing_turn_is_taken(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR, parent="a", replace=True, turn="c")
     plain.run()
     plain.turn("s", "d", "turn d.", FOUR, parent="a", turn="c")
@@ -201,13 +201,13 @@ def test_the_name_of_a_turn_that_replaced_others_is_taken(plain: SessionWorld) -
     assert plain.run()["e"].tokens, "the name of a turn that was cut off is free again"
 
 
-def test_replacing_without_a_parent_begins_anew(plain: SessionWorld) -> None:
+def test_replacing_without_a_parent_starts_over(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR, replace=True)
     assert plain.run()["c"].tokens == alone(text("turn c."), FOUR)
     assert plain.info("s").num_tokens == len("turn c.") + 4
 
 
-def test_a_branch_on_a_turn_that_runs_is_refused_and_on_another_is_not(plain: SessionWorld) -> None:
+def test_a_branch_from_a_running_turn_is_rejected_and_from_another_is_not(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR, turn="c")
     plain.turn("s", "d", "turn d.", FOUR, parent="c")
     plain.turn("s", "e", "turn e.", FOUR)
@@ -217,13 +217,13 @@ def test_a_branch_on_a_turn_that_runs_is_refused_and_on_another_is_not(plain: Se
     assert plain.run()["f"].tokens == alone(said(plain, "a") + text("turn f."), FOUR)
 
 
-def test_a_late_stop_string_shortens_a_plain_turn(plain: SessionWorld) -> None:
+def test_a_late_stop_string_truncates_a_plain_turn(plain: SessionWorld) -> None:
     plain.send(FinishReq("b", 2))
     plain.turn("s", "c", "turn c.", FOUR)
     assert plain.run()["c"].tokens == alone(said(plain, "a", "b")[:-2] + text("turn c."), FOUR)
 
 
-def test_a_plain_session_stores_only_so_much() -> None:
+def test_a_plain_session_has_a_token_limit() -> None:
     world = SessionWorld(Shape(sessions=True, context_length=16))
     world.open("s", streaming=False)
     codes = []
@@ -243,7 +243,7 @@ def test_sessions_are_listed_by_owner(world: SessionWorld) -> None:
     assert [(info.session_id, info.streaming) for info in infos] == [("t", True), ("u", False)]
 
 
-def test_a_session_may_bring_its_own_timeout(world: SessionWorld) -> None:
+def test_a_session_can_have_its_own_timeout(world: SessionWorld) -> None:
     world.open("s", timeout_s=5.0)
     world.open("t")
     world.generate("p", text("plain"), greedy(20, ignore_eos=True))
@@ -254,7 +254,7 @@ def test_a_session_may_bring_its_own_timeout(world: SessionWorld) -> None:
 
 
 @pytest.mark.parametrize(("closing", "kept"), [(True, 1), (False, 0)], ids=["it closes answers", "it does not"])
-def test_a_token_that_ended_the_answer_stays_only_if_it_closes_the_chats_answers(
+def test_a_stop_token_stays_only_if_it_ends_answers_in_the_chat_template(
     world: SessionWorld, closing: bool, kept: int
 ) -> None:
     world.open("s")
@@ -271,7 +271,7 @@ def test_a_token_that_ended_the_answer_stays_only_if_it_closes_the_chats_answers
     assert world.run()["b"].tokens == alone(whole, FOUR)
 
 
-def test_a_stop_token_that_is_shown_stays() -> None:
+def test_a_shown_stop_token_stays() -> None:
     world = SessionWorld()
     world.open("s")
     said_alone = alone(text("hello"), greedy(30, ignore_eos=True))
@@ -284,19 +284,19 @@ def test_a_stop_token_that_is_shown_stays() -> None:
     assert world.info("s").num_tokens == len("hello") + count + 1
 
 
-def test_offset_and_drop_previous_output_exclude_each_other(plain: SessionWorld) -> None:
+def test_offset_and_drop_previous_output_are_mutually_exclusive(plain: SessionWorld) -> None:
     plain.turn("s", "c", "turn c.", FOUR, parent="b", offset=3, drop_previous_output=True)
     assert plain.refusal("c")[0] == 400
 
 
-def test_one_owner_cannot_take_all_sessions_nor_one_for_ever() -> None:
+def test_sessions_of_one_owner_are_limited_in_number_and_timeout() -> None:
     world = SessionWorld(Shape(sessions=True, max_sessions=3, max_per_owner=2))
     assert world.open("s", owner="me", timeout_s=1e300).status == 400
     assert [world.open(f"s{index}", owner="me").status for index in range(3)] == [200, 200, 429]
     assert world.open("s", owner="you").status == 200
 
 
-def test_a_full_session_can_begin_anew() -> None:
+def test_a_full_session_can_start_over() -> None:
     world = SessionWorld(Shape(sessions=True, context_length=16))
     world.open("s", streaming=False)
     for index in range(100):
