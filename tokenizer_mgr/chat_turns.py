@@ -1,7 +1,7 @@
-"""Chat messages as the first or the next turn of a conversation whose other turns are kept as tokens, not as messages.
+"""Chat messages as the first or the next turn of a conversation whose earlier turns are stored as tokens.
 
-The template is shown a made-up exchange with and without the new messages; what it adds is what the real conversation
-needs too. Knows templates and nothing of sessions.
+The template renders a placeholder exchange with and without the new messages; the difference is the text of the new
+turn. Knows templates, not sessions.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from ebbtide.errors import Rejected
 from ebbtide.tokenization.tokenizer import ChatPrompt, TextTokenizer
 
 REWRITES = (
-    "This model's chat template writes earlier messages differently once new ones follow, so a session cannot go on"
+    "This model's chat template renders earlier messages differently once new ones follow, so a session cannot continue"
     " with these; send the whole conversation without 'session_id'."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """Token ids that follow an assistant's answer. head: how many of the first ones only close that answer."""
+    """Token ids that follow an assistant message. head: number of leading ids that only close that message."""
 
     ids: list[int]
     head: int
 
 
 def encode_first_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
-    """Token ids of a conversation that begins with ``chat`` and will go on.
+    """Token ids of ``chat`` as the beginning of a conversation.
 
-    Raises Rejected: ``session_chat_unsupported`` when the template writes ``chat`` differently once it has gone on.
+    Raises Rejected ``session_chat_unsupported`` if the template renders ``chat`` differently once messages follow.
     """
     ids = tokenizer.encode_chat(chat)
     question, answer = _words(2)
@@ -46,12 +46,12 @@ def encode_first_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
 
 
 def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
-    """The messages of ``chat`` as they stand in a conversation whose last message is an assistant's.
+    """The messages of ``chat`` as the continuation of a conversation that ends with an assistant message.
 
-    Raises Rejected: ``session_chat_unsupported`` when the template writes what came before differently because of them.
+    Raises Rejected ``session_chat_unsupported`` if the template renders the earlier messages differently because of it.
     """
     if chat.messages[0]["role"] == "assistant":
-        raise _unsupported("The session has the assistant's answers already: send only the messages that are new.")
+        raise _unsupported("The session already has the assistant's messages: send only the messages that are new.")
     question, answer = _words(2)
     exchange = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     before = _rendered(tokenizer, chat, exchange)
@@ -67,7 +67,7 @@ def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
 
 
 def _words(count: int) -> list[str]:
-    """Messages that no template knows and no conversation holds, so that they are found in what is written."""
+    """Random words, which are found exactly once in the rendered text."""
     return [f"W{secrets.token_hex(8)}" for _ in range(count)]
 
 
@@ -80,9 +80,9 @@ def _rendered(tokenizer: TextTokenizer, chat: ChatPrompt, messages: list[dict[st
 
 
 def _end_of(answer: str, text: str) -> int:
-    """The place behind ``answer`` in the text."""
+    """Index of the end of ``answer`` in the text."""
     if text.count(answer) != 1:
-        raise _unsupported("This model's chat template does not write an assistant's message as it is.")
+        raise _unsupported("This model's chat template does not render an assistant message verbatim.")
     return text.index(answer) + len(answer)
 
 
@@ -92,7 +92,7 @@ def _check_begins(text: str, beginning: str) -> None:
 
 
 def _common(ids: list[int], others: list[int]) -> int:
-    """How many ids at the front are the same."""
+    """Length of the common prefix."""
     pairs = zip(ids, others, strict=False)
     return next((count for count, (one, other) in enumerate(pairs) if one != other), min(len(ids), len(others)))
 

@@ -1,4 +1,4 @@
-"""Open requests by the names that their clients know: their own ids, which may repeat, and those of the answer."""
+"""Open requests by the ids that clients know: ids of their own, which are not unique, and ids of responses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 
 from ebbtide.errors import Rejected
 
-ANSWER_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # in front of a request's id in the bodies of answers
+RESPONSE_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of a request's id in response bodies
 
 
 class OpenRequest(Protocol):
-    """What there is to end, wherever it is."""
+    """A request that can be aborted."""
 
     @property
     def owner(self) -> str: ...
@@ -27,7 +27,7 @@ class OpenRequest(Protocol):
 
 
 class ClientIds:
-    """Which open requests are meant by an id. A request costs nothing here once it is removed."""
+    """Maps ids to open requests. Removed requests leave nothing behind."""
 
     def __init__(self) -> None:
         self._named: dict[str, list[OpenRequest]] = {}
@@ -35,7 +35,7 @@ class ClientIds:
         self._owners: Counter[str] = Counter()
 
     def add(self, request: OpenRequest, ids: Iterable[str]) -> None:
-        """``request`` is known under all of ``ids`` until it is removed."""
+        """Add ``request`` under all of ``ids``."""
         known = tuple(dict.fromkeys(ids))
         self._open[id(request)] = request, known
         self._owners[request.owner] += 1
@@ -43,7 +43,7 @@ class ClientIds:
             self._named.setdefault(name, []).append(request)
 
     def remove(self, request: OpenRequest) -> None:
-        """Forget ``request``; nothing happens when it is not here."""
+        """Remove ``request``. Does nothing if it was not added."""
         _, names = self._open.pop(id(request), (None, None))
         if names is None:
             return
@@ -58,15 +58,15 @@ class ClientIds:
                 del self._named[name]
 
     def count(self, owner: str) -> int:
-        """How many requests of an owner's are open."""
+        """Number of open requests of ``owner``."""
         return self._owners[owner]
 
     def every(self) -> list[OpenRequest]:
-        """All open requests, in the order in which they came."""
+        """All open requests, in the order of their arrival."""
         return [request for request, _ in self._open.values()]
 
     def find(self, name: str) -> list[OpenRequest]:
-        """Every open request that is known as ``name``, also with the prefix that an answer puts in front of it."""
-        bare = next((name.removeprefix(prefix) for prefix in ANSWER_PREFIXES if name.startswith(prefix)), name)
+        """The open requests with the id ``name``, which may have the prefix of a response id."""
+        bare = next((name.removeprefix(prefix) for prefix in RESPONSE_PREFIXES if name.startswith(prefix)), name)
         found = [*self._named.get(name, ()), *(self._named.get(bare, ()) if bare != name else ())]
         return list({id(request): request for request in found}.values())

@@ -1,4 +1,4 @@
-"""Questions to the scheduler that have one answer: sessions, control. Knows messages; knows no HTTP."""
+"""Calls to the scheduler that have one reply each: sessions and control. Knows messages; knows no HTTP."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from ebbtide.messages import Reply, ToScheduler
 
 from .manager import NEVER_RETRIED, Outbox, Refusal, error_kind, no_refusal, send_error
 
-QUOTA_S = 5.0  # after which a quota may have room again
+QUOTA_RETRY_S = 5.0  # Retry-After when a quota is exhausted
 
 
 class ControlClient:
-    """Open calls by id. All methods run on the event loop's thread. refusal: why the engine would take nothing."""
+    """Open calls by id. All methods run on the event loop's thread.
+
+    refusal: returns why the engine accepts no work, None if it does.
+    """
 
     def __init__(self, outbox: Outbox, refusal: Refusal = no_refusal) -> None:
         self._outbox = outbox
@@ -24,11 +27,11 @@ class ControlClient:
 
     @property
     def num_open(self) -> int:
-        """Calls without a reply yet."""
+        """Number of calls without a reply."""
         return len(self._open)
 
     async def ask(self, make: Callable[[str], ToScheduler]) -> Reply:
-        """Send ``make(call id)`` and wait for its reply. Raises Rejected when the reply or the engine refuses."""
+        """Send ``make(call id)`` and wait for the reply. Raises Rejected if the reply is an error or cannot come."""
         call = secrets.token_hex(8)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._open[call] = future
@@ -46,19 +49,19 @@ class ControlClient:
                 status=reply.status,
                 kind=kind,
                 code=reply.code,
-                retry_after_s=QUOTA_S if reply.status == 429 else None,
+                retry_after_s=QUOTA_RETRY_S if reply.status == 429 else None,
                 should_retry=should_retry,
             )
         return reply
 
     def resolve(self, reply: Reply) -> None:
-        """A reply came. One to a caller that has left changes nothing."""
+        """Complete the call that ``reply`` answers. Does nothing if its caller has left."""
         future = self._open.get(reply.call)
         if future is not None and not future.done():
             future.set_result(reply)
 
     def fail_all(self, error: Rejected) -> None:
-        """The engine is gone: every open call ends with ``error``."""
+        """End every open call with ``error``."""
         for future in self._open.values():
             if not future.done():
                 future.set_exception(error)

@@ -1,6 +1,6 @@
-"""Every open request between HTTP and the scheduler: ids, routing, and exactly one final outcome each.
+"""The open requests between HTTP and the scheduler: ids, routing, and exactly one final outcome each.
 
-Knows messages and answers; knows neither HTTP nor tokenizers. All methods run on the event loop's thread.
+Knows messages and response streams; knows neither HTTP nor tokenizers. All methods run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -30,44 +30,46 @@ STATUS_KINDS = {  # OpenAI's error types
     503: "overloaded_error",
     504: "timeout_error",
 }
-NEVER_RETRIED = (409, 500, 504)  # the official clients repeat these unless they are told not to
-LATE = "The request did not end in time, and the engine says nothing ('timeout' in the request, or --request-timeout)."
-RECURRING = ("session_full",)  # codes that waiting does not help against
-UNTRIED = (429, 503)
+NEVER_RETRIED = (409, 500, 504)  # sent with x-should-retry: false, because the official clients retry them
+LATE = "The request timed out while the engine did not respond ('timeout' in the request, or --request-timeout)."
+PERMANENT_CODES = ("session_full",)  # a retry would fail again
+RETRIABLE = (429, 503)
 
 Refusal = Callable[[], Rejected | None]
 
 
 def no_refusal() -> Rejected | None:
-    """For an engine of which nothing is known."""
+    """Never a reason to refuse work."""
     return None
 
 
 class Outbox(Protocol):
-    """The way to the scheduler."""
+    """Sends messages to the scheduler."""
 
     def send(self, message: ToScheduler) -> bool:
-        """Queue a message without waiting; False when it was not taken."""
+        """Queue a message without blocking. Returns False if the queue is full."""
 
 
 class Timings(Protocol):
-    """Who wants to know how long things took, in seconds."""
+    """Receives latencies in seconds."""
 
     def first_token(self, seconds: float) -> None:
-        """Once per HTTP request: from its arrival to its first output token."""
+        """Record the time from a request's arrival to its first output token; once per HTTP request."""
 
     def token_gap(self, seconds: float, count: int) -> None:
-        """``count`` output tokens of one choice came, ``seconds`` apart on average."""
+        """Record that ``count`` output tokens of one choice arrived, ``seconds`` apart on average."""
 
     def completed(self, seconds: float) -> None:
-        """Once per HTTP request that ends well: from its arrival to its end."""
+        """Record the time from a request's arrival to its end, for a request that succeeds."""
 
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """One request as the scheduler sees it.
+    """One choice, which is a request of its own to the scheduler.
 
-    held: the scheduler gave it up, but its closing item is still on its way. closed: that item came first.
+    Attributes:
+        held: the scheduler's abort, held until the closing item has arrived
+        closed: the closing item has arrived
     """
 
     stream: ResponseStream
@@ -78,9 +80,9 @@ class _Choice:
 
 
 class TokenizerManager:
-    """Requests by rid. Choices and prompts of one HTTP request share an ResponseStream: they live and die together.
+    """Choices by rid. All choices of one HTTP request share a ResponseStream and end together.
 
-    refusal: why the engine would take nothing.
+    refusal: returns why the engine accepts no work, None if it does.
     """
 
     def __init__(
@@ -96,12 +98,12 @@ class TokenizerManager:
 
     @property
     def num_open(self) -> int:
-        """HTTP requests that are not fully answered yet."""
+        """Number of HTTP requests whose response is not complete."""
         return len(self._streams)
 
     @property
     def num_choices(self) -> int:
-        """Generations that the engine still works on, as far as is known here."""
+        """Number of choices that have not ended."""
         return len(self._choices)
 
     @contextmanager
@@ -119,15 +121,15 @@ class TokenizerManager:
         preparing.check()
 
     def num_open_of(self, owner: str) -> int:
-        """HTTP requests of an owner's that have come and are not fully answered yet."""
+        """Number of HTTP requests of ``owner`` that are being prepared or whose response is not complete."""
         return self._client_ids.count(owner)
 
     def submit(self, prepared: PreparedRequest, sender: Sender, *, received_s: float) -> ResponseStream:
-        """Send every prompt to the scheduler. Enter the answer at once: leaving it early aborts the rest.
+        """Send every prompt to the scheduler. Enter the returned stream at once: leaving it early aborts the rest.
 
-        Raises Rejected, with nothing left running, when the scheduler does not take its messages.
+        Raises Rejected, and aborts what was sent, if the queue to the scheduler is full.
         """
-        stem = secrets.token_hex(10)  # ours, so two requests of one client id never meet
+        stem = secrets.token_hex(10)  # not the client's id, which need not be unique
         rids = [f"{stem}-{index}" for index in range(prepared.num_choices)]
         stream = ResponseStream(rids, received_s, self._close, sender.owner)
         if sender.timeout_s is not None:
@@ -148,8 +150,8 @@ class TokenizerManager:
                 namespace=sender.namespace(prepared.namespace),
                 session=sender.session(prepared.session),
                 grammar=prepared.grammar,
-                queue_timeout_s=_left(sender.queue_timeout_s, spent_s),
-                timeout_s=_left(sender.timeout_s, spent_s),
+                queue_timeout_s=_remaining(sender.queue_timeout_s, spent_s),
+                timeout_s=_remaining(sender.timeout_s, spent_s),
                 num_before=prompt_index * prepared.n,
             )
             if not self._outbox.send(request):
@@ -158,85 +160,85 @@ class TokenizerManager:
         return stream
 
     def handle(self, message: TextBatch | AbortReq) -> None:
-        """A message from the detokenizer or the scheduler. One about an ended or unknown request changes nothing."""
+        """Handle a message from the detokenizer or the scheduler. Ignores items of ended and unknown requests."""
         match message:
             case TextBatch(items=items):
                 for item in items:
-                    self._take_text(item)
+                    self._handle_item(item)
             case AbortReq():
-                self._take_abort(message)
+                self._handle_abort(message)
 
     def abort(self, name: str | None, error: Rejected, *, owner: str | None) -> int:
-        """End every open request that its client, or the engine, knows as ``name``; None ends all. How many there were.
+        """Abort every open request with the id ``name``, or all if it is None. Returns their number.
 
-        owner: only this owner's; None: anybody's. The readers get ``error`` after the text that came before it.
+        owner: abort only requests of this owner, None for all owners. Readers get the output first, then ``error``.
         """
         found = self._client_ids.every() if name is None else self._client_ids.find(name)
         ended = [request for request in found if not request.has_outcome and owner in (None, request.owner)]
         for request in ended:
             request.fail(error)
-            self._abandon(request, reason="aborted")
+            self._abort_choices(request, reason="aborted")
         return len(ended)
 
     def expire_late(self) -> None:
-        """The engine says nothing: end what has run out of time, since nobody else can."""
+        """End the requests whose deadline has passed. Called only while the engine, whose task this is, is silent."""
         now = self.clock()
         late = [stream for stream in self._streams.values() if stream.deadline_s < now and not stream.has_outcome]
         for stream in late:
             stream.fail(Rejected(LATE, status=504, kind=error_kind(504), code="timeout", should_retry=False))
-            self._abandon(stream, reason="timeout")
+            self._abort_choices(stream, reason="timeout")
 
     def fail_all(self, error: Rejected) -> None:
-        """Every request whose outcome is open ends with ``error`` now; nothing more is waited for."""
+        """End every request whose outcome is open with ``error``."""
         for stream in list(self._streams.values()):
             stream.fail(error)
-            self._abandon(stream, reason="shutdown")
+            self._abort_choices(stream, reason="shutdown")
 
-    def _take_text(self, item: TextItem) -> None:
+    def _handle_item(self, item: TextItem) -> None:
         choice = self._choices.get(item.rid)
         if choice is None:
-            return  # ended already: a stop string, the client left, a sibling failed
+            return  # ended already: by a stop string, a disconnect, or the failure of a sibling choice
         if item.tokens:
             self._time_tokens(choice, len(item.tokens))
         if item.finish == "abort":
-            self._closing_item(choice, item)
+            self._handle_closing_item(choice, item)
             return
         if item.finish is not None:
             del self._choices[item.rid]
         if item.finish is not None and isinstance(item.matched, str):
-            # The scheduler does not know of the stop string; it must, before the client can send its next request.
+            # Tell the scheduler about the stop string before the client can send its next request.
             self._send(FinishReq(item.rid, item.num_output_tokens, item.num_shown_tokens))
         if choice.stream.add(choice.index, item):
             self._timings.completed(self.clock() - choice.stream.received_s)
 
-    def _closing_item(self, choice: _Choice, item: TextItem) -> None:
+    def _handle_closing_item(self, choice: _Choice, item: TextItem) -> None:
         choice.stream.add(choice.index, item)
         choice.closed = True
         if choice.held is not None:
-            self._give_up(choice, choice.held)
+            self._fail(choice, choice.held)
 
-    def _take_abort(self, abort: AbortReq) -> None:
+    def _handle_abort(self, abort: AbortReq) -> None:
         choice = self._choices.get(abort.rid)
         if choice is None:
             log.debug("an abort came for request %s, which has ended", abort.rid, extra={"rid": abort.rid})
         elif abort.num_output_tokens == 0 or choice.closed:
-            self._give_up(choice, abort)
+            self._fail(choice, abort)
         else:
             choice.held = abort
 
-    def _give_up(self, choice: _Choice, abort: AbortReq) -> None:
+    def _fail(self, choice: _Choice, abort: AbortReq) -> None:
         self._choices.pop(abort.rid, None)
         choice.stream.fail(_as_error(abort))
-        # The detokenizer gives up on requests that the scheduler still runs; one that it knows no more it ignores.
+        # The abort may be the detokenizer's, then the scheduler still runs the request. If not, it ignores the message.
         self._send(AbortReq(abort.rid, abort.reason))
-        self._abandon(choice.stream, reason="sibling")
+        self._abort_choices(choice.stream, reason="sibling")
 
     def _close(self, stream: ResponseStream) -> None:
         self._streams.pop(id(stream), None)
         self._client_ids.remove(stream)
-        self._abandon(stream, reason="client")
+        self._abort_choices(stream, reason="client")
 
-    def _abandon(self, request: OpenRequest, *, reason: str) -> None:
+    def _abort_choices(self, request: OpenRequest, *, reason: str) -> None:
         for rid in request.rids:
             if self._choices.pop(rid, None) is not None:
                 self._send(AbortReq(rid, reason))
@@ -252,13 +254,13 @@ class TokenizerManager:
 
     def _send(self, message: ToScheduler) -> None:
         if not self._outbox.send(message):
-            log.error("the scheduler does not take messages; %s was dropped", type(message).__name__)
+            log.error("the queue to the scheduler is full; %s was dropped", type(message).__name__)
 
 
 def send_error(refusal: Rejected | None) -> Rejected:
-    """The error when the scheduler did not take a message: the reason that is known for it, if there is one."""
+    """The error for a message that could not be sent: ``refusal`` if the reason is known."""
     return refusal or Rejected(
-        "The scheduler does not take new work.",
+        "The scheduler does not accept new work.",
         status=503,
         kind="overloaded_error",
         code="engine_silent",
@@ -271,20 +273,20 @@ def error_kind(status: int) -> str:
     return STATUS_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
-def _left(limit_s: float | None, spent_s: float) -> float | None:
+def _remaining(limit_s: float | None, spent_s: float) -> float | None:
     return None if limit_s is None else max(limit_s - spent_s, 0.0)
 
 
 def _as_error(abort: AbortReq) -> Rejected:
-    """The scheduler's verdict as the client's answer. What would recur, the official clients are told not to retry."""
+    """The scheduler's abort as the client's error, with the advice whether to retry."""
     status = abort.status or 500
-    recurs = status in NEVER_RETRIED or abort.code in RECURRING
-    soon_s = 1.0 if status in UNTRIED and not recurs else None
+    is_permanent = status in NEVER_RETRIED or abort.code in PERMANENT_CODES
+    default_s = 1.0 if status in RETRIABLE and not is_permanent else None
     return Rejected(
         abort.message or f"The request was aborted: {abort.reason}.",
         status=status,
         kind=error_kind(status),
         code=abort.code or abort.reason,
-        retry_after_s=soon_s if abort.retry_after_s is None else abort.retry_after_s,
-        should_retry=False if recurs else None,
+        retry_after_s=default_s if abort.retry_after_s is None else abort.retry_after_s,
+        should_retry=False if is_permanent else None,
     )

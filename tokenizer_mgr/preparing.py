@@ -1,4 +1,4 @@
-"""A request that has come and that the engine does not have yet: its prompt is still being read."""
+"""A request that has arrived but is not submitted yet: its prompt is being tokenized."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ebbtide.errors import Rejected
 
 
 class PreparingRequest:
-    """What an abort finds of a request before it is submitted. owner: whose it is."""
+    """A request before it is submitted, so that an abort finds it."""
 
     rids: tuple[str, ...] = ()
 
@@ -16,14 +16,14 @@ class PreparingRequest:
 
     @property
     def has_outcome(self) -> bool:
-        """Whether it was ended already."""
+        """True if the request was aborted."""
         return self._error is not None
 
     def fail(self, error: Rejected) -> None:
-        """It is not wanted any more."""
+        """Abort the request with ``error``."""
         self._error = error
 
     def check(self) -> None:
-        """Raises the error with which it was ended."""
+        """Raises the error with which the request was aborted, if it was."""
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""From messages and texts to token ids that are sure to fit. Tokenising runs in threads, off the event loop."""
+"""Tokenizes messages and texts and checks that they fit. Tokenization runs in threads, off the event loop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .session_turns import EncodedTurn, encode_turn
 from .vocabulary_decoder import VocabularyDecoder
 
 NUM_THREADS = 2
-ENDING = 32  # tokens at a prompt's end that may say in what state the answer begins
+ENDING = 32  # last tokens of a prompt that are searched for an open reasoning block
 
 
 class PromptReader:
-    """One model's tokenizer together with the limits of the engine behind it."""
+    """The tokenizer of the model together with the limits of the engine."""
 
     def __init__(self, tokenizer: TextTokenizer, info: RunnerInfo) -> None:
         self._tokenizer = tokenizer
@@ -30,50 +30,50 @@ class PromptReader:
         self._decoder = VocabularyDecoder(tokenizer.vocabulary)
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
         self.control_ids = frozenset(tokenizer.vocabulary.special_ids)
-        self.info = info  # of the engine of the moment: the next one may have measured other sizes
+        self.info = info  # replaced when the engine restarts, because its sizes may differ
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """What ends an answer, according to the tokenizer or to the model."""
+        """The end-of-text tokens of the tokenizer and of the model."""
         return tuple(sorted({*self._tokenizer.vocabulary.eos_ids, *self.info.eos_token_ids}))
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokenizer's."""
+        """The vocabulary of the tokenizer."""
         return self._tokenizer.vocabulary
 
     @property
     def vocab_size(self) -> int:
-        """Ids that a client may name: those that the tokenizer and the model both have."""
+        """Number of token ids that both the tokenizer and the model have."""
         return min(self._tokenizer.vocab_size, self.info.vocab_size)
 
     @property
     def extra_stop_ids(self) -> tuple[int, ...]:
-        """What ends an answer according to the tokenizer alone: the engine must be told."""
+        """The end-of-text tokens of the tokenizer that the model does not have; requests must list them."""
         return tuple(i for i in self.eos_ids if i not in self.info.eos_token_ids)
 
     @property
     def pieces(self) -> list[bytes]:
-        """Every token id's bytes."""
+        """The bytes of each token id."""
         return self._tokenizer.vocabulary.pieces
 
     def special_ids(self, texts: Iterable[str]) -> tuple[int, ...]:
-        """The control tokens that are written as one of ``texts``; those that end an answer are not among them."""
+        """The control tokens whose text is in ``texts``, without end-of-text tokens."""
         written = {text.encode() for text in texts}
         ids = set(self._tokenizer.vocabulary.special_ids).difference(self.eos_ids)
         return tuple(sorted(i for i in ids if i < len(self.pieces) and self.pieces[i] in written))
 
     def ending(self, ids: list[int]) -> str:
-        """The last characters of a prompt, as the model sees them."""
+        """The text of the last ``ENDING`` tokens of a prompt."""
         return b"".join([self.pieces[i] for i in ids[-ENDING:]]).decode(errors="replace")
 
     async def chat(self, chat: ChatPrompt) -> list[int]:
-        """Token ids of a conversation through the model's template. Raises Rejected."""
+        """Token ids of a conversation, rendered by the model's template. Raises Rejected."""
         self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
-        return await self._in_thread(lambda: self._tokenizer.encode_chat(chat), "messages")
+        return await self._encode(lambda: self._tokenizer.encode_chat(chat), "messages")
 
     async def chat_turn(self, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
-        """New messages of a conversation, as its first turn and as a later one. Raises Rejected when neither can be."""
+        """New messages, both as the first and as a later turn of a conversation. Raises Rejected if neither is possible."""
         self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, first, later)
 
@@ -86,37 +86,34 @@ class PromptReader:
         return await self.text(prompt) if isinstance(prompt, str) else self.checked_ids(prompt, param)
 
     async def continuation(self, prompt: str | list[Any]) -> list[int]:
-        """Token ids of a raw prompt, text or ids, that follows an earlier one: no mark for the beginning of a text.
-
-        Raises Rejected.
-        """
+        """Token ids of a raw prompt, text or ids, that continues an earlier one: without BOS token. Raises Rejected."""
         if isinstance(prompt, str):
             return await self._text(prompt, add_special_tokens=False)
         ids = self.checked_ids(prompt, "prompt")
-        ids = ids[1:] if ids[:1] == _beginning(self._tokenizer) else ids
+        ids = ids[1:] if ids[:1] == _bos(self._tokenizer) else ids
         return _not_empty(ids, "prompt")
 
     async def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of any text, which may be none. Raises Rejected for one that is longer than any prompt can be."""
+        """Token ids of a text, [] for an empty one. Raises Rejected if it is too long for any prompt."""
         self._check_size(_num_bytes(text), "prompt")
         encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode)
 
     async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of ids that are in the vocabulary."""
+        """The text of ids of the vocabulary."""
         decode = partial(self._decoder.decode, ids, skip_special_tokens=skip_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """Each id's own text; a part of a character is U+FFFD."""
+        """The text of each id by itself; an incomplete character is U+FFFD."""
         return [self._decoder.decode([token], skip_special_tokens=False, begins=False) for token in ids]
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
-        """A client's own token ids, each of them in the vocabulary. Raises Rejected."""
+        """``ids``, which a client sent. Raises Rejected unless each is a token id of the vocabulary."""
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise Rejected(
-                    f"'{param}' has an entry that is no token id: ids are integers from 0 to {self.vocab_size - 1}.",
+                    f"'{param}' has an entry that is not a token id: ids are integers from 0 to {self.vocab_size - 1}.",
                     param=param,
                 )
         return ids
@@ -124,10 +121,10 @@ class PromptReader:
     def max_tokens(
         self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
     ) -> int:
-        """Output tokens that a request may make: what it wants, else ``default``, else the rest of the context.
+        """The output limit of a request: ``wanted``, else ``default``, but at most the rest of the context.
 
-        Raises Rejected ``context_length_exceeded`` when that cannot be, by the very formula of admission; its param is
-        ``name``, the client's for ``wanted``, when fewer could be had.
+        Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, by the formula of admission. Its
+        param is ``name``, the client's name for ``wanted``, if a smaller value would fit.
         """
         context = self.info.context_length
         rest = context - prompt_len
@@ -142,23 +139,23 @@ class PromptReader:
         if not fits(prompt_len, granted, self.info):
             pool = self.info.num_pages * self.info.page_size
             raise _too_long(
-                f"The prompt has {prompt_len} tokens, but the memory of this server holds {pool} tokens in all."
+                f"The prompt has {prompt_len} tokens, but the KV cache of this server holds {pool} tokens in total."
                 " Please shorten the prompt, or start the server with a larger --max-total-tokens."
             )
         return granted
 
     def close(self) -> None:
-        """End the threads; what they work on is finished first."""
+        """Stop the threads after their current work."""
         self._pool.shutdown()
 
-    async def _in_thread(self, encode: Callable[[], list[int]], param: str) -> list[int]:
+    async def _encode(self, encode: Callable[[], list[int]], param: str) -> list[int]:
         return _not_empty(await asyncio.get_running_loop().run_in_executor(self._pool, encode), param)
 
     async def _text(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return _not_empty(await self.tokens_of(text, add_special_tokens=add_special_tokens), "prompt")
 
     def _check_size(self, num_bytes: int, param: str) -> None:
-        # No text of this many bytes has so few tokens that they fit, so it is not worth tokenising.
+        # A text of this many bytes cannot fit, whatever its tokens are, so do not tokenize it.
         if num_bytes > self.info.context_length * self._longest_piece:
             raise _too_long(
                 f"'{param}' has {num_bytes} bytes, more than this model's maximum context length of"
@@ -173,8 +170,8 @@ def _not_empty(ids: list[int], param: str) -> list[int]:
     return ids
 
 
-def _beginning(tokenizer: TextTokenizer) -> list[int]:
-    """The id that the tokenizer puts in front of every text, or [] (which begins no prompt that is not empty)."""
+def _bos(tokenizer: TextTokenizer) -> list[int]:
+    """The BOS id that the tokenizer adds to every text, as a list; [] if there is none."""
     with_marks, without = (tokenizer.encode("a", add_special_tokens=marks) for marks in (True, False))
     return with_marks[:1] if with_marks[1 : 1 + len(without)] == without else []
 

@@ -1,4 +1,4 @@
-"""What one HTTP request gets back: the text of its choices as it comes, and exactly one outcome. Knows no sockets."""
+"""The output of one HTTP request: the text of its choices as it arrives, and exactly one outcome. Knows no sockets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from ebbtide.messages import PressureUsage, TextItem, TextLogprob
 
 @dataclass(slots=True)
 class Delta:
-    """What is new of one choice since the reader last asked.
+    """The new output of one choice since the last read.
 
-    num_output_tokens: total so far. finish: "stop" or "length", once; matched: the stop string or token that did it.
-    prompt: log-probabilities of all prompt tokens but the first, in the first delta of a prompt's first choice.
+    Attributes:
+        num_output_tokens: total so far
+        finish: "stop" or "length" in the last delta of the choice
+        matched: the stop string or token that ended the choice
+        prompt: log-probabilities of all prompt tokens but the first, in the first delta of a prompt's first choice
     """
 
     index: int
@@ -32,7 +35,7 @@ class Delta:
     prompt: list[TextLogprob] = field(default_factory=list)
 
     def add(self, item: TextItem) -> None:
-        """Append an item's news."""
+        """Append the output of ``item``."""
         self.text += item.text
         self.tokens += item.tokens
         self.logprobs += item.logprobs or []
@@ -46,9 +49,9 @@ class Delta:
 
 
 class ResponseStream:
-    """The reader's end of one HTTP request. Used as a context manager: leaving it early aborts what still runs.
+    """The output of one HTTP request, for its reader. A context manager: leaving it early aborts the running choices.
 
-    Unread text is joined per choice, so a slow reader costs the text itself and no queue.
+    Unread text is joined per choice, so a slow reader costs memory for the text but for no queue.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class ResponseStream:
         self.rids = rids
         self.owner = owner
         self.received_s = received_s
-        self.deadline_s = math.inf  # on the clock of received_s; the scheduler keeps it as long as it can
+        self.deadline_s = math.inf  # same clock as received_s; enforced here only while the scheduler is silent
         self.had_token = False
         self._on_close = on_close
         self._unread: dict[int, Delta] = {}
@@ -75,18 +78,18 @@ class ResponseStream:
 
     @property
     def done(self) -> bool:
-        """Whether every choice has finished and all of it was read."""
+        """True if every choice has finished and all output was read."""
         return not self._num_open and not self._unread and self._error is None
 
     @property
     def has_outcome(self) -> bool:
-        """Whether the outcome is known, read or not."""
+        """True if the outcome is known, whether or not it was read."""
         return not self._num_open or self._error is not None
 
     async def next_deltas(self, timeout_s: float | None = None) -> list[Delta]:
-        """What came since the last call, in choice order; waits for some. [] after ``timeout_s`` seconds of silence.
+        """Wait for output and return it in choice order. Returns [] if none arrives within ``timeout_s`` seconds.
 
-        Raises the request's error, after the text that came before it was read. Not to be called when ``done``.
+        Raises the request's error once the output before it was read. Must not be called when ``done``.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -102,19 +105,19 @@ class ResponseStream:
         return deltas
 
     async def all_deltas(self) -> list[Delta]:
-        """One Delta for each choice, once all have finished. Raises the request's error instead."""
+        """Wait until all choices have finished and return one Delta per choice. Raises the request's error."""
         await self._outcome.wait()
         if self._error is not None:
             raise self._error
         return await self.next_deltas()
 
     def add(self, index: int, item: TextItem) -> bool:
-        """New text of choice ``index``; True when this was the last open choice's end."""
+        """Add output of choice ``index``. Returns True if it ends the last open choice."""
         ends = item.finish in ("stop", "length")
         delta = self._held.pop(index, None) or self._unread.get(index) or Delta(index)
         delta.add(item)
         if not (item.tokens or item.text or ends) and index not in self._unread:
-            # Nothing of the answer yet, only of the prompt: as long as this is so, a failure is an HTTP error.
+            # Only data about the prompt: hold it back, so that a failure now can still be an HTTP error.
             self._held[index] = delta
             return False
         self._unread[index] = delta
@@ -125,7 +128,7 @@ class ResponseStream:
         return not self._num_open
 
     def fail(self, error: Rejected) -> None:
-        """The whole request ends with ``error``, unless its outcome is known already."""
+        """End the request with ``error``. Does nothing if the outcome is known already."""
         if not self.has_outcome:
             self._error = error
             self._news.set()

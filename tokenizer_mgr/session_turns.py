@@ -1,4 +1,4 @@
-"""New chat messages as token ids, for a front that does not know whether the session has a turn already."""
+"""New chat messages as token ids, for a session of which the front does not know whether it has a turn already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .chat_turns import encode_first_turn, encode_next_turn
 
 @dataclass(frozen=True, slots=True)
 class EncodedTurn:
-    """The messages as a session's first turn and as a later one; see ``SessionTurn`` for the fields."""
+    """The messages both as the first and as a later turn of a session; see ``SessionTurn`` for the fields."""
 
     prompt: list[int]
     continuation: list[int]
@@ -21,25 +21,25 @@ class EncodedTurn:
 
     @property
     def shortest(self) -> int:
-        """Tokens that the messages have at least."""
+        """Length of the shorter form."""
         return min(len(ids) for ids in (self.prompt, self.continuation) if ids)
 
 
-def encode_turn(tokenizer: TextTokenizer, begins: ChatPrompt, goes_on: ChatPrompt) -> EncodedTurn:
-    """Both forms of the messages; one may be missing. Raises Rejected when the template has neither.
+def encode_turn(tokenizer: TextTokenizer, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
+    """Both forms of the messages; one may be missing. Raises Rejected if the template supports neither.
 
-    begins, goes_on: they differ where only the first turn has what this server writes in front of a conversation.
+    first, later: the messages as a first and as a later turn. Only the first may have a description of the tools.
     """
     try:
-        first = encode_first_turn(tokenizer, begins)
+        prompt = encode_first_turn(tokenizer, first)
     except Rejected as refusal:
         try:
-            following = encode_next_turn(tokenizer, goes_on)
+            following = encode_next_turn(tokenizer, later)
         except Rejected:
-            raise refusal from None  # what is wrong with the messages themselves says more
+            raise refusal from None  # this error is about the messages, the other one about the template
         return EncodedTurn([], following.ids, following.head, refusal.message)
     try:
-        following = encode_next_turn(tokenizer, goes_on)
+        following = encode_next_turn(tokenizer, later)
     except Rejected as refusal:
-        return EncodedTurn(first, [], 0, refusal.message)
-    return EncodedTurn(first, following.ids, following.head)
+        return EncodedTurn(prompt, [], 0, refusal.message)
+    return EncodedTurn(prompt, following.ids, following.head)

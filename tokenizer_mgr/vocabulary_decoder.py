@@ -1,4 +1,4 @@
-"""From token ids back to a text, all at once. (The detokenizer process does it for answers, token by token.)"""
+"""Decodes token ids to text, all at once. (The detokenizer process decodes output token by token.)"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ebbtide.tokenization.vocabulary import Vocabulary
 
 
 class VocabularyDecoder:
-    """A vocabulary that is read from ids to text."""
+    """Decodes the token ids of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pieces = vocabulary.pieces
@@ -16,9 +16,9 @@ class VocabularyDecoder:
         self._strips_first_space = vocabulary.strips_first_space
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool, begins: bool = True) -> str:
-        """The text of ``ids``; what is no UTF-8 becomes U+FFFD. begins: a text begins with them.
+        """The text of ``ids``; invalid UTF-8 becomes U+FFFD. The padding ids of a padded vocabulary have no text.
 
-        An id that has no token, as in a padded vocabulary, has no text.
+        begins: the ids are the beginning of a text, whose first space some tokenizers add.
         """
         shown = [token for token in ids if not (skip_special_tokens and token in self._special)]
         text = b"".join([self._pieces[token] for token in shown if token < len(self._pieces)]).decode(errors="replace")
