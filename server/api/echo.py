@@ -1,4 +1,4 @@
-"""The prompt as a part of the answer: its text, and where in it each token begins. Knows no API's form."""
+"""The prompt as a part of the response: its text, and the offset of each token in it. Knows no API."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from .token_offsets import TokenOffsets
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """text: what comes in front of the answer. offsets: one for each token of the prompt, in characters."""
+    """The text that precedes the output, and the offset of each prompt token in it, in characters."""
 
     text: str
     offsets: list[int]
 
 
 def echo_of_text(text: str, tokens: Sequence[int], vocabulary: Vocabulary) -> Echo:
-    """A prompt that came as text comes back as it was."""
-    starts, shown = _decoded(tokens, vocabulary, hidden=(), ends=True)
+    """The echo of a prompt that was sent as text: the text itself."""
+    starts, shown = _decoded(tokens, vocabulary, hidden=(), is_complete=True)
     return Echo(text, _shifted(starts, len(shown) - len(text), len(text)))
 
 
-def echo_of_ids(tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], ends: bool) -> Echo:
-    """A prompt that came as token ids is decoded; control tokens in ``hidden`` have no text, as in the answer.
+def echo_of_ids(tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], is_complete: bool) -> Echo:
+    """The echo of a prompt that was sent as token ids. Tokens of ``hidden`` have no text, as in the output.
 
-    ends: no answer follows. Else half a character at the prompt's end is left to the answer, which may complete it.
+    is_complete: no output follows. Otherwise the output may complete an incomplete character at the end.
     """
-    starts, shown = _decoded(tokens, vocabulary, hidden=hidden, ends=ends)
+    starts, shown = _decoded(tokens, vocabulary, hidden=hidden, is_complete=is_complete)
     text = shown.removeprefix(" ") if vocabulary.strips_first_space else shown
     return Echo(text, _shifted(starts, len(shown) - len(text), len(text)))
 
 
 def incomplete_character(tokens: Sequence[int], vocabulary: Vocabulary) -> bytes:
-    """The bytes of a character that the tokens end within; b"" when they end with a whole one."""
+    """The bytes of the incomplete character at the end of the tokens, b"" if there is none."""
     data = b"".join([vocabulary.pieces[token] for token in tokens])
     return data[codecs.utf_8_decode(data, "replace", False)[1] :]
 
 
 def _decoded(
-    tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], ends: bool
+    tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], is_complete: bool
 ) -> tuple[list[int], str]:
-    """Where each token begins, and the text. A character split over tokens begins where its first byte does."""
+    """The offset of each token, and the text. A split character has the offset of its first byte."""
     pieces = [b"" if token in hidden else vocabulary.pieces[token] for token in tokens]
-    places = TokenOffsets()
-    return [places.next(piece) for piece in pieces], codecs.utf_8_decode(b"".join(pieces), "replace", ends)[0]
+    offsets = TokenOffsets()
+    return [offsets.next(piece) for piece in pieces], codecs.utf_8_decode(b"".join(pieces), "replace", is_complete)[0]
 
 
 def _shifted(starts: list[int], excess: int, length: int) -> list[int]:
-    """Offsets in a text that lacks ``excess`` characters at its beginning: a BOS, or a tokenizer's own space."""
+    """The offsets without the first ``excess`` characters of the text: a BOS, or a space that the tokenizer adds."""
     return [min(max(start - max(excess, 0), 0), length) for start in starts]

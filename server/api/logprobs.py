@@ -1,4 +1,4 @@
-"""Log-probabilities in the shapes of the OpenAI API and of vLLM. Bytes come from the token, never from the text."""
+"""Log-probabilities in the formats of the OpenAI API and of vLLM. Bytes come from the token, never from the text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ebbtide.messages import TextAlternative, TextLogprob
 
 from .token_offsets import TokenOffsets, continues
 
-NEVER = -9999.0  # JSON has no minus infinity
+MIN_LOGPROB = -9999.0  # JSON has no minus infinity
 
 Lists = dict[str, list[Any]]  # OpenAI's parallel lists: tokens, token_logprobs, top_logprobs, text_offset
 Name = Callable[[TextAlternative], str]
 
 
 def as_text(alternative: TextAlternative) -> str:
-    """A token in the lists of a text completion: its text, or its bytes when they are no whole characters."""
+    """A token in the lists of a text completion: its text, or its bytes if they are not complete characters."""
     try:
         alternative.raw.decode()
     except UnicodeDecodeError:
@@ -26,7 +26,7 @@ def as_text(alternative: TextAlternative) -> str:
 
 
 def as_id(alternative: TextAlternative) -> str:
-    """A token by its number, for clients that want no doubt."""
+    """A token as its id, which unlike its text is unique."""
     return f"token_id:{alternative.token_id}"
 
 
@@ -51,7 +51,7 @@ def _chat_entry(alternative: TextAlternative, *, as_ids: bool) -> dict[str, Any]
 
 
 def prompt_logprobs(entries: list[TextLogprob], num_top: int) -> list[dict[str, dict[str, Any]] | None]:
-    """vLLM's ``prompt_logprobs``: nothing for the first token, then by id the token that is there and the likeliest."""
+    """vLLM's ``prompt_logprobs``: None for the first token, then by id the actual and the most likely tokens."""
     return [None, *(_ranked(entry, num_top) for entry in entries)]
 
 
@@ -64,41 +64,41 @@ def _ranked(entry: TextLogprob, num_top: int) -> dict[str, dict[str, Any]]:
 
 
 class CompletionLogprobs:
-    """``choices[].logprobs`` of one choice of a text completion; offsets go on from one delta to the next.
+    """``choices[].logprobs`` of one choice of a text completion. Offsets continue from one delta to the next.
 
-    offset: length of the text before the answer. half: the bytes of a character that the prompt ended within.
-    hidden: control tokens that have no text.
+    offset: length of the text before the output. incomplete: bytes of the incomplete character at the end of the
+    prompt. hidden: control tokens that have no text.
     """
 
-    def __init__(self, name: Name, *, offset: int = 0, half: bytes = b"", hidden: Collection[int] = ()) -> None:
+    def __init__(self, name: Name, *, offset: int = 0, incomplete: bytes = b"", hidden: Collection[int] = ()) -> None:
         self._name = name
-        self._places = TokenOffsets(offset)
-        self._half = half
+        self._offsets = TokenOffsets(offset)
+        self._incomplete = incomplete
         self._hidden = hidden
 
     def next_lists(self, entries: list[TextLogprob]) -> Lists:
-        """The lists for these output tokens. A character split over tokens begins where its first byte does."""
-        return _lists(entries, [self._place(entry.chosen) for entry in entries], self._name)
+        """The lists for the next output tokens. A split character has the offset of its first byte."""
+        return _lists(entries, [self._offset(entry.chosen) for entry in entries], self._name)
 
-    def _place(self, token: TextAlternative) -> int:
+    def _offset(self, token: TextAlternative) -> int:
         raw = b"" if token.token_id in self._hidden else token.raw
-        if raw and self._half:
-            # As in the text: what the prompt left incomplete counts only if the answer goes on with it.
-            self._places.half(self._half if continues(raw) else b"")
-            self._half = b""
-        return self._places.next(raw)
+        if raw and self._incomplete:
+            # As in the text: the incomplete character of the prompt counts only if the output completes it.
+            self._offsets.begin_character(self._incomplete if continues(raw) else b"")
+            self._incomplete = b""
+        return self._offsets.next(raw)
 
 
 def echoed_logprobs(
     first: TextAlternative, entries: list[TextLogprob], offsets: list[int], *, num_top: int, name: Name
 ) -> Lists:
-    """The lists for a prompt; of its ``first`` token no log-probability is known. ``offsets`` has it too."""
+    """The lists for a prompt. Its ``first`` token has no log-probability; ``offsets`` includes it."""
     lists = _lists([TextLogprob(entry.chosen, entry.top[:num_top]) for entry in entries], offsets[1:], name)
     return joined_lists({key: [value] for key, value in zip(lists, (name(first), None, None, 0), strict=True)}, lists)
 
 
 def joined_lists(front: Lists, back: Lists) -> Lists:
-    """The lists of two stretches of tokens, one after the other."""
+    """The lists of ``front`` followed by those of ``back``."""
     return {key: front[key] + back[key] for key in back}
 
 
@@ -112,4 +112,4 @@ def _lists(entries: list[TextLogprob], offsets: list[int], name: Name) -> Lists:
 
 
 def _finite(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else NEVER
+    return logprob if math.isfinite(logprob) else MIN_LOGPROB

@@ -1,4 +1,4 @@
-"""Where tokens begin in a text, when tokens are bytes and places are counted in characters."""
+"""Offsets of tokens in a text, in characters, although tokens are bytes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import codecs
 
 
 class TokenOffsets:
-    """Counts on from token to token; ``start`` is the place of the first one."""
+    """Computes the offset of one token after the other. start: offset of the first token."""
 
     def __init__(self, start: int = 0) -> None:
         self._length = start
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def next(self, raw: bytes) -> int:
-        """The place of a token with these bytes: that of the character which its first byte belongs to."""
+        """The offset of the next token, whose bytes are ``raw``: that of the character of its first byte."""
         if raw and not continues(raw):
-            self._length += len(self._decoder.decode(b"", final=True))  # what it does not complete is broken
-        place = self._length
+            self._length += len(self._decoder.decode(b"", final=True))  # an incomplete character becomes U+FFFD
+        offset = self._length
         self._length += len(self._decoder.decode(raw))
-        return place
+        return offset
 
-    def half(self, raw: bytes) -> None:
-        """Take the beginning of a character that the next token completes."""
+    def begin_character(self, raw: bytes) -> None:
+        """Add the first bytes of a character that the next token completes."""
         self._decoder.decode(raw)
 
 
 def continues(raw: bytes) -> bool:
-    """Whether these bytes begin in the middle of a character."""
+    """True if the bytes begin in the middle of a character."""
     return 0x80 <= raw[0] < 0xC0

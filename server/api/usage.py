@@ -1,4 +1,4 @@
-"""Token counts of one HTTP request as it goes on. Each prompt counts once, every choice's output counts."""
+"""Token counts of one HTTP request while it runs. Each prompt counts once, and the output of each choice."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class UsageCount:
         self._pressure: dict[int, PressureUsage] = {}
 
     def add(self, delta: Delta, reasoning_tokens: int | None = None) -> None:
-        """Take over a delta's totals. reasoning_tokens: its choice's total; None for a model without reasoning."""
+        """Record the totals of a delta. reasoning_tokens: total of its choice, None for a model without reasoning."""
         if reasoning_tokens is not None:
             self._reasoning_tokens[delta.index] = reasoning_tokens
         self._output_tokens[delta.index] = delta.num_output_tokens
-        # Choices 2…n find the prompt that the first one computed; that is no hit on earlier work.
+        # Only for the first choice of a prompt: the others hit the prefix that the first one has just computed.
         if delta.cached_tokens is not None and delta.index % self._n == 0:
             self._cached_tokens[delta.index] = delta.cached_tokens
         if delta.prompt_tokens and delta.index % self._n == 0:
-            self._prompt_tokens[delta.index] = delta.prompt_tokens  # with the turns before, in a session
+            self._prompt_tokens[delta.index] = delta.prompt_tokens  # in a session, this includes the earlier turns
         if delta.pressure is not None:
             self._pressure[delta.index] = delta.pressure
 
     def report(self) -> dict[str, Any]:
-        """OpenAI's usage object; ``ebbtide`` is there when memory pressure struck."""
+        """OpenAI's usage object. It has ``ebbtide`` if the request was retracted."""
         output_tokens = sum(self._output_tokens.values())
         prompt_tokens = sum(self._prompt_tokens.values())
         usage: dict[str, Any] = {
@@ -52,13 +52,13 @@ class UsageCount:
             usage["ebbtide"] = {
                 "num_retractions": sum(cost.num_retractions for cost in costs),
                 "recomputed_tokens": sum(cost.recomputed_tokens for cost in costs),
-                "queue_ms": max(cost.queue_ms for cost in costs),  # choices wait side by side
+                "queue_ms": max(cost.queue_ms for cost in costs),  # choices wait in parallel
             }
         return usage
 
 
 class StreamedUsage:
-    """What a stream tells of ``count``: nothing, a last chunk of its own, or a figure in every chunk too."""
+    """The usage in the chunks of a stream: none, one last chunk, or in every chunk too."""
 
     def __init__(self, count: UsageCount, options: StreamOptions | None) -> None:
         self._count = count
@@ -66,9 +66,9 @@ class StreamedUsage:
         self._is_continuous = self._is_wanted and bool(options and options.continuous_usage_stats)
 
     def in_chunk(self) -> dict[str, Any]:
-        """The fields of an ordinary chunk."""
+        """The usage fields of an ordinary chunk."""
         return {"usage": self._count.report()} if self._is_continuous else {}
 
     def last_chunk(self, head: dict[str, Any]) -> list[dict[str, Any]]:
-        """The chunk behind all others, if it was asked for."""
+        """The last chunk, if requested."""
         return [{**head, "choices": [], "usage": self._count.report()}] if self._is_wanted else []

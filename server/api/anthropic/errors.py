@@ -1,4 +1,4 @@
-"""Errors in the form that Anthropic's clients read."""
+"""Errors in the form of Anthropic's API."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ KINDS = {
 
 
 def anthropic_error(error: Rejected) -> dict[str, Any]:
-    """The body of an error, and the event of one that comes in the middle of a stream."""
+    """The body of an error response, and the data of an error event in a stream."""
     default = "invalid_request_error" if error.status < 500 else "api_error"
     return {"type": "error", "error": {"type": KINDS.get(error.status, default), "message": error.message}}

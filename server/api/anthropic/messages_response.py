@@ -1,4 +1,4 @@
-"""The answer of POST /v1/messages: one message, or the events that build it up block by block."""
+"""The response of POST /v1/messages: one message, or the events that build it block by block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Block:
-    """One block as far as it has come. text: a call's input as JSON, where it is one."""
+    """One block so far. text: of a call, its input as JSON."""
 
     kind: Kind
     id: str | None = None
@@ -33,7 +33,7 @@ class _Block:
     text: str = ""
 
     def shown(self) -> dict[str, Any]:
-        """The block as its API has it."""
+        """The block in the form of the API."""
         if self.kind is Kind.TEXT:
             return {"type": "text", "text": self.text}
         if self.kind is Kind.REASONING:
@@ -41,7 +41,7 @@ class _Block:
         return {"type": "tool_use", "id": self.id, "name": self.name, "input": _input(self.text)}
 
     def delta(self, text: str) -> dict[str, Any]:
-        """More of it."""
+        """The ``delta`` that appends ``text``."""
         if self.kind is Kind.TEXT:
             return {"type": "text_delta", "text": text}
         if self.kind is Kind.REASONING:
@@ -63,22 +63,22 @@ class MessagesResponseBuilder:
         self._ending: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The answer of a request without stream."""
+        """The response to a request without stream."""
         for delta in deltas:
             self.chunks(delta)
         return {
             **self._head,
             "content": [block.shown() for block in self._blocks],
             **self._ending,
-            "usage": self._count(),
+            "usage": self._usage_fields(),
         }
 
     def first_chunks(self) -> list[Event]:
-        """Nothing: the first event has numbers that come with the first delta."""
+        """None: the first event has counts that are known with the first delta."""
         return []
 
     def chunks(self, delta: Delta) -> list[Event]:
-        """Events for what is new."""
+        """The events for new output."""
         parsed = self._parsers.parse(delta)
         self._usage.add(delta, parsed.reasoning_tokens)
         events = [] if self._begun else [self._start()]
@@ -88,12 +88,12 @@ class MessagesResponseBuilder:
         return events + [event for part in parsed.parts for event in self._add(part)]
 
     def last_chunks(self) -> list[Event]:
-        """The end of the last block, and of the message."""
-        ending = {"type": "message_delta", "delta": self._ending, "usage": self._count()}
+        """The events that end the last block and the message."""
+        ending = {"type": "message_delta", "delta": self._ending, "usage": self._usage_fields()}
         return [*self._close(), ending, {"type": "message_stop"}]
 
     def _start(self) -> Event:
-        message = {**self._head, "content": [], **self._ending, "usage": {**self._count(), "output_tokens": 0}}
+        message = {**self._head, "content": [], **self._ending, "usage": {**self._usage_fields(), "output_tokens": 0}}
         return {"type": "message_start", "message": message}
 
     def _add(self, part: ContentPart) -> list[Event]:
@@ -109,14 +109,14 @@ class MessagesResponseBuilder:
         return events
 
     def _close(self) -> list[Event]:
-        """The end of the block that is open: the last one, if there is any."""
+        """The event that ends the open block, if any. Only the last block is open."""
         return [self._about("content_block_stop")] if self._blocks else []
 
     def _about(self, kind: str, **more: Any) -> Event:
         return {"type": kind, "index": len(self._blocks) - 1, **more}
 
-    def _count(self) -> dict[str, Any]:
-        """The counts in the names of this API, which counts the prompt without what the cache had of it."""
+    def _usage_fields(self) -> dict[str, Any]:
+        """The counts under the names of this API. Its input tokens exclude cached tokens."""
         report = self._usage.report()
         cached = report["prompt_tokens_details"]["cached_tokens"]
         usage: dict[str, Any] = {
@@ -133,12 +133,12 @@ class MessagesResponseBuilder:
 
 
 def _ending(delta: Delta, finish: str) -> dict[str, Any]:
-    """Why it stopped."""
+    """The stop reason."""
     if finish == "stop" and isinstance(delta.matched, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": delta.matched}
     return {"stop_reason": STOP_REASONS[finish], "stop_sequence": None}
 
 
 def _input(text: str) -> dict[str, Any]:
-    """A call's input. Of one that was cut there is no object: its stop reason is max_tokens, and nobody may run it."""
+    """The input of a call. {} if it was truncated: the stop reason is then max_tokens, and the call must not be run."""
     return parse_arguments(text) or {}

@@ -1,1 +1,1 @@
-"""Chat requests in the form that every chat API is mapped to."""
+"""Chat requests in the form to which every chat API is translated."""

@@ -1,4 +1,4 @@
-"""How the answers to a chat request are read: which marks to look for, and what becomes of the reasoning."""
+"""The parser configuration of a chat request: which markers to look for, and how reasoning is shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .chat_request import ChatBody, ChatMessage
 def build_parser_config(
     body: ChatBody, options: ToolOptions | None, profile: ChatTemplateProfile, ending: str, pieces: Sequence[bytes]
 ) -> ParserConfig:
-    """The config for a request whose prompt ends with ``ending``. pieces: every token id's bytes."""
+    """The configuration for a prompt that ends with ``ending``. pieces: the bytes of each token id."""
     form = profile.reasoning
     return ParserConfig(
         reasoning=form,
@@ -32,7 +32,7 @@ def build_parser_config(
 
 
 def reasoning_prefix(config: ParserConfig, body: ChatBody, ending: str) -> ReasoningPrefix | None:
-    """The reasoning that may stand in front of a constraint; None when there can be none any more."""
+    """The reasoning that may precede constrained output; None if the prompt has closed it or the model has none."""
     form = config.reasoning
     if form is None:
         return None
@@ -43,7 +43,7 @@ def reasoning_prefix(config: ParserConfig, body: ChatBody, ending: str) -> Reaso
 
 
 def shown_marks(options: ToolOptions | None, profile: ChatTemplateProfile) -> tuple[str, ...]:
-    """The texts that must reach the parser even if they are control tokens."""
+    """The markers that the parser needs, which are decoded even if they are control tokens."""
     reasoning = () if profile.reasoning is None else (profile.reasoning.opens, profile.reasoning.closes)
     return reasoning if options is None else (*reasoning, *profile.tool_format.markers)
 
@@ -68,7 +68,7 @@ def _reasoning_mode(body: ChatBody) -> ReasoningMode:
 
 
 def _starts_in_reasoning(form: ReasoningFormat, body: ChatBody, ending: str) -> bool:
-    """Whether the answer begins within the reasoning: the template opened it, or the message that it goes on with."""
+    """True if the output starts in the reasoning, opened by the template or by the message that is continued."""
     if not body.continue_final_message:
         return prompt_opens_reasoning(form, ending)
     written = _written(body.messages[-1])

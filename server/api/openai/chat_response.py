@@ -32,10 +32,10 @@ class ChatResponseBuilder:
         self._stop_token_ids = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The answer of a request without stream."""
+        """The response to a request without stream."""
         choices = []
         for delta in deltas:
-            parsed = self._read(delta)
+            parsed = self._parse(delta)
             choices.append(
                 {
                     "index": delta.index,
@@ -50,17 +50,17 @@ class ChatResponseBuilder:
         return whole | self._tokens.of_prompt() | self._tokens.prompt_logprobs(deltas[0])
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """The role, once per choice and in index order: clients take the first choice they see for number 0."""
+        """The role of each choice, in index order: clients take the first choice that they see for choice 0."""
         roles = [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
         roles[0] |= self._tokens.of_prompt()
         return roles
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """What came, a chunk for each kind of it, then the finish reason in a chunk of its own.
+        """One chunk per part of the output, then one with the finish reason.
 
-        What there is to say of tokens goes with the first chunk; when all text is held back, that has no text.
+        Log-probabilities and token ids are in the first chunk, whose text is empty if all text is held back.
         """
-        parsed = self._read(delta)
+        parsed = self._parse(delta)
         parts = [_delta(part) for part in parsed.parts]
         logprobs = self._tokens.logprobs(delta) if delta.logprobs else None
         of_choice, scores = self._tokens.of_choice(delta), self._tokens.prompt_logprobs(delta)
@@ -77,10 +77,10 @@ class ChatResponseBuilder:
         return chunks
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """The usage chunk, if it was asked for."""
+        """The usage chunk, if requested."""
         return self._streamed_usage.last_chunk({**self._head, "object": "chat.completion.chunk"})
 
-    def _read(self, delta: Delta) -> ParsedDelta:
+    def _parse(self, delta: Delta) -> ParsedDelta:
         parsed = self._parsers.parse(delta)
         self._usage.add(delta, parsed.reasoning_tokens)
         return parsed
@@ -94,7 +94,7 @@ class ChatResponseBuilder:
 
 
 def _message(parsed: ParsedDelta) -> dict[str, Any]:
-    """The assistant's message. Content is null only beside calls."""
+    """The assistant message. Its content is null only if it has calls."""
     text, reasoning = parsed.text_of(Kind.TEXT), parsed.text_of(Kind.REASONING)
     calls = join_calls(parsed.parts)
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
@@ -109,7 +109,7 @@ def _message(parsed: ParsedDelta) -> dict[str, Any]:
 
 
 def _delta(part: ContentPart) -> dict[str, Any]:
-    """A part as the ``delta`` of a chunk: a call's id, type and name only once, for clients join what repeats."""
+    """A part as the ``delta`` of a chunk. A call's id, type and name are sent once: clients concatenate them."""
     if part.kind is Kind.TEXT:
         return {"content": part.text}
     if part.kind is Kind.REASONING:
@@ -121,5 +121,5 @@ def _delta(part: ContentPart) -> dict[str, Any]:
 
 
 def _reasoning(text: str) -> dict[str, Any]:
-    """Under both names that clients know."""
+    """Reasoning, under both names that clients know."""
     return {"reasoning_content": text, "reasoning": text}

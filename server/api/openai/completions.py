@@ -79,5 +79,5 @@ def _part(
         options,
         text=prompt if isinstance(prompt, str) else None,
         hidden=() if body.skip_special_tokens is False else reader.control_ids,
-        ends=body.max_tokens == 0,
+        is_complete=body.max_tokens == 0,
     )

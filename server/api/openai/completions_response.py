@@ -1,4 +1,4 @@
-"""The answer of POST /v1/completions: a text per choice, whole or in chunks, behind its prompt when that is wanted."""
+"""The response of POST /v1/completions: one text per choice, whole or in chunks, after the prompt if requested."""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ LONGEST_CHARACTER = 4  # bytes, and so tokens
 
 @dataclass(slots=True)
 class PromptPart:
-    """What the choices of one prompt say of it. echo: None when it does not come back.
+    """What the choices of one prompt show of it.
 
-    scores: log-probabilities of all tokens but the first, once they are known. half, hidden: see CompletionLogprobs.
+    Attributes:
+        incomplete: see CompletionLogprobs
+        hidden: see CompletionLogprobs
+        echo: None if the response does not repeat the prompt
+        logprobs: those of all tokens but the first, once they are known
     """
 
     tokens: list[int]
     first: TextAlternative
-    half: bytes
+    incomplete: bytes
     hidden: Collection[int]
     echo: Echo | None = None
-    scores: list[TextLogprob] = field(default_factory=list)
+    logprobs: list[TextLogprob] = field(default_factory=list)
 
 
 class CompletionResponseBuilder:
@@ -58,7 +62,7 @@ class CompletionResponseBuilder:
         self._stop_token_ids = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The answer of a request without stream."""
+        """The response to a request without stream."""
         choices = []
         for delta in deltas:
             self._usage.add(delta)
@@ -66,21 +70,21 @@ class CompletionResponseBuilder:
         return {**self._head, "choices": choices, "usage": self._usage.report()}
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """Nothing for one choice; else an empty chunk of each, so that choice 0 comes first."""
+        """None for one choice. For several, an empty chunk of each, so that choice 0 comes first."""
         if len(self._choices) == 1:
             return []
         return [self._chunk(Delta(index), {"text": "", "logprobs": None}) for index in range(len(self._choices))]
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """One chunk with the text and, at the end, the finish reason."""
+        """One chunk with the text and, in the last one, the finish reason; none if there is nothing to show."""
         self._usage.add(delta)
         fields = self._choices[delta.index].fields(delta)
         lists = fields["logprobs"]
-        shows = fields["text"] or delta.finish is not None or (lists and lists["tokens"]) or len(fields) > 2
-        return [self._chunk(delta, fields)] if shows else []
+        is_shown = fields["text"] or delta.finish is not None or (lists and lists["tokens"]) or len(fields) > 2
+        return [self._chunk(delta, fields)] if is_shown else []
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """The usage chunk, if it was asked for."""
+        """The usage chunk, if requested."""
         return self._streamed_usage.last_chunk(self._head)
 
     def _chunk(self, delta: Delta, fields: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +100,7 @@ class CompletionResponseBuilder:
 
 
 class _Choice:
-    """What one choice says; with its first delta, what is said of the prompt."""
+    """The fields of one choice. With its first delta they include those of the prompt."""
 
     def __init__(self, prompt: PromptPart, options: LogprobOptions) -> None:
         self._prompt = prompt
@@ -105,11 +109,13 @@ class _Choice:
         self._logprobs: CompletionLogprobs | None = None
         if options.logprobs is not None:
             offset = len(prompt.echo.text) if prompt.echo is not None else 0
-            self._logprobs = CompletionLogprobs(options.name, offset=offset, half=prompt.half, hidden=prompt.hidden)
+            self._logprobs = CompletionLogprobs(
+                options.name, offset=offset, incomplete=prompt.incomplete, hidden=prompt.hidden
+            )
 
     def fields(self, delta: Delta) -> dict[str, Any]:
-        """text and logprobs, and what else was asked for."""
-        self._prompt.scores += delta.prompt
+        """text and logprobs, and the further requested fields."""
+        self._prompt.logprobs += delta.prompt
         text = delta.text
         lists = None if self._logprobs is None else self._logprobs.next_lists(delta.logprobs)
         more: dict[str, Any] = {"token_ids": delta.tokens} if self._options.token_ids else {}
@@ -124,7 +130,7 @@ class _Choice:
     def _of_prompt(self) -> dict[str, Any]:
         more: dict[str, Any] = {}
         if self._options.prompt_logprobs is not None:
-            more["prompt_logprobs"] = prompt_logprobs(self._prompt.scores, self._options.prompt_logprobs)
+            more["prompt_logprobs"] = prompt_logprobs(self._prompt.logprobs, self._options.prompt_logprobs)
         if self._options.prompt_ids:
             more["prompt_token_ids"] = self._prompt.tokens
         return more
@@ -132,7 +138,7 @@ class _Choice:
     def _echoed(self, echo: Echo) -> Lists:
         prompt, options = self._prompt, self._options
         num_top = options.logprobs or 0
-        return echoed_logprobs(prompt.first, prompt.scores, echo.offsets, num_top=num_top, name=options.name)
+        return echoed_logprobs(prompt.first, prompt.logprobs, echo.offsets, num_top=num_top, name=options.name)
 
 
 def prompt_part(
@@ -142,26 +148,26 @@ def prompt_part(
     *,
     text: str | None,
     hidden: Collection[int],
-    ends: bool,
+    is_complete: bool,
 ) -> PromptPart:
-    """What there is to say of a prompt before anything is computed. text: None when it came as ids.
+    """What is known of a prompt before anything is computed.
 
-    ends: no answer follows. hidden: control tokens that have no text in the answer.
+    text: None if the prompt was sent as ids. hidden: control tokens without text. is_complete: no output follows.
     """
     raw = vocabulary.pieces[tokens[0]]
     part = PromptPart(
         tokens=tokens,
         first=TextAlternative(raw.decode("utf-8", "replace"), raw, 0.0, tokens[0]),
-        half=incomplete_character(tokens[-LONGEST_CHARACTER:], vocabulary),
+        incomplete=incomplete_character(tokens[-LONGEST_CHARACTER:], vocabulary),
         hidden=hidden,
     )
     if options.echo and text is not None:
         part.echo = echo_of_text(text, tokens, vocabulary)
     elif options.echo:
-        part.echo = echo_of_ids(tokens, vocabulary, hidden=hidden, ends=ends)
+        part.echo = echo_of_ids(tokens, vocabulary, hidden=hidden, is_complete=is_complete)
     return part
 
 
 def completion_head(request_id: str, model: str) -> dict[str, Any]:
-    """What every object of an answer says first."""
+    """The first fields of every object of a response."""
     return {"id": f"cmpl-{request_id}", "object": "text_completion", "created": int(time.time()), "model": model}

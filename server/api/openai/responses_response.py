@@ -1,4 +1,4 @@
-"""The answer of POST /v1/responses: one object, or the typed events that build it up."""
+"""The response of POST /v1/responses: one object, or the typed events that build it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Item:
-    """One item of the output as far as it has come. text: a call's arguments, where it is one."""
+    """One output item so far. text: of a call, its arguments."""
 
     kind: Kind
     id: str
@@ -36,7 +36,7 @@ class _Item:
     status: str = "in_progress"
 
     def shown(self, *, empty: bool = False) -> dict[str, Any]:
-        """The item as its API has it; ``empty`` before anything of it has come."""
+        """The item in the form of the API. empty: without content, as the item begins."""
         head = {"id": self.id, "status": self.status}
         parts = [] if empty else [self.part()]
         if self.kind is Kind.TEXT:
@@ -46,7 +46,7 @@ class _Item:
         return {**head, "type": "function_call", "call_id": self.call_id, "name": self.name, "arguments": self.text}
 
     def part(self) -> dict[str, Any]:
-        """The one part of its content."""
+        """The only part of its content."""
         if self.kind is Kind.REASONING:
             return {"type": "reasoning_text", "text": self.text}
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
@@ -57,7 +57,7 @@ EVENTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text", Kind.CALL:
 
 
 class ResponsesResponseBuilder:
-    """One answer in the shape of the responses API. Whole, it is what the last event of a stream would have said."""
+    """Builds one response of the responses API. Without stream, it is the response in the last event."""
 
     def __init__(self, request_id: str, model: str, body: ResponsesBody, chat: PreparedChat) -> None:
         self.framing = Framing(named=True, end_mark=b"", failure=self.failure)
@@ -67,43 +67,43 @@ class ResponsesResponseBuilder:
         self._usage = UsageCount(chat.request)
         self._items: list[_Item] = []
         self._open: _Item | None = None
-        self._unsaid: list[dict[str, Any]] = []  # log-probabilities of text that is held back
+        self._held_logprobs: list[dict[str, Any]] = []  # log-probabilities of text that is held back
         self._num_logprobs = 0
         self._num_events = 0
         self._finish: str | None = None
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The answer of a request without stream."""
+        """The response to a request without stream."""
         for delta in deltas:
             self.chunks(delta)
         response: dict[str, Any] = self.last_chunks()[-1]["response"]
         return response
 
     def first_chunks(self) -> list[Event]:
-        """The response before anything of it has come, under both names that clients wait for."""
+        """The response without output, in both events that clients wait for."""
         return [
             self._event(f"response.{name}", response=self._response("in_progress"))
             for name in ("created", "in_progress")
         ]
 
     def chunks(self, delta: Delta) -> list[Event]:
-        """Events for what is new."""
+        """The events for new output."""
         parsed = self._parsers.parse(delta)
         self._usage.add(delta, parsed.reasoning_tokens)
         self._finish = parsed.finish or self._finish
         if self._logprobs:
-            self._see_logprobs(delta, parsed)
+            self._hold_logprobs(delta, parsed)
         return [event for part in parsed.parts for event in self._add(part)]
 
     def last_chunks(self) -> list[Event]:
-        """The end of the last item, and of the response."""
+        """The events that end the last item and the response."""
         events = [] if self._items else self._start(ContentPart(Kind.TEXT, ""))
         status = "incomplete" if self._finish == "length" else "completed"
         events += self._close(status)
         return [*events, self._event(f"response.{status}", response=self._response(status))]
 
     def failure(self, error: Rejected) -> list[Event]:
-        """What ends a stream that fails after the status line."""
+        """The events that end a stream that fails after the status line."""
         events = [] if self._num_events else self.first_chunks()
         if self._open is not None:
             self._open.status = "incomplete"
@@ -111,8 +111,8 @@ class ResponsesResponseBuilder:
         return [*events, self._event("response.failed", response={**self._response("failed"), "error": told})]
 
     def _add(self, part: ContentPart) -> list[Event]:
-        goes_on = self._open is not None and self._open.kind is part.kind and part.name is None
-        events = [] if goes_on else [*self._close("completed"), *self._start(part)]
+        continues = self._open is not None and self._open.kind is part.kind and part.name is None
+        events = [] if continues else [*self._close("completed"), *self._start(part)]
         item = self._open
         assert item is not None
         if not part.text:
@@ -134,7 +134,7 @@ class ResponsesResponseBuilder:
         return events
 
     def _close(self, status: str) -> list[Event]:
-        """Events for the end of the open item, if there is one."""
+        """The events that end the open item, if any."""
         item, self._open = self._open, None
         if item is None:
             return []
@@ -153,17 +153,17 @@ class ResponsesResponseBuilder:
         index = len(self._items) - 1
         return [*events, self._event("response.output_item.done", output_index=index, item=item.shown())]
 
-    def _see_logprobs(self, delta: Delta, parsed: ParsedDelta) -> None:
-        """Keep those of the text. Reasoning comes first and is counted, sometimes only when more of it is known."""
+    def _hold_logprobs(self, delta: Delta, parsed: ParsedDelta) -> None:
+        """Keep the log-probabilities of text. Those of reasoning come first; their number may be known later."""
         self._num_logprobs += len(delta.logprobs)
         if any(kind is Kind.TEXT for kind in (parsed.kind, *(part.kind for part in parsed.parts))):
-            self._unsaid += chat_logprobs(delta.logprobs)["content"]
-            first = self._num_logprobs - len(self._unsaid)
-            del self._unsaid[: max((parsed.reasoning_tokens or 0) - first, 0)]
+            self._held_logprobs += chat_logprobs(delta.logprobs)["content"]
+            first = self._num_logprobs - len(self._held_logprobs)
+            del self._held_logprobs[: max((parsed.reasoning_tokens or 0) - first, 0)]
 
     def _take_logprobs(self, item: _Item) -> list[dict[str, Any]]:
-        """What has come since the item's last text; it is the item's now."""
-        taken, self._unsaid = self._unsaid, []
+        """Move the held log-probabilities to the item and return them."""
+        taken, self._held_logprobs = self._held_logprobs, []
         item.logprobs += taken
         return taken
 
@@ -188,7 +188,7 @@ class ResponsesResponseBuilder:
 
 
 def _head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
-    """What a response says of its request."""
+    """The fields of a response that depend only on the request."""
     form = body.text.format if body.text else None
     parts = {} if form is None else {"name": form.name, "schema": form.schema, "strict": form.strict}
     shown_form = {
@@ -219,13 +219,13 @@ def _head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
         "tools": msgspec.to_builtins(body.tools or []),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
-        "truncation": "disabled",  # also when "auto" was asked for: what does not fit is refused
+        "truncation": "disabled",  # even if "auto" was requested: input that does not fit is refused
         "user": body.user,
     }
 
 
 def _usage(report: dict[str, Any]) -> dict[str, Any]:
-    """The counts in the names of this API."""
+    """The counts under the names of this API."""
     thought = report.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
     usage = {
         "input_tokens": report["prompt_tokens"],

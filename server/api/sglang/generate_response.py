@@ -1,4 +1,4 @@
-"""The answer of POST /generate: one object per choice, whole, or as a stream of what there is so far."""
+"""The response of POST /generate: one object per choice, whole, or as a stream of the output so far."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 from ...http.error_replies import envelope
 from ...http.middleware import is_valid_id
 from ...http.streaming import Framing
-from ..logprobs import NEVER
+from ..logprobs import MIN_LOGPROB
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobView:
-    """Which log-probabilities of one prompt and its answers are shown.
+    """Which log-probabilities of one prompt and its choices are shown.
 
-    top: how many alternatives a token has; None: no log-probabilities. start: the prompt's from this token on, None for
-    those of the answer only.
+    Attributes:
+        top: number of alternatives per token, None for no log-probabilities
+        start: first prompt token with log-probabilities, None for those of the output only
     """
 
     top: int | None = None
@@ -31,15 +32,20 @@ class LogprobView:
 
     @property
     def prompt_top(self) -> int | None:
-        """How many alternatives the engine must name at each token of the prompt."""
+        """Number of alternatives that the engine must compute at each prompt token, None for no log-probabilities."""
         return None if self.start is None else self.top
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """names: per choice. views: per prompt. pieces: each token's bytes, when tokens are shown with their text.
+    """The form of one response.
 
-    is_list: the answer is a list. incremental: a chunk has only what is new.
+    Attributes:
+        names: one per choice
+        views: one per prompt
+        pieces: the bytes of each token id, None if tokens are shown without text
+        is_list: the response is a list
+        incremental: a chunk has only the new output
     """
 
     names: list[str]
@@ -51,13 +57,13 @@ class ResponseOptions:
 
 @dataclass(slots=True)
 class _Choice:
-    """What is known of one choice. text, tokens, logprobs: what the next chunk shows. scores: of the prompt."""
+    """The output of one choice so far. text, tokens and logprobs: those that the next chunk shows."""
 
     prompt_tokens: int
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
-    scores: list[TextLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TextLogprob] = field(default_factory=list)
     num_output_tokens: int = 0
     cached_tokens: int = 0
     num_retractions: int = 0
@@ -67,7 +73,7 @@ class _Choice:
         self.text += delta.text
         self.tokens += delta.tokens
         self.logprobs += delta.logprobs
-        self.scores += delta.prompt
+        self.prompt_logprobs += delta.prompt
         self.num_output_tokens = delta.num_output_tokens
         self.prompt_tokens = delta.prompt_tokens or self.prompt_tokens
         self.cached_tokens = delta.cached_tokens if delta.cached_tokens is not None else self.cached_tokens
@@ -80,7 +86,7 @@ class _Choice:
 
 
 class GenerateResponseBuilder:
-    """One answer in SGLang's own form. ``clock`` counts seconds."""
+    """Builds one response in SGLang's own form. clock: seconds."""
 
     def __init__(self, request: PreparedRequest, options: ResponseOptions, clock: Callable[[], float]) -> None:
         self._options = options
@@ -91,18 +97,18 @@ class GenerateResponseBuilder:
         self._choices = [_Choice(len(prompt)) for prompt in request.prompts for _ in range(request.n)]
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
-        """The answer of a request without stream."""
+        """The response to a request without stream."""
         for delta in deltas:
             self._choices[delta.index].add(delta)
         shown = [self._shown(index) for index in range(len(self._choices))]
         return shown if self._options.is_list else shown[0]
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """Nothing in front of the first token."""
+        """None."""
         return []
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """All of the choice so far, or only what is new of it."""
+        """One chunk, with all output of the choice so far or only with the new output."""
         choice = self._choices[delta.index]
         choice.add(delta)
         chunk = self._chunk(delta.index)
@@ -111,11 +117,11 @@ class GenerateResponseBuilder:
         return [chunk]
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """Nothing behind the last token."""
+        """None."""
         return []
 
     def failure(self, error: Rejected) -> list[dict[str, Any]]:
-        """The last chunk of a stream that fails: of the first choice that has not ended."""
+        """The last chunk of a stream that fails. It belongs to the first choice that has not ended."""
         index = next((i for i, choice in enumerate(self._choices) if choice.finish is None), 0)
         self._choices[index].finish = {"type": "abort", "message": error.message, "status_code": error.status}
         return [{**self._chunk(index), **envelope(error)}]
@@ -140,12 +146,14 @@ class GenerateResponseBuilder:
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
     def _input_logprobs(self, index: int, view: LogprobView) -> dict[str, Any]:
-        """Those of the prompt, of its first choice. As in SGLang, the first token shown has none."""
+        """The log-probabilities of the prompt, for its first choice. As in SGLang, the first token shown has none."""
         choice, prompt = self._choices[index], self._request.prompts[index // self._request.n]
         if view.start is None or index % self._request.n or view.start >= len(prompt):
             return {"input_token_logprobs": []}
         first = prompt[view.start]
-        lists = self._logprobs("input", choice.scores[view.start :], top=view.top or 0)  # scores begin at token 1
+        lists = self._logprobs(
+            "input", choice.prompt_logprobs[view.start :], top=view.top or 0
+        )  # they begin at token 1
         pieces = self._options.pieces
         text = None if pieces is None else pieces[first].decode("utf-8", "replace")
         lists["input_token_logprobs"].insert(0, [None, first, text])
@@ -161,12 +169,12 @@ class GenerateResponseBuilder:
 
     def _triple(self, token: TextAlternative) -> list[Any]:
         """[log-probability, token id, text or null]."""
-        logprob = token.logprob if math.isfinite(token.logprob) else NEVER
+        logprob = token.logprob if math.isfinite(token.logprob) else MIN_LOGPROB
         return [logprob, token.token_id, None if self._options.pieces is None else token.token]
 
 
 def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int, n: int) -> list[str]:
-    """What each choice is called: a part of ``rid`` if that is an id. Raises Rejected unless it names all prompts."""
+    """The name of each choice, derived from ``rid`` if it is valid. Raises Rejected unless it names all prompts."""
     if isinstance(rid, list):
         if len(rid) != num_prompts or len(set(rid)) != num_prompts:
             raise Rejected("'rid' must have one entry for each prompt, each of them once.", param="rid")

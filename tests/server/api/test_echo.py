@@ -22,7 +22,7 @@ def test_what_the_tokenizer_put_in_front_of_a_text_is_no_part_of_it() -> None:
 
 
 def test_ids_lose_the_space_that_their_tokenizer_adds() -> None:
-    echo = echo_of_ids([0, 1, 2, 3], PIECES, hidden=[0], ends=True)
+    echo = echo_of_ids([0, 1, 2, 3], PIECES, hidden=[0], is_complete=True)
     assert (echo.text, echo.offsets) == ("Hello world!", [0, 0, 5, 11])
 
 
@@ -35,13 +35,13 @@ def test_offsets_never_leave_the_text() -> None:
 
 def test_control_tokens_have_text_unless_they_are_hidden() -> None:
     ids = [97, SIM_EOS, 98]
-    assert echo_of_ids(ids, sim_vocabulary(), hidden=[SIM_EOS], ends=True).text == "ab"
-    assert echo_of_ids(ids, sim_vocabulary(), hidden=[], ends=True).offsets == [0, 1, 8]
+    assert echo_of_ids(ids, sim_vocabulary(), hidden=[SIM_EOS], is_complete=True).text == "ab"
+    assert echo_of_ids(ids, sim_vocabulary(), hidden=[], is_complete=True).offsets == [0, 1, 8]
 
 
 def test_half_a_character_is_left_to_the_answer_if_there_is_one() -> None:
     ids = [*b"a", *"🌊".encode()[:2]]
-    assert echo_of_ids(ids, sim_vocabulary(), hidden=[], ends=False).text == "a"
-    assert echo_of_ids(ids, sim_vocabulary(), hidden=[], ends=True).text == "a\ufffd"
+    assert echo_of_ids(ids, sim_vocabulary(), hidden=[], is_complete=False).text == "a"
+    assert echo_of_ids(ids, sim_vocabulary(), hidden=[], is_complete=True).text == "a\ufffd"
     assert incomplete_character(ids, sim_vocabulary()) == "🌊".encode()[:2]
     assert incomplete_character([*"🌊".encode()], sim_vocabulary()) == b""

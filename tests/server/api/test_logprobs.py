@@ -51,9 +51,9 @@ def test_hidden_control_tokens_take_no_room() -> None:
 
 def test_half_a_character_of_the_prompt_counts_once_when_the_answer_completes_it() -> None:
     wave = "🌊".encode()
-    completed = CompletionLogprobs(as_text, half=wave[:2]).next_lists(entries(wave[2:] + b"ab"))
+    completed = CompletionLogprobs(as_text, incomplete=wave[:2]).next_lists(entries(wave[2:] + b"ab"))
     assert completed["text_offset"] == [0, 0, 1, 2]
-    left = CompletionLogprobs(as_text, half=wave[:2]).next_lists(entries(b"ab"))
+    left = CompletionLogprobs(as_text, incomplete=wave[:2]).next_lists(entries(b"ab"))
     assert left["text_offset"] == [0, 1]
 
 
