@@ -1,7 +1,8 @@
 """Limits below the ASGI application: receive timeout, size of the request head, number of connections.
 
-Refusals use the error object of the HTTP API. The class overrides callbacks of uvicorn's httptools protocol and reads
-its attributes; tests/server/http/test_wire_protocol.py lists them.
+Refusals use the error object of the HTTP API. The class depends on internals of uvicorn: callbacks and attributes of
+HttpToolsProtocol, its flow control and its request cycle. tests/server/http/test_wire_protocol.py lists them, and
+pyproject.toml bounds uvicorn to the tested minor version.
 """
 
 from __future__ import annotations

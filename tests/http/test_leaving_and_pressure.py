@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,25 +11,7 @@ import httpx
 import openai
 import pytest
 
-LIMIT_S = 2.0  # a second for the abort, and the next statistics
-
-
-def within(limit_s: float, claim: Callable[[], bool]) -> None:
-    """Ask until ``claim`` holds; each question is a request of its own, so nothing sleeps."""
-    deadline = time.monotonic() + limit_s
-    while not claim():
-        assert time.monotonic() < deadline, "it did not happen in time"
-
-
-def send(url: str, body: dict[str, Any]) -> socket.socket:
-    """A raw connection on which a completion was asked for."""
-    host, port = url.removeprefix("http://").split(":")
-    data = json.dumps(body).encode()
-    head = ["POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json"]
-    connection = socket.create_connection((host, int(port)), timeout=10)
-    connection.sendall("\r\n".join([*head, f"Content-Length: {len(data)}", "", ""]).encode() + data)
-    return connection
-
+from .audit import LIMIT_S, send, within
 
 ENDLESS = {"prompt": "tide", "max_tokens": 900, "ignore_eos": True}
 

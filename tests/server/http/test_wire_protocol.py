@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import contextlib
+import inspect
 import json
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from ebbtide.config import ServerConfig
 from ebbtide.server.app import create_app
 from ebbtide.server.http.http_server import http_server
 from ebbtide.server.http.listening import listen, url_of
-from ebbtide.server.http.wire_protocol import MAX_HEAD_BYTES, MAX_HEADERS, OVERFLOW_CONNECTIONS, WireLimits
+from ebbtide.server.http.wire_protocol import (
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    OVERFLOW_CONNECTIONS,
+    WireLimits,
+    WireProtocol,
+)
 
 from ..conftest import ScriptedEngine, build_state
 
+OVERRIDDEN = (
+    *("connection_made", "connection_lost", "data_received", "on_message_begin", "on_headers_complete", "on_body"),
+    *("on_message_complete", "send_400_response", "_unsupported_upgrade_warning"),
+)
+ATTRIBUTES = {"connections", "cycle", "flow", "headers", "loop", "transport", "url"}
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 GET = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 Serve = Callable[..., str]
@@ -206,6 +226,31 @@ def test_a_refusal_never_lands_in_an_earlier_request_s_answer(serve: Serve, engi
         assert engine.heard.wait(20)
         opened.sendall(b"no http at all\r\n\r\n")
         assert rest(opened) == b""
+
+
+def test_uvicorn_has_the_internals_that_the_protocol_uses() -> None:
+    config = uvicorn.Config(lambda scope: None, log_config=None, loop="asyncio")
+    with asyncio.Runner() as runner:
+        protocol = HttpToolsProtocol(config, ServerState(), {}, runner.get_loop())
+        protocol.on_message_begin()
+    assert vars(protocol).keys() >= ATTRIBUTES
+    assert all(name in vars(HttpToolsProtocol) for name in OVERRIDDEN)
+    assert {"response_started", "response_complete"} <= set(RequestResponseCycle.__init__.__code__.co_names)
+    assert "read_paused" in FlowControl.__init__.__code__.co_names
+    assert all(callable(getattr(uvicorn.Server, name)) for name in ("capture_signals", "on_tick", "serve"))
+    assert callable(config.get_loop_factory)
+
+
+def test_the_list_of_uvicorns_internals_is_complete() -> None:
+    tree = ast.parse(inspect.getsource(WireProtocol))
+    used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"]
+    assert {node.attr for node in used if not node.attr.startswith("_")} == ATTRIBUTES
+    assert set(vars(WireProtocol)) & set(dir(HttpToolsProtocol)) - set(dir(object)) - {"__module__"} == set(OVERRIDDEN)
+
+
+def test_uvicorn_is_bounded_to_the_tested_minor_version() -> None:
+    (tested,) = re.findall(r"^uvicorn==0\.(\d+)\.", (PYPROJECT.parent / "constraints.txt").read_text(), re.MULTILINE)
+    assert f'"uvicorn[standard]>=0.36,<0.{int(tested) + 1}"' in PYPROJECT.read_text()
 
 
 def test_idle_connections_outlive_the_pools_of_clients() -> None:
