@@ -63,6 +63,7 @@ lint: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict -p ebbtide
+	$(BIN)/mypy --strict tests
 
 bench: $(RUNTIME)
 	@$(BIN)/ebbtide bench --base-url http://$(HOST):$(PORT)/v1 $(ARGS)

@@ -53,6 +53,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Undo it: at the end of the process nanobind reports everything that was never collected."""
+    gc.unfreeze()
+
+
 class Daemon:
     """``ebbtide serve`` with a temporary directory of its own, so that whatever it leaves behind is seen.
 

@@ -12,7 +12,7 @@ import pytest
 # Before any of the clients is imported: none may call home.
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false"}
 
-CITY = {"city": "Zürich 👩‍👩‍👧", "days": 2}
+CITY: dict[str, Any] = {"city": "Zürich 👩‍👩‍👧", "days": 2}
 FORM = json.dumps(CITY, ensure_ascii=False)
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {FORM}}}\n</tool_call>'
 # The beginning of the conversation decides what the model says.

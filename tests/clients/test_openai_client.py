@@ -64,6 +64,7 @@ def test_the_stream_helper_of_chats(client: openai.OpenAI) -> None:
         kinds = {event.type for event in stream}
         choice = stream.get_final_completion().choices[0]
     assert {"content.delta", "tool_calls.function.arguments.delta"} <= kinds
+    assert choice.message.tool_calls is not None
     assert json.loads(choice.message.tool_calls[0].function.arguments) == CITY
     assert choice.finish_reason == "tool_calls"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import openai
@@ -54,9 +55,12 @@ def test_a_full_queue_is_tried_again(busy: Api, ask: Any, finish: str) -> None:
             refusals.append(1)
             connections.close()
 
+        def reads_one(name: str) -> bool:
+            return busy.metric(name) == 1
+
         for name in ("num_running_reqs", "num_queue_reqs"):
             connections.enter_context(send(busy.url, ENDLESS))
-            within(10, lambda name=name: busy.metric(name) == 1)
+            within(10, partial(reads_one, name))
         assert ask(busy.url, refused) == finish
     assert refusals
 

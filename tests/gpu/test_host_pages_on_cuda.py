@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def decodes(row: int, pages: list[int], first: int, init: RowInit | None) -> Ite
         yield PlanItem(row, len(PROMPT) + number, None)
 
 
-def results(runner: ModelRunner, plans: list[StepPlan]) -> list[tuple[object, object]]:
+def results(runner: ModelRunner, plans: list[StepPlan]) -> list[tuple[Any, object]]:
     """All plans with two in flight."""
     found = []
     for number, plan in enumerate(plans):
@@ -51,7 +52,7 @@ def test_a_request_that_comes_back_from_the_host_goes_on_bit_by_bit(dtype: str) 
     assert 0 < info.restore_token_s < 0.01
     assert 0 < info.recompute_token_s < 0.01
     [(tokens, _)] = results(runner, [StepPlan(0, [prefill(0, PROMPT, HERE)])])
-    [first] = tokens  # type: ignore[misc]
+    [first] = tokens
     init = RowInit(SAMPLING, len(PROMPT), [*PROMPT, first])
     expected = results(runner, [StepPlan(0, [item]) for item in decodes(0, HERE, first, None)])
     back = [StepPlan(0, [item]) for item in decodes(2, ELSEWHERE, first, init)]

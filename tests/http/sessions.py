@@ -25,7 +25,8 @@ class Session:
         """The next turn's reply, whatever it is."""
         params = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True, **sampling}
         body = {"input_ids": new, "session_params": {"id": self.id}, "sampling_params": params}
-        return self.api.http.post("/generate", json=body)
+        reply: httpx.Response = self.api.http.post("/generate", json=body)
+        return reply
 
     def turn(self, new: list[int], **sampling: Any) -> dict[str, Any]:
         """A turn that must end well, with the context and the answer that it must have."""
@@ -41,7 +42,8 @@ class Session:
     def chat(self, *messages: dict[str, str], **fields: Any) -> httpx.Response:
         """A turn of chat messages."""
         body = {"session_id": self.id, "messages": messages, "temperature": 0, **fields}
-        return self.api.http.post("/v1/chat/completions", json=body)
+        reply: httpx.Response = self.api.http.post("/v1/chat/completions", json=body)
+        return reply
 
     def info(self) -> dict[str, Any]:
         """How the server describes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -57,7 +58,7 @@ def pressed(start_shared_daemon: Any) -> Iterator[Api]:
     api.close()
 
 
-def load(api: Api) -> list[dict[str, float]]:
+def load(api: Api) -> list[Counter[str]]:
     """Twenty requests that do not fit together, some of them the same; the scrapes meanwhile."""
     bodies = [{"prompt": f"tide {index % 12} " * 8, "max_tokens": 150, "ignore_eos": True} for index in range(20)]
     scrapes = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -122,7 +122,7 @@ def test_the_official_client_raises_and_does_not_try_again(pressed: Api) -> None
     requests: list[httpx.Request] = []
     with (
         httpx.Client(event_hooks={"request": [requests.append]}) as http,
-        openai.OpenAI(base_url=f"{pressed.url}/v1", api_key="none", http_client=http, timeout=60) as client,
+        openai.OpenAI(base_url=f"{pressed.url}/v1", api_key="none", http_client=cast(Any, http), timeout=60) as client,
     ):
         assert client.max_retries == 2
         fields: dict[str, Any] = {"model": "sim", "prompt": QUICK["prompt"], "max_tokens": 3000, "temperature": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import openai
@@ -16,12 +17,16 @@ ENDLESS = {"prompt": "tide", "max_tokens": 3000, "ignore_eos": True, "temperatur
 SHORT = {"prompt": "s", "max_tokens": 1}
 
 
+def has_load(api: Api, load: int) -> bool:
+    return api.load() == load
+
+
 def test_a_full_queue_answers_429_and_says_when_to_come_back(start_daemon: Any) -> None:
     flags = ("--max-running-requests", "1", "--max-queued-requests", "2", "--sim-step-ms", "10")
     with contextlib.closing(Api(start_daemon(*flags).url)) as api, contextlib.ExitStack() as open_connections:
-        for count in range(3):
+        for num_sent in (1, 2, 3):
             open_connections.enter_context(send(api.url, ENDLESS))
-            within(10, lambda count=count: api.load() == 2 * count + 2)
+            within(10, partial(has_load, api, 2 * num_sent))
         for stream in (False, True):
             reply = api.http.post("/v1/completions", json={**ENDLESS, "stream": stream})
             assert reply.status_code == 429

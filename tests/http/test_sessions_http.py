@@ -106,7 +106,8 @@ def test_a_plain_session_branches_from_any_turn(sessions_api: Api) -> None:
     def expect(answer: dict[str, Any], context: list[int]) -> list[int]:
         assert answer["meta_info"]["prompt_tokens"] == len(context)
         assert answer["output_ids"] == whole(sessions_api, context, max_new_tokens=5)
-        return context + answer["output_ids"]
+        output_ids: list[int] = answer["output_ids"]
+        return context + output_ids
 
     first = expect(turn([*b"first"], "a"), [*b"first"])
     second = expect(turn([*b"second"], "b"), [*first, *b"second"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -24,7 +24,7 @@ class Boat(BaseModel):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_official_client_parses_what_comes(api: Api, stream: bool) -> None:
-    request = {"model": "sim", "messages": ASK, "response_format": Boat, "max_tokens": 4000, "seed": 3}
+    request: Any = {"model": "sim", "messages": ASK, "response_format": Boat, "max_tokens": 4000, "seed": 3}
     boost = {str(ord(c)): 30 for c in '}]",'}  # the simulated model would go on for long
     if stream:
         with api.openai.chat.completions.stream(**request, logit_bias=boost) as events:

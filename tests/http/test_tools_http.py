@@ -118,7 +118,7 @@ def test_a_conversation_with_a_call_goes_round(tools_api: Api) -> None:
 def test_the_clients_stream_helper_joins_calls(tools_api: Api) -> None:
     with tools_api.openai.chat.completions.stream(model="sim", messages=asked("two"), tools=TOOLS) as stream:
         events = [event.type for event in stream]
-        message = stream.get_final_completion().choices[0].message
+        message: Any = stream.get_final_completion().choices[0].message
     assert "tool_calls.function.arguments.delta" in events
     assert [json.loads(call.function.arguments) for call in message.tool_calls] == [CITY, CITY]
     assert len({call.id for call in message.tool_calls}) == 2

@@ -24,7 +24,8 @@ def greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[i
     ids = torch.tensor([prompt])
     with torch.inference_mode():
         out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False)
-    return out[0, len(prompt) :].tolist()
+    tokens: list[int] = out[0, len(prompt) :].tolist()
+    return tokens
 
 
 def _load_gguf(path: Path, dtype: torch.dtype) -> PreTrainedModel:

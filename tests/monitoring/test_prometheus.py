@@ -177,7 +177,7 @@ def exhaust(url: str) -> bool:
 
 def left_sides(query: str) -> list[str]:
     """The query of an alert; for a comparison its left side, which must always have a value."""
-    expression = promql_parser.parse(query)
+    expression: Any = promql_parser.parse(query)
     compared = isinstance(expression, promql_parser.BinaryExpr) and str(expression.op) in (">", "<", "==", "!=")
     return [str(expression.lhs)] if compared else [query]
 

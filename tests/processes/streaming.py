@@ -16,7 +16,7 @@ def streams(url: str, count: int, **body: Any) -> Iterator[list[Iterator[str]]]:
     request = {"model": "sim", "prompt": "tide", "stream": True, "ignore_eos": True, "max_tokens": 30_000} | body
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None)))
-        opened = []
+        opened: list[Iterator[str]] = []
         for _ in range(count):
             response = stack.enter_context(client.stream("POST", f"{url}/v1/completions", json=request))
             events = (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
@@ -27,7 +27,7 @@ def streams(url: str, count: int, **body: Any) -> Iterator[list[Iterator[str]]]:
 
 def rest(events: Iterator[str]) -> list[str]:
     """All that still comes; a connection that breaks off is told apart by its lack of an end."""
-    got = []
+    got: list[str] = []
     with contextlib.suppress(httpx.RemoteProtocolError):
         got.extend(events)
     return got

@@ -32,7 +32,7 @@ def test_an_idle_daemon_ends_at_once_with_exit_code_zero(start_daemon: Any, numb
 def test_a_signal_while_it_loads_ends_it_well(start_daemon: Any) -> None:
     daemon = start_daemon(ready=False)
     front = psutil.Process(daemon.process.pid)
-    children = []
+    children: list[psutil.Process] = []
     deadline = time.monotonic() + 30
     while not children and time.monotonic() < deadline:
         children = front.children()

@@ -6,6 +6,7 @@ Each replaces one function by a version with a typical mistake. ``test_mutations
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def leaf_dropped_unfreed(patch: Patch) -> None:
 def double_free(patch: Patch) -> None:
     original = PageAllocator.give
 
-    def give(self: PageAllocator, pages: list[int], owner: object) -> None:
+    def give(self: PageAllocator, pages: list[int], owner: Any) -> None:
         original(self, pages, owner)
         self._free.extend(pages[:1])
 
@@ -107,7 +108,7 @@ def double_free(patch: Patch) -> None:
 def lost_page(patch: Patch) -> None:
     original = PageAllocator.give
 
-    def give(self: PageAllocator, pages: list[int], owner: object) -> None:
+    def give(self: PageAllocator, pages: list[int], owner: Any) -> None:
         original(self, pages, owner)
         if len(pages) > 2:
             self._free.pop()

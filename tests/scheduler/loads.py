@@ -207,8 +207,8 @@ def assert_same(load: list[Arrival], expected: World, seen: World) -> None:
             if "abort" in (got.finish, want.finish):
                 shorter, longer = sorted((got.tokens, want.tokens), key=len)
                 assert longer[: len(shorter)] == shorter, rid
-                shorter, longer = sorted((got.prompt_logprobs, want.prompt_logprobs), key=len)
-                assert longer[: len(shorter)] == shorter, rid
+                fewer, more = sorted((got.prompt_logprobs, want.prompt_logprobs), key=len)
+                assert more[: len(fewer)] == fewer, rid
             else:
                 assert (got.tokens, got.finish) == (want.tokens, want.finish), rid
                 assert got.logprobs == want.logprobs, rid

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -78,7 +78,7 @@ def _in_quarantine(bug: Bug) -> str:
     return "one end each, serving goes on" if bug in test_recovery.CAUGHT_SOMEHOW else ""
 
 
-def table(bugs: list[Bug]) -> str:
+def table(bugs: Sequence[Bug]) -> str:
     """One row a bug, in the order of the tests."""
     expectations()  # without a bug
     lines = ["| bug | noticed by | holders named | message | in quarantine |", "|---|---|---|---|---|"]

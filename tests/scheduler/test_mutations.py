@@ -196,12 +196,12 @@ def late_result_lost(patch: Patch) -> None:
     """The last token of a request is not booked when it comes with its neighbour's end."""
     original = Scheduler._sampled
 
-    def sampled(self: Scheduler, req: Request, token: int, logprob: object) -> bool:
+    def sampled(self: Scheduler, req: Request, token: int, logprob: object) -> None:
         if req.num_outputs == 5:
             req.samples_in_flight -= 1
             req.known.append(token)
-            return False
-        return original(self, req, token, logprob)  # type: ignore[arg-type]
+            return
+        original(self, req, token, logprob)  # type: ignore[arg-type]
 
     patch.setattr(Scheduler, "_sampled", sampled)
 

@@ -71,7 +71,7 @@ class Outcome:
     """All that the world learned about one request."""
 
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[object] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[tuple[int, TokenLogprob]] = field(default_factory=list)  # prompt tokens from the second on
     finish: str | None = None
     aborts: list[AbortReq] = field(default_factory=list)

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from socket import socket
+from typing import Any
 
 import httpx
 import pytest
@@ -60,11 +62,11 @@ class ScriptedEngine:
     finish: str = "stop"
     held: bool = False
     full: bool = False
-    answer: Callable[[GenerateReq], None] | None = None
-    on_call: Callable[[ToScheduler], Reply] | None = None
+    answer: Callable[[GenerateReq], object] | None = None
+    on_call: Callable[[Any], Reply] | None = None
     manager: TokenizerManager | None = None
     control: ControlClient | None = None
-    requests: list[GenerateReq] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
     aborts: list[AbortReq] = field(default_factory=list)
     finishes: list[FinishReq] = field(default_factory=list)
     heard: threading.Event = field(default_factory=threading.Event)
@@ -90,13 +92,13 @@ class ScriptedEngine:
         self.heard.set()
         return True
 
-    def emit(self, rid: str, text: str, num: int, **more: object) -> None:
+    def emit(self, rid: str, text: str, num: int, **more: Any) -> None:
         """One item for ``rid``; its token is ``num``'s."""
         assert self.manager is not None
         item = TextItem(rid, text, tokens=[ord(text[0]) % 256] if text else [], num_output_tokens=num, **more)
         self.manager.handle(TextBatch([item]))
 
-    def abort(self, rid: str, num: int = 0, **more: object) -> None:
+    def abort(self, rid: str, num: int = 0, **more: Any) -> None:
         """The scheduler gives ``rid`` up."""
         assert self.manager is not None
         self.manager.handle(AbortReq(rid, "kv_cache_exhausted", 500, "kv_cache_exhausted", "no room", num, **more))
@@ -135,11 +137,11 @@ class World:
     state: AppState
     client: httpx.AsyncClient
 
-    async def chat(self, **fields: object) -> httpx.Response:
+    async def chat(self, **fields: Any) -> httpx.Response:
         body = {"messages": [{"role": "user", "content": "hi"}], **fields}
         return await self.client.post("/v1/chat/completions", json=body)
 
-    async def complete(self, **fields: object) -> httpx.Response:
+    async def complete(self, **fields: Any) -> httpx.Response:
         return await self.client.post("/v1/completions", json={"prompt": "hi", **fields})
 
 
@@ -148,7 +150,7 @@ def build_state(
     config: ServerConfig,
     info: RunnerInfo = INFO,
     prompts: PromptReader | None = None,
-    **more: object,
+    **more: Any,
 ) -> AppState:
     metrics = FrontMetrics("sim")
     manager = TokenizerManager(engine, metrics, time.monotonic)
@@ -219,7 +221,8 @@ class Served:
     def on_loop(self, call: Callable[[], object]) -> None:
         """Run ``call`` on the server's loop and wait for it."""
         done = threading.Event()
-        self.loop.call_soon_threadsafe(lambda: (call(), done.set()))
+        self.loop.call_soon_threadsafe(call)
+        self.loop.call_soon_threadsafe(done.set)
         assert done.wait(10)
 
 
@@ -229,14 +232,15 @@ def served(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Served]:
     listening = threading.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
-    async def started(sockets: object = None) -> None:
+    async def started(sockets: list[socket] | None = None) -> None:
         await startup(sockets)
         loops.append(asyncio.get_running_loop())
         listening.set()
 
     listener = listen("127.0.0.1", 0, slow_reader_timeout_s=config.slow_reader_timeout)
     server = http_server(create_app(state), None)
-    startup, server.startup = server.startup, started
+    startup = server.startup
+    server.startup = started  # type: ignore[method-assign]
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     assert listening.wait(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -41,7 +42,7 @@ async def test_json_with_a_charset_is_json(world: World) -> None:
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_large_body_is_413_and_closes_the_connection(world: World, declared: bool) -> None:
-    async def pieces():
+    async def pieces() -> AsyncIterator[bytes]:
         for _ in range(30):
             yield b" " * 10_000
 
@@ -62,7 +63,7 @@ async def test_a_well_formed_request_id_is_echoed(world: World, wanted: str) -> 
 @pytest.mark.parametrize("wanted", ["", "a b", "a\tERROR forged", "x" * 129, "é"])
 async def test_another_request_id_is_replaced(world: World, wanted: str) -> None:
     for path in ("/health", "/nothing"):
-        reply = await world.client.get(path, headers={"x-request-id": wanted.encode()})
+        reply = await world.client.get(path, headers={b"x-request-id": wanted.encode()})
         assert reply.headers["x-request-id"] != wanted
         assert VALID_ID.fullmatch(reply.headers["x-request-id"])
 
@@ -81,7 +82,7 @@ async def test_a_bug_is_an_envelope_with_the_request_id(world: World, caplog: py
     def fail(message: object) -> bool:
         raise RuntimeError("broken")
 
-    world.engine.send = fail
+    world.engine.send = fail  # type: ignore[method-assign]
     reply = await world.client.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-id": "mine"})
     assert reply.status_code == 500
     assert reply.json()["error"]["type"] == "server_error"

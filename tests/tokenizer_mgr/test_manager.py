@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -44,7 +46,7 @@ class Outbox:
         self.sent.append(message)
         return True
 
-    def of(self, kind: type) -> list:
+    def of(self, kind: type) -> list[Any]:
         return [message for message in self.sent if isinstance(message, kind)]
 
 
@@ -80,11 +82,11 @@ class Desk:
         order = PreparedRequest(prompts=[[i] for i in range(prompts)], sampling=sampling, text=TextParams(), n=n)
         return self.manager.submit(order, Sender(), received_s=self.now)
 
-    def text(self, rid: str, text: str, num: int, *, count: int = 1, **more: object) -> None:
+    def text(self, rid: str, text: str, num: int, *, count: int = 1, **more: Any) -> None:
         item = TextItem(rid, text, tokens=[7] * count, num_output_tokens=num, **more)
         self.manager.handle(TextBatch([item]))
 
-    def abort(self, rid: str, num: int, **more: object) -> None:
+    def abort(self, rid: str, num: int, **more: Any) -> None:
         self.manager.handle(AbortReq(rid, "kv_cache_exhausted", num_output_tokens=num, **more))
 
 
@@ -366,7 +368,7 @@ async def test_any_interleaving_gives_each_request_one_outcome(desk: Desk, seed:
 
 def _paths(desk: Desk, rng: random.Random, rid: str) -> list[list[Callable[[], None]]]:
     length = rng.randint(1, 6)
-    texts: list[Callable[[], None]] = [lambda i=i: desk.text(rid, str(i), i) for i in range(1, length)]
+    texts: list[Callable[[], None]] = [partial(desk.text, rid, str(i), i) for i in range(1, length)]
     end = rng.choice(["stop", "length", "stop string", "abort", "refused"])
     if end == "refused":
         return [[lambda: desk.abort(rid, 0)]]

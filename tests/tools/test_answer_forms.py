@@ -69,7 +69,7 @@ def test_another_text_and_another_end_stay_different(forms: Any, other: list[Any
 
 def test_deltas_of_a_chat_join_with_their_own_kind_only(forms: Any) -> None:
     parts = [{"role": "assistant", "content": ""}, {"reasoning": "a"}, {"reasoning": "b"}, {"content": "c"}, {}]
-    chunks = [{"choices": [{"index": 0, "delta": part, "finish_reason": None}]} for part in parts]
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": part, "finish_reason": None}]} for part in parts]
     chunks[-1]["choices"][0]["finish_reason"] = "stop"
     said = [event["data"] for event in forms.merged(forms.events_of(stream(*chunks)))]
     assert [event["choices"][0]["delta"] for event in said[:-1]] == [parts[0], {"reasoning": "ab"}, *parts[3:]]

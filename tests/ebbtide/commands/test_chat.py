@@ -45,14 +45,19 @@ class Chat:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self._pipes = (stdin, stdout, stderr)
         self._streams = selectors.DefaultSelector()
-        self._streams.register(self.process.stdout, selectors.EVENT_READ, "shown")
-        self._streams.register(self.process.stderr, selectors.EVENT_READ, "notes")
+        self._streams.register(stdout, selectors.EVENT_READ, "shown")
+        self._streams.register(stderr, selectors.EVENT_READ, "notes")
 
     def say(self, *lines: str) -> None:
         """Type lines."""
-        self.process.stdin.write("".join(f"{line}\n" for line in lines).encode())
-        self.process.stdin.flush()
+        self._pipes[0].write("".join(f"{line}\n" for line in lines).encode())
+        self._pipes[0].flush()
 
     def until(self, claim: Callable[[], bool]) -> None:
         """Read what it writes until ``claim`` holds."""
@@ -83,7 +88,7 @@ class Chat:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for pipe in self._pipes:
             with contextlib.suppress(BrokenPipeError):  # it ended before it read what was typed
                 pipe.close()
 

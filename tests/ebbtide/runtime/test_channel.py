@@ -1,6 +1,7 @@
 import asyncio
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import zmq
@@ -22,8 +23,8 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
         yield context
 
 
-def test_messages_of_every_kind_arrive_in_order_and_equal(context: zmq.Context, address: str) -> None:
-    sent = [
+def test_messages_of_every_kind_arrive_in_order_and_equal(context: zmq.Context[Any], address: str) -> None:
+    sent: list[ToScheduler] = [
         GenerateReq(("a", "b"), [1, 2, 3], SamplingParams(max_tokens=5, logit_bias={7: -1.5}, stop_token_ids=(4,))),
         FinishReq("a", 3),
         AbortReq("b", "client"),
@@ -45,7 +46,9 @@ def test_messages_of_every_kind_arrive_in_order_and_equal(context: zmq.Context, 
     "frame",
     [b"", b"\xff\x00", b"\x80\x04cos\nsystem\n(S'true'\ntR.", b"\x93\xa7Unknown\x01\x02", b"\x91" * 100_000],
 )
-def test_a_frame_that_is_no_message_is_dropped_and_counted(context: zmq.Context, address: str, frame: bytes) -> None:
+def test_a_frame_that_is_no_message_is_dropped_and_counted(
+    context: zmq.Context[Any], address: str, frame: bytes
+) -> None:
     receiver: Receiver[ToFront] = Receiver(context, address, ToFront)
     stranger = context.socket(zmq.PUSH)
     stranger.connect(address)
@@ -59,7 +62,7 @@ def test_a_frame_that_is_no_message_is_dropped_and_counted(context: zmq.Context,
         socket.close()
 
 
-def test_send_never_blocks_and_says_so_when_the_queue_is_full(context: zmq.Context, address: str) -> None:
+def test_send_never_blocks_and_says_so_when_the_queue_is_full(context: zmq.Context[Any], address: str) -> None:
     sender: Sender[ToFront] = Sender(context, address)
     taken = 0
     while sender.send(Heartbeat("scheduler", taken)):

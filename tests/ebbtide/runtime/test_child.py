@@ -42,7 +42,7 @@ def child(start: Callable[[], Child]) -> Child:
 
 
 def tell(child: Child, behaviour: str, ballast: str = "") -> None:
-    from tiny_child import TinySection
+    from tiny_child import TinySection  # type: ignore[import-not-found]
 
     child.send(TinySection(behaviour, LogConfig("debug"), ballast))
 
@@ -167,7 +167,7 @@ PARENT = """
 import select, sys
 from ebbtide.runtime.child import Child
 from ebbtide.config import LogConfig
-from tiny_child import TinySection
+from tiny_child import TinySection  # type: ignore[import-not-found]
 child = Child("tiny_child", "tiny")
 if sys.argv[1] == "loaded":
     child.send(TinySection("stay", LogConfig()))

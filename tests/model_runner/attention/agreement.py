@@ -6,6 +6,7 @@ import copy
 import random
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ class Case:
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 16
-    options: dict[str, float | int | None] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     sinks: bool = False
 
     def layer(self, index: int, device: torch.device) -> LayerAttention:

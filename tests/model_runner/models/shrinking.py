@@ -53,7 +53,7 @@ def shrunken_model(model_type: str) -> transformers.PreTrainedModel:
 
 
 def _small(config: dict[str, Any]) -> dict[str, Any]:
-    small = {name: value for name, value in SIZES.items() if config.get(name) is not None}
+    small: dict[str, Any] = {name: value for name, value in SIZES.items() if config.get(name) is not None}
     if not config.get("use_sliding_window", True):
         small.pop("sliding_window", None)
     if config.get("kv_lora_rank"):  # latent attention: head_dim is the rotated part, and every head has its own key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -17,15 +18,15 @@ from ebbtide.plan import RowInit
 EOS = 2
 
 
-def params(**changes: object) -> SamplingParams:
-    return SamplingParams(max_tokens=100, **changes)  # type: ignore[arg-type]
+def params(**changes: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=100, **changes)
 
 
 def logits_of(rows: int, vocab_size: int, seed: int = 0) -> Tensor:
     return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 2
 
 
-def draw_many(logits: Tensor, count: int, **changes: object) -> Tensor:
+def draw_many(logits: Tensor, count: int, **changes: Any) -> Tensor:
     """The draws of one row of logits for output tokens 0..count-1."""
     draws = {index: Draw(params(**changes), index) for index in range(count)}
     return draw_tokens(logits.expand(count, -1), stage_draws(draws, logits.shape[1]))
@@ -115,7 +116,14 @@ def test_top_p_is_exact_when_more_tokens_pass_than_are_sorted_first() -> None:
 
 def test_a_draw_does_not_depend_on_the_rest_of_the_batch() -> None:
     logits = logits_of(24, 3000, seed=5)
-    filters = [{}, {"top_p": 0.9}, {"top_k": 40}, {"min_p": 0.1}, {"top_k": 2000, "top_p": 0.999}, {"temperature": 0.0}]
+    filters: list[dict[str, Any]] = [
+        {},
+        {"top_p": 0.9},
+        {"top_k": 40},
+        {"min_p": 0.1},
+        {"top_k": 2000, "top_p": 0.999},
+        {"temperature": 0.0},
+    ]
     inits = [RowInit(params(seed=row, **filters[row % 6]), 5) for row in range(24)]
     together = sample(logits, *inits)
     assert [sample(logits[row : row + 1], init)[0] for row, init in enumerate(inits)] == together
@@ -278,7 +286,7 @@ def test_a_mask_that_leaves_nothing_gives_no_token_and_harms_no_neighbour(temper
         {"min_p": 1.0},
     ],
 )
-def test_a_mask_outranks_whatever_else_bans_or_forces(temperature: float, more: dict[str, object]) -> None:
+def test_a_mask_outranks_whatever_else_bans_or_forces(temperature: float, more: dict[str, Any]) -> None:
     sampler = Sampler(1, 10, (EOS,))
     params = SamplingParams(max_tokens=9, temperature=temperature, **more)
     sampler.start_row(sampler.stage_row(0, RowInit(params, 1)))

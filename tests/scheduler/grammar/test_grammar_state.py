@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 
 from ebbtide.errors import GrammarError
-from ebbtide.messages import AbortReq, FinishReq, GenerateReq, SamplingParams
-from ebbtide.scheduler.grammar.grammar_state import Grammars, NoCompiler
+from ebbtide.messages import AbortReq, FinishReq, GenerateReq, SamplingParams, TokenLogprob
+from ebbtide.scheduler.grammar.grammar_state import Compiled, Grammars, NoCompiler
 from ebbtide.scheduler.health.dump import waiting_reasons
 from ebbtide.scheduler.metrics import SchedulerMetrics
 from ebbtide.scheduler.request import Request
@@ -76,12 +76,12 @@ def replace_of(sampling: SamplingParams, **fields: object) -> SamplingParams:
 
 
 @cache
-def ample_answers(count: int) -> dict[str, tuple[list[int], list[object], str | None]]:
+def ample_answers(count: int) -> dict[str, tuple[list[int], list[TokenLogprob], str | None]]:
     """What everybody says when nothing ever waits."""
     return answers(play(AMPLE, count=count))
 
 
-def answers(world: World) -> dict[str, tuple[list[int], list[object], str | None]]:
+def answers(world: World) -> dict[str, tuple[list[int], list[TokenLogprob], str | None]]:
     return {rid: (outcome.tokens, outcome.logprobs, outcome.finish) for rid, outcome in world.outcomes.items()}
 
 
@@ -164,7 +164,7 @@ def test_a_place_that_is_lost_is_found_again_from_the_outputs() -> None:
     assert answers(lost) == expected
 
 
-def answers_after(world: World) -> dict[str, tuple[list[int], list[object], str | None]]:
+def answers_after(world: World) -> dict[str, tuple[list[int], list[TokenLogprob], str | None]]:
     world.run()
     return answers(world)
 
@@ -371,8 +371,10 @@ class Failing:
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_a_matcher_that_fails_ends_its_request_only(silently: bool, overlap: int) -> None:
     class FailingCompiler(Compiler):
-        def poll(self, grammar: str) -> object:
-            return replace(super().poll(grammar), matcher=Failing(4, silently=silently))
+        def poll(self, grammar: str) -> Compiled | None:
+            compiled = super().poll(grammar)
+            assert compiled is not None
+            return replace(compiled, matcher=Failing(4, silently=silently))
 
     world = World(Shape(overlap=overlap), compiler=FailingCompiler())
     world.generate("bad", text("x"), greedy(50, ignore_eos=True, frequency_penalty=1.0), grammar=DIGITS)

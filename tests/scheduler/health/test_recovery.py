@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -208,7 +209,8 @@ def test_a_plan_without_items_still_copies_pages(monkeypatch: Patch) -> None:
     world = World(shape)
     for rid in "ab":
         world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
-    checker, hit = world.scheduler._checker, []
+    checker = world.scheduler._checker
+    hit: list[Any] = []
     audit = checker.audit_plan
 
     def corrupted(items: list[PlanItem], requests: list[Request]) -> None:

@@ -138,6 +138,8 @@ def test_a_queue_head_that_never_fits_is_detected() -> None:
 
 class _Somebody:
     tag = "somebody"
+    is_locked = False
+    is_tree_node = False
 
 
 def test_a_lost_wake_up_is_detected() -> None:

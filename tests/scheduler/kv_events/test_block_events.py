@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -50,7 +52,8 @@ class Router:
 
 def blocks_of(world: World) -> dict[int, tuple[int | None, tuple[int, ...]]]:
     """The same index built from the tree, without a recorder."""
-    blocks, last = {}, {}
+    blocks: dict[Any, Any] = {}
+    last: dict[Any, Any] = {}
     tree, size = world.pool.tree_cache, world.shape.page_size
     assert isinstance(tree, RadixCache)
     for node in tree.walk():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class Far:
         return self._connect(zmq.DEALER, events.replay_address)
 
     def _connect(self, kind: int, address: str) -> zmq.Socket[Any]:
-        socket = self._context.socket(kind)
+        socket: zmq.Socket[Any] = self._context.socket(kind)
         self._sockets.append(socket)
         socket.rcvtimeo = PATIENCE_MS
         socket.connect(address)
@@ -91,7 +92,7 @@ def far(context: zmq.Context[Any]) -> Iterator[Far]:
 def replay_of(socket: zmq.Socket[Any], events: KvEventPublisher, number: int) -> list[tuple[int, bytes]]:
     """Request a replay and run the publisher until the reply is complete."""
     socket.send_multipart([b"", number.to_bytes(8, "big")])
-    answers = []
+    answers: list[Any] = []
     while True:
         while not socket.poll(1):
             events.publish(0.0)
@@ -107,6 +108,10 @@ def say(events: KvEventPublisher, count: int) -> None:
         events.publish(1.0)
 
 
+def has_finished(daemon: Daemon, rid: str) -> bool:
+    return any(item.rid == rid and item.finish is not None for item in daemon.items)
+
+
 def test_a_running_loop_keeps_the_example_subscriber_up_to_date(
     far: Far, events: KvEventPublisher, tmp_path: Path
 ) -> None:
@@ -116,7 +121,7 @@ def test_a_running_loop_keeps_the_example_subscriber_up_to_date(
     try:
         for rid in "abcdef":
             daemon.sender.send(generate(rid, 20, prompt=f"{rid} is a prompt"))
-            daemon.turn_until(lambda rid=rid: any(i.rid == rid and i.finish for i in daemon.items))
+            daemon.turn_until(partial(has_finished, daemon, rid))
             while subscriber.poll(50):
                 _, number, payload = subscriber.recv_multipart()
                 index.receive(int.from_bytes(number, "big"), payload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -177,6 +178,7 @@ def test_the_accounting_of_the_tier_is_checked() -> None:
     with pytest.raises(InvariantViolation, match=f"page {lost} is listed by the host copy .* records request somebody"):
         world.checker.on_idle()
     tier.allocator.ledger.move([lost], SOMEBODY, copy)
-    copy.req.phase = Phase.FINISHED
+    copied: Any = copy.req
+    copied.phase = Phase.FINISHED
     with pytest.raises(InvariantViolation, match="is listed by no owner, the ledger records the host copy of request"):
         world.checker.on_idle()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import httpx
 import pytest
 
 from ebbtide.config import AccessConfig, ServerConfig
+from ebbtide.errors import Rejected
 from ebbtide.server.app import create_app
 from ebbtide.server.http.access import access_from
 
@@ -24,7 +26,7 @@ def engine() -> ScriptedEngine:
     return ScriptedEngine(held=True)
 
 
-async def started(world: World, count: int = 1, **sent: object) -> list[asyncio.Task[httpx.Response]]:
+async def started(world: World, count: int = 1, **sent: Any) -> list[asyncio.Task[httpx.Response]]:
     """That many requests that the engine has and does not answer."""
     want = len(world.engine.requests) + count
     tasks = [asyncio.create_task(world.client.post("/v1/completions", **sent)) for _ in range(count)]
@@ -33,10 +35,10 @@ async def started(world: World, count: int = 1, **sent: object) -> list[asyncio.
     return tasks
 
 
-async def abort(world: World, **body: object) -> int:
+async def abort(world: World, **body: Any) -> int:
     reply = await world.client.post("/abort_request", json=body)
     assert reply.status_code == 200
-    return reply.json()["num_aborted"]
+    return int(reply.json()["num_aborted"])
 
 
 @pytest.mark.parametrize("name", ["mine", "cmpl-mine", "chatcmpl-mine"])
@@ -69,7 +71,9 @@ async def test_every_request_of_an_id_ends_and_no_other(world: World, name: str)
         ({"rid": "not good", "request_id": "b"}, {"x-request-id": "nor this"}, "b"),
     ],
 )
-async def test_all_ids_name_a_request_and_one_is_on_its_answer(world: World, body, headers, answered) -> None:
+async def test_all_ids_name_a_request_and_one_is_on_its_answer(
+    world: World, body: Any, headers: dict[str, str], answered: str
+) -> None:
     names = [name for name in (*body.values(), *headers.values()) if " " not in name]
     for name in names:
         [task] = await started(world, json={"prompt": "x", **body}, headers=headers)
@@ -103,7 +107,7 @@ async def test_a_stream_that_has_begun_ends_with_one_error_event(world: World) -
 
 @pytest.mark.parametrize("body", [{"rid": "mine"}, {"abort_all": True}])
 async def test_a_request_whose_prompt_is_being_read_never_reaches_the_engine(
-    world: World, body, monkeypatch: pytest.MonkeyPatch
+    world: World, body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, go_on = asyncio.Event(), asyncio.Event()
 
@@ -127,14 +131,14 @@ async def test_a_request_whose_prompt_is_being_read_never_reaches_the_engine(
 async def test_a_request_that_has_its_outcome_keeps_it(world: World) -> None:
     [task] = await started(world, json={"prompt": "x", "rid": "mine"})
     world.engine.emit(world.engine.requests[0].rids[0], "H", 1, finish="stop")
-    assert world.state.manager.abort("mine", ValueError, owner=None) == 0
+    assert world.state.manager.abort("mine", Rejected("it was aborted"), owner=None) == 0
     assert (await task).status_code == 200
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"abort_all": False}, {"rid": []}, {"rid": 7}, {"rid": [7]}, {"abort_all": "yes"}]
 )
-async def test_an_abort_of_nothing_in_particular_is_refused(world: World, body) -> None:
+async def test_an_abort_of_nothing_in_particular_is_refused(world: World, body: Any) -> None:
     assert (await world.client.post("/abort_request", json=body)).status_code == 400
 
 

@@ -26,12 +26,14 @@ def asked(world: World) -> list[ControlReq]:
         world.state.control.resolve(reply)
         return True
 
-    world.engine.send = send
+    world.engine.send = send  # type: ignore[method-assign]
     return asked
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_flush_is_text_when_done_and_an_error_when_refused(world: World, asked, method: str) -> None:
+async def test_a_flush_is_text_when_done_and_an_error_when_refused(
+    world: World, asked: list[ControlReq], method: str
+) -> None:
     done = await world.client.request(method, "/flush_cache?timeout=2.5")
     assert (done.status_code, done.headers["content-type"]) == (200, "text/plain; charset=utf-8")
     refused = await world.client.request(method, "/flush_cache")
@@ -40,13 +42,13 @@ async def test_a_flush_is_text_when_done_and_an_error_when_refused(world: World,
 
 
 @pytest.mark.parametrize("timeout", ["-1", "x", "nan", "inf", "", "1e999"])
-async def test_a_flush_takes_only_seconds(world: World, asked, timeout: str) -> None:
+async def test_a_flush_takes_only_seconds(world: World, asked: list[ControlReq], timeout: str) -> None:
     reply = await world.client.post(f"/flush_cache?timeout={timeout}")
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "timeout")
     assert asked == []
 
 
-async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world: World, asked) -> None:
+async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world: World, asked: list[ControlReq]) -> None:
     for _ in range(2):
         paused = await world.client.post("/pause_generation")
         assert (paused.status_code, paused.json()["status"]) == (200, "ok")
@@ -61,7 +63,7 @@ async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world: World, 
     assert [message.action for message in asked] == ["pause"] * 2 + ["continue"] * 2
 
 
-async def test_pausing_can_abort_what_is_open(world: World, asked) -> None:
+async def test_pausing_can_abort_what_is_open(world: World, asked: list[ControlReq]) -> None:
     import asyncio
 
     world.engine.held = True
@@ -75,7 +77,9 @@ async def test_pausing_can_abort_what_is_open(world: World, asked) -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"mode": "retract"}', b'{"mode": 1}', b"[]", b"{"])
-async def test_other_ways_to_pause_are_refused_and_pause_nothing(world: World, asked, body: bytes) -> None:
+async def test_other_ways_to_pause_are_refused_and_pause_nothing(
+    world: World, asked: list[ControlReq], body: bytes
+) -> None:
     assert (await world.client.post("/pause_generation", content=body)).status_code == 400
     assert asked == []
     assert (await world.client.get("/ready")).status_code == 200
@@ -89,7 +93,7 @@ async def test_a_scheduler_that_takes_nothing_is_503_and_is_not_paused(world: Wo
     assert (await world.client.get("/ready")).status_code == 200
 
 
-async def test_new_children_are_not_paused(world: World, asked) -> None:
+async def test_new_children_are_not_paused(world: World, asked: list[ControlReq]) -> None:
     await world.client.post("/pause_generation")
     world.state.liveness.mark_started()
     assert (await world.client.get("/ready")).status_code == 200

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ebbtide.messages import AbortReq, PressureEvent, PressureVictim, Stats
+from ebbtide.messages import AbortReq, GenerateReq, PressureEvent, PressureVictim, Stats
 from ebbtide.server.metrics.pressure_log import NUM_EVENTS, PressureLog
 
 from ..conftest import World
@@ -16,7 +18,7 @@ EVENT = PressureEvent(9, "memory", [VICTIM], 0, 32, 0.7, 0.9, 4, 2)
 EMPTY = {"available": 0, "evictable": 0, "protected": 0, "session_held": 0, "uncached": 0, "total": 0}
 
 
-async def pressure(world: World) -> dict:
+async def pressure(world: World) -> Any:
     reply = await world.client.get("/pressure")
     assert reply.status_code == 200
     return reply.json()
@@ -103,7 +105,7 @@ async def test_only_the_last_events_are_kept_and_all_are_counted(world: World) -
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_full_queue_is_429_with_the_time_to_wait(world: World, stream: bool) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         refusal = AbortReq(request.rids[0], "queue_full", 429, "queue_full", "2 requests wait", retry_after_s=2.2)
         world.state.manager.handle(refusal)
 

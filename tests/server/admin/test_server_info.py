@@ -29,13 +29,13 @@ GAUGES = {
 
 
 @pytest.fixture
-def loaded(world: World):
+def loaded(world: World) -> World:
     world.state.metrics.apply_stats(Stats(GAUGES, {"prompt_tokens_total": 10, "cached_tokens_total": 4}, {}))
     return world
 
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
-async def test_server_info_has_what_bench_tools_read(loaded, path: str) -> None:
+async def test_server_info_has_what_bench_tools_read(loaded: World, path: str) -> None:
     info = (await loaded.client.get(path)).json()
     assert (info["version"], info["status"], info["served_model_name"]) == (__version__, "ready", "org/sim")
     assert (info["max_total_num_tokens"], info["page_size"], info["max_running_requests"]) == (256, 16, 8)
@@ -79,7 +79,7 @@ async def test_embeddings_are_refused_clearly(world: World) -> None:
     assert "embeddings" in reply.json()["error"]["message"]
 
 
-async def test_loads_have_the_numbers_that_routers_read(loaded) -> None:
+async def test_loads_have_the_numbers_that_routers_read(loaded: World) -> None:
     body = (await loaded.client.get("/v1/loads")).json()
     assert {"timestamp", "version", "accelerator"} < set(body)
     [load] = body["loads"]
@@ -100,18 +100,18 @@ async def test_loads_have_the_numbers_that_routers_read(loaded) -> None:
         ("include=spec", set()),
     ],
 )
-async def test_loads_are_as_much_as_was_asked_for(loaded, query: str, keys: set[str]) -> None:
+async def test_loads_are_as_much_as_was_asked_for(loaded: World, query: str, keys: set[str]) -> None:
     [load] = (await loaded.client.get(f"/v1/loads?{query}")).json()["loads"]
     assert keys == {"num_running_reqs", "queues", "memory"} & set(load)
 
 
 @pytest.mark.parametrize(("query", "param"), [("include=core,other", "include"), ("format=xml", "format")])
-async def test_other_sections_and_forms_are_refused(loaded, query: str, param: str) -> None:
+async def test_other_sections_and_forms_are_refused(loaded: World, query: str, param: str) -> None:
     reply = await loaded.client.get(f"/v1/loads?{query}")
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
-async def test_loads_can_be_scraped(loaded) -> None:
+async def test_loads_can_be_scraped(loaded: World) -> None:
     reply = await loaded.client.get("/v1/loads?format=prometheus")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     families = {family.name: family.samples[0] for family in text_string_to_metric_families(reply.text)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
 
 from ebbtide.config import AccessConfig, ServerConfig
-from ebbtide.messages import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo, ToScheduler
+from ebbtide.messages import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo
 from ebbtide.server.app import create_app
 from ebbtide.server.http.access import access_from
 
@@ -44,9 +45,9 @@ class Asked:
     """What the scheduler was asked, and what it says to it."""
 
     say: Callable[[str], Reply] = lambda call: Reply(call, sessions=[INFO])
-    messages: list[ToScheduler] = field(default_factory=list)
+    messages: list[Any] = field(default_factory=list)
 
-    def __call__(self, message: ToScheduler) -> Reply:
+    def __call__(self, message: Any) -> Reply:
         self.messages.append(message)
         return self.say(message.call)
 
@@ -65,7 +66,7 @@ async def test_a_session_is_opened_as_told_and_shown(world: World, asked: Asked)
 
 
 @pytest.mark.parametrize("body", [{"json": {}}, {"json": {"session_id": None, "streaming": None, "timeout": None}}, {}])
-async def test_a_session_needs_no_fields_and_streams(world: World, asked: Asked, body: dict[str, object]) -> None:
+async def test_a_session_needs_no_fields_and_streams(world: World, asked: Asked, body: dict[str, Any]) -> None:
     for _ in range(2):
         assert (await world.client.post("/v1/sessions", **body)).status_code == 200
     first, second = asked.messages
@@ -143,7 +144,7 @@ async def test_a_refusal_is_an_error_of_its_status(
     ],
 )
 async def test_a_bad_value_is_refused_and_not_asked(
-    world: World, asked: Asked, path: str, body: dict[str, object], param: str | None
+    world: World, asked: Asked, path: str, body: dict[str, Any], param: str | None
 ) -> None:
     reply = await world.client.post(path, json=body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from ..conftest import World
@@ -12,7 +13,7 @@ HI = [104, 105]
 CHAT = [{"role": "user", "content": "hi"}]
 
 
-async def post(world: World, path: str, **body: object):
+async def post(world: World, path: str, **body: object) -> httpx.Response:
     return await world.client.post(path, json=body)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -57,7 +57,11 @@ def smollm2() -> TextTokenizer:
     return FastTokenizer(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
 
 
-TOKENIZERS = {"sim": SimTokenizer, "smollm2": smollm2, "knows tools": lambda: tokenizer_with(KNOWS_TOOLS)}
+TOKENIZERS: dict[str, Callable[[], TextTokenizer]] = {
+    "sim": SimTokenizer,
+    "smollm2": smollm2,
+    "knows tools": lambda: tokenizer_with(KNOWS_TOOLS),
+}
 
 
 @pytest.fixture(params=["sim", pytest.param("smollm2", marks=pytest.mark.slow), "knows tools"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.messages import AbortReq, SessionTurn, TextBatch, TextItem
+from ebbtide.messages import AbortReq, GenerateReq, SessionTurn, TextBatch, TextItem
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_SYSTEM, SIM_USER
 
 from ..conftest import World
@@ -90,7 +90,7 @@ async def test_a_turn_has_one_prompt(world: World) -> None:
 
 
 async def test_usage_counts_the_whole_context(world: World) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         item = TextItem(request.rids[0], "x", [1], 1, finish="stop", cached_tokens=90, prompt_tokens=100)
         world.state.manager.handle(TextBatch([item]))
 
@@ -103,7 +103,7 @@ async def test_usage_counts_the_whole_context(world: World) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_refused_turn_is_a_plain_error_also_of_a_stream(world: World, stream: bool) -> None:
-    def refuse(request) -> None:
+    def refuse(request: GenerateReq) -> None:
         abort = AbortReq(request.rids[0], "session", 409, "session_busy", "A turn of this session runs.")
         world.state.manager.handle(abort)
 

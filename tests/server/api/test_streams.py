@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ebbtide.config import ServerConfig
-from ebbtide.messages import PressureUsage, TextBatch, TextItem
+from ebbtide.messages import GenerateReq, PressureUsage, TextBatch, TextItem
 
 from ..conftest import World
 
@@ -49,7 +49,7 @@ async def test_a_chat_stream_has_role_text_finish_and_end_marker(world: World) -
 
 
 async def test_choice_zero_is_announced_first_even_when_another_speaks_first(world: World) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         for rid in reversed(request.rids):
             world.engine.emit(rid, "x", 1, finish="length")
 
@@ -72,7 +72,7 @@ async def test_the_usage_chunk_is_the_last_and_equals_the_whole_answers(world: W
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
-async def test_no_chunk_without_choices_unless_usage_was_asked_for(world: World, options) -> None:
+async def test_no_chunk_without_choices_unless_usage_was_asked_for(world: World, options: dict[str, Any]) -> None:
     *chunks, _ = events((await world.chat(stream=True, stream_options=options)).text)
     assert all(chunk["choices"] for chunk in chunks)
 
@@ -95,7 +95,11 @@ async def test_a_text_stream_has_text_and_finish(world: World) -> None:
 
 
 async def test_a_text_stream_of_several_choices_begins_with_choice_zero(world: World) -> None:
-    world.engine.answer = lambda request: [world.engine.emit(r, "x", 1, finish="stop") for r in request.rids[::-1]]
+    def answer(request: GenerateReq) -> None:
+        for rid in request.rids[::-1]:
+            world.engine.emit(rid, "x", 1, finish="stop")
+
+    world.engine.answer = answer
     *chunks, _ = events((await world.complete(stream=True, prompt=["a", "b"], n=2)).text)
     assert [chunk["choices"][0]["index"] for chunk in chunks[:4]] == [0, 1, 2, 3]
 
@@ -116,7 +120,7 @@ async def test_line_separators_of_unicode_are_escaped(world: World) -> None:
 
 
 async def test_an_item_without_text_makes_no_chunk(world: World) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         world.engine.emit(request.rids[0], "", 1)
         world.engine.emit(request.rids[0], "ab", 2, finish="stop")
 
@@ -133,7 +137,7 @@ async def test_a_refusal_before_the_first_token_is_a_plain_http_error(world: Wor
 
 
 async def test_an_error_after_the_first_token_is_one_event_and_no_end_marker(world: World) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         rid = request.rids[0]
         world.engine.emit(rid, "He", 1)
         world.engine.abort(rid, num=2)
@@ -169,7 +173,7 @@ async def test_stream_and_whole_are_refused_alike(world: World, fields: dict[str
 
 
 async def test_pressure_shows_in_the_usage_of_a_retracted_request_only(world: World) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         item = TextItem(
             request.rids[0], "x", tokens=[1], num_output_tokens=1, finish="stop", pressure=PressureUsage(2, 30, 400)
         )
@@ -187,7 +191,7 @@ async def test_what_pressure_cost_the_choices_is_added_up_but_they_waited_side_b
 ) -> None:
     costs = [PressureUsage(1, 10, 400), None, PressureUsage(2, 30, 700)]
 
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         world.engine.emit(request.rids[2], "x", 1, pressure=PressureUsage(1, 12, 300))
         for rid, cost in zip(request.rids, costs, strict=True):
             world.engine.emit(rid, "y", 2, finish="length", pressure=cost)

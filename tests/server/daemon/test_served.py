@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import openai
@@ -18,7 +19,7 @@ from ebbtide.config import ServerConfig
 
 from ..conftest import Served
 
-MESSAGES = [{"role": "user", "content": "hi"}]
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 
 def until(served: Served, claim: Callable[[], bool], *, seconds: int = 1) -> None:
@@ -31,7 +32,7 @@ def until(served: Served, claim: Callable[[], bool], *, seconds: int = 1) -> Non
     raise AssertionError(f"it did not happen within {seconds} s")
 
 
-def raw_request(served: Served, body: dict, *, read_until: bytes = b"") -> socket.socket:
+def raw_request(served: Served, body: dict[str, Any], *, read_until: bytes = b"") -> socket.socket:
     """A connection that has sent a chat request and read up to ``read_until``."""
     host, port = served.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=10)
@@ -131,10 +132,10 @@ def test_a_reader_that_takes_nothing_for_long_is_disconnected(served: Served, st
 
 def test_the_official_client_works_unmodified(served: Served) -> None:
     with openai.OpenAI(base_url=served.url + "/v1", api_key="x", max_retries=0) as client:
-        whole = client.chat.completions.create(model="org/sim", messages=MESSAGES, logprobs=True, top_logprobs=2)
+        whole: Any = client.chat.completions.create(model="org/sim", messages=MESSAGES, logprobs=True, top_logprobs=2)
         assert whole.choices[0].message.content == "Hello!"
         assert whole.choices[0].logprobs.content[0].top_logprobs[0].token == "0.0"
-        chunks = list(
+        chunks: list[Any] = list(
             client.chat.completions.create(
                 model="org/sim", messages=MESSAGES, stream=True, n=2, stream_options={"include_usage": True}
             )
@@ -153,7 +154,7 @@ def test_the_official_client_works_unmodified(served: Served) -> None:
 def test_the_official_accumulator_ends_with_the_whole_answer(served: Served) -> None:
     client = openai.OpenAI(base_url=served.url + "/v1", api_key="x", max_retries=0)
     with client, client.chat.completions.stream(model="org/sim", messages=MESSAGES, logprobs=True) as stream:
-        final = stream.get_final_completion()
+        final: Any = stream.get_final_completion()
     assert final.choices[0].message.content == "Hello!"
     assert final.choices[0].message.role == "assistant"
     assert len(final.choices[0].logprobs.content) == 6
@@ -188,7 +189,7 @@ def test_the_official_client_reads_our_errors(served: Served) -> None:
 
 
 def test_the_official_client_raises_on_an_error_in_a_stream(served: Served) -> None:
-    def answer(request) -> None:
+    def answer(request: Any) -> None:
         served.engine.emit(request.rids[0], "He", 1)
         served.engine.abort(request.rids[0], num=1)
         served.engine.emit(request.rids[0], "", 1, finish="abort")
@@ -233,10 +234,10 @@ def test_what_is_no_http_is_refused_in_the_envelope(served: Served) -> None:
 
 
 def test_a_fault_is_logged_once_and_ends_its_connection(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(*_: object) -> bool:
+    def fail(message: object) -> bool:
         raise RuntimeError("broken")
 
-    served.engine.send = fail
+    served.engine.send = fail  # type: ignore[method-assign]
     with httpx.Client(base_url=served.url) as client:
         reply = client.post("/v1/completions", json={"prompt": "x"})
         assert reply.status_code == 500

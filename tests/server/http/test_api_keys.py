@@ -40,7 +40,7 @@ def test_the_flag_goes_before_the_variable() -> None:
 @pytest.mark.parametrize(
     "config", [{"api_key": ("",)}, {"api_key": ("a b",)}, {"api_key": ("ключ",)}, {"admin_api_key": ""}]
 )
-def test_what_no_header_can_carry_is_refused_at_the_start(config: dict[str, object]) -> None:
+def test_what_no_header_can_carry_is_refused_at_the_start(config: dict[str, Any]) -> None:
     with pytest.raises(StartupError, match="visible ASCII"):
         with_all_keys(AccessConfig(**config), {})
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
 
 from ebbtide.config import AccessConfig, LimitsConfig, ServerConfig
-from ebbtide.server.app import Route, create_app, routes
+from ebbtide.server.app import create_app, routes
 from ebbtide.server.http.access import access_from
 from ebbtide.server.http.auth import PUBLIC_PATHS, Keys
+from ebbtide.server.route import Route
 
 from ..conftest import ScriptedEngine, World, build_state
 
@@ -31,7 +34,7 @@ def access() -> AccessConfig:
 
 
 @pytest.fixture
-async def world(engine: ScriptedEngine, config: ServerConfig, access: AccessConfig):
+async def world(engine: ScriptedEngine, config: ServerConfig, access: AccessConfig) -> AsyncIterator[World]:
     state = build_state(engine, config, access=access_from(access))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -182,7 +185,9 @@ def test_owners_are_stable_names_that_show_no_key() -> None:
         caller = keys.caller([(b"x-api-key", key.encode())])
         assert caller is not None
         owners.append(caller.owner)
-    assert owners[0] == owners[1] == Keys([USER]).caller([(b"x-api-key", USER.encode())]).owner
+    again = Keys([USER]).caller([(b"x-api-key", USER.encode())])
+    assert again is not None
+    assert owners[0] == owners[1] == again.owner
     assert len(set(owners)) == 3
     assert not any(key in repr((owners, vars(keys))) for key in (USER, OTHER, ADMIN))
 
@@ -192,14 +197,14 @@ def test_who_may_control_the_server() -> None:
     anybody = Keys().caller([])
     assert anybody is not None
     assert anybody.may_control
-    only_user = Keys([USER])
+    only_user: Any = Keys([USER])
     assert only_user.caller([]) is None
     assert only_user.caller(shown[USER]).may_control
-    both = Keys([USER], ADMIN)
+    both: Any = Keys([USER], ADMIN)
     assert not both.caller(shown[USER]).may_control
     assert both.caller(shown[ADMIN]).may_control
     assert both.caller([*shown[ADMIN], *shown[USER]]).may_control, "one of its keys is the admin's"
-    only_admin = Keys([], ADMIN)
+    only_admin: Any = Keys([], ADMIN)
     assert not only_admin.caller([]).may_control
     assert not only_admin.caller(shown[USER]).may_control
     assert only_admin.caller(shown[ADMIN]).may_control

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 
@@ -26,7 +28,7 @@ def access() -> AccessConfig:
 
 
 @pytest.fixture
-async def world(engine: ScriptedEngine, config: ServerConfig, access: AccessConfig):
+async def world(engine: ScriptedEngine, config: ServerConfig, access: AccessConfig) -> AsyncIterator[World]:
     state = build_state(engine, config, access=access_from(access))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     headers = {"authorization": "Bearer right", "origin": PAGE}
@@ -53,7 +55,7 @@ async def test_answers_and_errors_can_be_read(world: World) -> None:
     refused = await world.client.get("/v1/models", headers={"authorization": "Bearer wrong"})
     missing = await world.client.get("/nothing")
     large = await world.client.post("/v1/completions", content=b" " * 300_000)
-    world.engine.send = fail
+    world.engine.send = fail  # type: ignore[method-assign]
     bug = await world.complete()
     for reply, status in ((refused, 401), (missing, 404), (large, 413), (bug, 500)):
         assert reply.status_code == status

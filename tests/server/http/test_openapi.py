@@ -23,7 +23,7 @@ HTTP_METHODS = {"get", "post", "delete", "put"}
 async def schema(world: World) -> dict[str, Any]:
     reply = await world.client.get("/openapi.json")
     assert reply.status_code == 200
-    return reply.json()
+    return dict(reply.json())
 
 
 def operations(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

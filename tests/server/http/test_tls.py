@@ -34,7 +34,7 @@ def files(authority: trustme.CA, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def config(files: Path, cert: str = "cert.pem", key: str | None = "key.pem", **more: object) -> AccessConfig:
+def config(files: Path, cert: str = "cert.pem", key: str | None = "key.pem", **more: Any) -> AccessConfig:
     return AccessConfig(ssl_certfile=str(files / cert), ssl_keyfile=None if key is None else str(files / key), **more)
 
 

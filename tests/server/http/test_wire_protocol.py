@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -50,7 +51,7 @@ def serve(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Serve]:
     """Starts a server with these limits: ``serve(max_connections=…, receive_timeout_s=…)``; its URL."""
     with contextlib.ExitStack() as ends:
 
-        def start(**limits: float) -> str:
+        def start(**limits: Any) -> str:
             state = build_state(engine, config)
             ends.callback(state.prompts.close)
             listener = listen("127.0.0.1", 0)

@@ -27,7 +27,7 @@ GAUGES = {
     "kv_evictable_tokens{pool=full}": 64,
     "kv_available_tokens{pool=host}": 5000,
 }
-TOTALS = {
+TOTALS: dict[str, float] = {
     "prompt_tokens_total": 300,
     "cached_tokens_total": 100,
     "generation_tokens_total": 50,

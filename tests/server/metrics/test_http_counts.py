@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -71,7 +72,8 @@ async def test_unknown_paths_and_methods_share_one_label(world: World) -> None:
 async def test_requests_without_a_key_count_too(engine: ScriptedEngine, world: World) -> None:
     access = access_from(AccessConfig(api_key=("secret",), root_path="/llm"))
     state = build_state(engine, world.state.config, access=access)
-    world.client._transport.app = create_app(state)  # the fixture's client, another application
+    transport: Any = world.client._transport
+    transport.app = create_app(state)  # the fixture's client, another application
     assert (await world.client.get("/v1/models")).status_code == 401
     assert (await world.client.get("/llm/v1/models")).status_code == 401
     counts = await send_and_count(world)

@@ -70,7 +70,7 @@ def test_the_load_reads_zero_without_a_scheduler_and_totals_stay(metrics: FrontM
 
 def test_retractions_balance_over_a_schedulers_death_and_its_requests_are_counted(metrics: FrontMetrics) -> None:
     """retracted = resumed + ended while retracted + waiting, though nobody is left to count."""
-    totals = {"num_retracted_requests_total": 9, "num_resumed_requests_total": 1}
+    totals: dict[str, float] = {"num_retracted_requests_total": 9, "num_resumed_requests_total": 1}
     totals["num_ended_while_retracted_total{reason=client}"] = 1
     metrics.apply_stats(Stats(gauges={"num_retracted_reqs": 7}, totals=totals, observations={}))
     metrics.on_scheduler_death(16)

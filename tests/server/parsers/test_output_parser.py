@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ PIECES = sim_vocabulary().pieces
 CALL = '<tool_call>{"name": "clock", "arguments": {"a": "日"}}</tool_call>'
 
 
-def config(**more: object) -> ParserConfig:
+def config(**more: Any) -> ParserConfig:
     return ParserConfig(
         reasoning=REASONING["think"],
         parse_calls=lambda scanner: FORMATS["hermes"].read(scanner, SCHEMAS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ebbtide.server.parsers.output_parser import ParserConfig, ReasoningMode
@@ -10,7 +12,7 @@ from ebbtide.server.parsers.reasoning import REASONING, detect, prompt_opens_rea
 from ..reading_tool import Read, read_with
 
 
-def read(text: str, name: str = "think", **more: object) -> tuple[str, str]:
+def read(text: str, name: str = "think", **more: Any) -> tuple[str, str]:
     """(reasoning, text) of an answer, whole and by characters."""
     config = ParserConfig(reasoning=REASONING[name], **more)
     whole = read_with(config, [text])

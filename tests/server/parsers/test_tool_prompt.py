@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from ebbtide.server.parsers.tool_fields import ToolOptions
 from ebbtide.server.parsers.tool_prompt import calls_as_text, with_tools
@@ -46,7 +47,7 @@ def test_earlier_calls_and_results_are_text() -> None:
         {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": "ü"}}},
         {"id": "2", "type": "function", "function": {"name": "g", "arguments": "{broken"}},
     ]
-    messages = [
+    messages: list[dict[str, Any]] = [
         USER,
         {"role": "assistant", "content": "Look:", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "1", "content": "one"},

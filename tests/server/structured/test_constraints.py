@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ebbtide.errors import Rejected
@@ -25,7 +27,7 @@ from ebbtide.server.structured.constraints import (
         lambda: schema_constraint({"enum": ["x" * MAX_BYTES]}, "regex"),
     ],
 )
-def test_a_grammar_beyond_the_limit_is_refused(make) -> None:
+def test_a_grammar_beyond_the_limit_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(Rejected, match="'regex' is larger than 256 KiB") as caught:
         make()
     assert (caught.value.status, caught.value.param) == (400, "regex")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def lark(count: int) -> str:
 
 
 @pytest.mark.parametrize("make", [gbnf, lark])
-def test_rules_are_counted_and_nothing_else(make) -> None:
+def test_rules_are_counted_and_nothing_else(make: Callable[[int], str]) -> None:
     assert lark_of_ebnf(make(MAX_RULES))
     with pytest.raises(GrammarError, match="at most 500 rules"):
         lark_of_ebnf(make(MAX_RULES + 1))

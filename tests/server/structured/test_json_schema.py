@@ -62,7 +62,8 @@ def test_data_in_a_schema_is_not_read_as_one() -> None:
 
 
 def test_no_schema_switches_the_compilers_checks_off() -> None:
-    for schema in ({"x-guidance": {"lenient": True}}, {"items": {"x-guidance": {}}}):
+    schemas: list[dict[str, Any]] = [{"x-guidance": {"lenient": True}}, {"items": {"x-guidance": {}}}]
+    for schema in schemas:
         with pytest.raises(Rejected, match="'x-guidance' in 's' is not supported"):
             check_schema(schema, "s")
 

@@ -18,6 +18,7 @@ from ebbtide.server.structured.constraints import (
     ebnf_constraint,
     schema_constraint,
 )
+from ebbtide.server.structured.gbnf import lark_of_ebnf
 from ebbtide.server.structured.structured import StructuredOutput
 from ebbtide.tokenization.tokenizer import SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
@@ -110,7 +111,7 @@ async def test_text_beside_a_constraint_is_only_one(world: World) -> None:
         ("ebnf", ['%llguidance {"no_forcing": false}\nstart: "a"', "root ::= " + "(" * 3000 + '"a"' + ")" * 3000]),
         ("ebnf", ['start: %json {"type": "object"}', 'start: %regex {"substring_chars": "a"}']),
         ("response_format", [schema_format(None), {"type": "json_schema", "json_schema": {"name": "x"}}]),
-        ("response_format", [schema_format(value) for value in (5, "x", [], False)]),
+        ("response_format", [schema_format(5), schema_format("x"), schema_format([]), schema_format(False)]),
         ("response_format", [schema_format({"not": {}}), schema_format({"type": "string", "format": "odd"})]),
         ("response_format", [schema_format({"$ref": "#/$defs/no"}), schema_format({"$ref": "http://127.0.0.1:1/"})]),
         ("response_format", [schema_format({"$ref": "#"}), schema_format({"type": "string", "pattern": "("})]),
@@ -287,7 +288,7 @@ async def test_thousands_of_choices_are_kept_and_the_limit_is_told(world: World)
 
 
 async def test_a_grammar_that_finds_no_thread_in_time_is_told_to_come_again(world: World, monkeypatch: Any) -> None:
-    begun, release, read_now = threading.Semaphore(0), threading.Event(), structured_module.lark_of_ebnf
+    begun, release, read_now = threading.Semaphore(0), threading.Event(), lark_of_ebnf
 
     def slow(text: str) -> str:
         if "slow" in text:
@@ -313,8 +314,13 @@ async def test_a_grammar_that_finds_no_thread_in_time_is_told_to_come_again(worl
 
 async def test_a_large_grammar_is_not_remembered_once_it_is_read(world: World, monkeypatch: Any) -> None:
     read: list[int] = []
-    read_now = structured_module.lark_of_ebnf
-    monkeypatch.setattr(structured_module, "lark_of_ebnf", lambda text: read.append(len(text)) or read_now(text))
+    read_now = lark_of_ebnf
+
+    def counted(text: str) -> str:
+        read.append(len(text))
+        return read_now(text)
+
+    monkeypatch.setattr(structured_module, "lark_of_ebnf", counted)
     for text in ('root ::= "a"', 'root ::= "' + "a" * 20_000 + '"'):
         for _ in range(2):
             assert (await world.chat(ebnf=text)).status_code == 200

@@ -13,7 +13,8 @@ from ebbtide.server.api.anthropic.blocks import Block, Message, chat_messages
 
 def converted(messages: list[dict[str, Any]], system: Any = None) -> list[dict[str, Any]]:
     blocks = msgspec.convert(system, str | list[Block] | None)
-    return msgspec.to_builtins(chat_messages(blocks, msgspec.convert(messages, list[Message])))
+    found: list[dict[str, Any]] = msgspec.to_builtins(chat_messages(blocks, msgspec.convert(messages, list[Message])))
+    return found
 
 
 def text(content: str) -> dict[str, Any]:

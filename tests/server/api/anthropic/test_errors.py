@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -17,7 +19,7 @@ from ...conftest import ScriptedEngine, build_state
 pytestmark = pytest.mark.anyio
 
 
-def client_of(app) -> httpx.AsyncClient:
+def client_of(app: Any) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://test")
 

@@ -78,7 +78,7 @@ def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
                 message |= event["delta"]
                 message["usage"] |= event["usage"]
     assert events[-1] == {"type": "message_stop"}
-    return message
+    return dict(message)
 
 
 def parsed(text: str) -> Any:

@@ -70,7 +70,7 @@ def test_a_style_wants_texts_no_content_and_short_ids() -> None:
 
 
 def test_calls_made_together_are_told_one_by_one_where_only_one_is_allowed() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         ASKED,
         {"role": "assistant", "content": "Both:", "tool_calls": [call("{}", "a"), call("{}", "b")]},
         {"role": "tool", "tool_call_id": "b", "content": "second"},

@@ -84,27 +84,27 @@ async def both(parts: tuple[World, Model], text: str, **fields: Any) -> dict[str
     return message
 
 
-async def test_a_prompt_that_opens_the_reasoning_begins_it(model) -> None:
+async def test_a_prompt_that_opens_the_reasoning_begins_it(model: Any) -> None:
     opens = {"chat_template_kwargs": {"opens": True}}
     message = await both(model, "why 日</think>yes", **opens)
     assert (message["reasoning"], message["content"]) == ("why 日", "yes")
     assert model[1].prompt.endswith("<think>\n")
 
 
-async def test_a_prompt_that_ends_the_reasoning_leaves_text(model) -> None:
+async def test_a_prompt_that_ends_the_reasoning_leaves_text(model: Any) -> None:
     message = await both(model, "yes</think>", reasoning_effort="none")
     assert (message["reasoning"], message["content"]) == ("", "yes</think>")
     assert model[1].prompt.endswith("</think>\n\n")
 
 
-async def test_the_template_shows_tools_and_its_calls_are_read(model) -> None:
+async def test_the_template_shows_tools_and_its_calls_are_read(model: Any) -> None:
     message = await both(model, '<tool_call>{"name": "clock", "arguments": {}}</tool_call>', tools=TOOLS)
     assert message["calls"] == [["clock", "{}"]]
     assert '"name": "weather"' in model[1].prompt
 
 
 @pytest.mark.parametrize("template", [MISTRAL])
-async def test_a_mark_that_is_a_control_token_is_read_and_no_other_is_shown(model) -> None:
+async def test_a_mark_that_is_a_control_token_is_read_and_no_other_is_shown(model: Any) -> None:
     text = f'a{PAD}b{MARK}[{{"name": "clock", "arguments": {{}}}}]{PAD}'
     message = await both(model, text, tools=TOOLS)
     assert (message["content"], message["calls"]) == ("ab", [["clock", "{}"]])
@@ -112,7 +112,7 @@ async def test_a_mark_that_is_a_control_token_is_read_and_no_other_is_shown(mode
 
 
 @pytest.mark.parametrize("template", [MISTRAL])
-async def test_a_conversation_with_calls_goes_on(model) -> None:
+async def test_a_conversation_with_calls_goes_on(model: Any) -> None:
     world, scripted = model
     scripted.text = "fine"
     call = {

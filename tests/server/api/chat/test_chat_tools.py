@@ -133,7 +133,7 @@ async def test_text_in_front_of_a_stop_string_is_not_lost(world: World) -> None:
     def answer(request: Any) -> None:
         [rid] = request.rids
         item = TextItem(rid, "before <tool", tokens=[1], num_output_tokens=9, finish="stop", matched="END")
-        world.engine.manager.handle(TextBatch([item]))
+        world.state.manager.handle(TextBatch([item]))
 
     world.engine.answer = answer
     choice = await whole(world, "", stop=["END"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.messages import TextBatch, TextItem
+from ebbtide.messages import GenerateReq, TextBatch, TextItem
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_SYSTEM, SIM_USER
 
 from ...conftest import World
@@ -161,7 +161,7 @@ async def test_logprobs_without_alternatives_have_an_empty_list(world: World) ->
 
 
 async def test_a_stop_string_is_reported_to_client_and_scheduler(world: World) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         item = TextItem(request.rids[0], "He", tokens=[1, 2, 3], num_output_tokens=3, finish="stop", matched="llo")
         world.state.manager.handle(TextBatch([item]))
 
@@ -175,7 +175,7 @@ async def test_a_stop_string_is_reported_to_client_and_scheduler(world: World) -
 
 
 async def test_end_of_text_is_no_stop_reason_but_a_named_stop_token_is(world: World) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         world.engine.emit(request.rids[0], "x", 1, finish="stop", matched=SIM_EOS)
 
     world.engine.answer = answer

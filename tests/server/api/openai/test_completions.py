@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.messages import TextAlternative, TextBatch, TextItem, TextLogprob
+from ebbtide.messages import GenerateReq, TextAlternative, TextBatch, TextItem, TextLogprob
 
 from ...conftest import World
 
@@ -54,7 +54,7 @@ async def test_every_form_of_prompt(world: World, prompt: Any, ids: list[list[in
 
 
 async def test_choices_are_numbered_prompt_by_prompt(world: World) -> None:
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         for choice, rid in enumerate(request.rids):
             world.engine.emit(rid, f"{request.prompt[0]}.{choice}", 1, finish="stop")
 
@@ -102,7 +102,7 @@ async def test_logprobs_come_as_parallel_lists(world: World) -> None:
 async def test_half_characters_and_minus_infinity_are_valid_json(world: World) -> None:
     halves = [TextAlternative("\ufffd", raw, float("-inf"), raw[0]) for raw in (b"\xc3", b"\xa9", b"x")]
 
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         item = TextItem(
             request.rids[0], "\xe9x", [1, 2, 3], 3, finish="stop", logprobs=[TextLogprob(half) for half in halves]
         )
@@ -178,7 +178,7 @@ async def test_a_reply_of_too_many_log_probabilities_is_refused(
 async def test_a_failure_after_the_prompt_was_scored_is_still_an_http_error(world: World, route: str) -> None:
     """Nothing of the answer was there: the status line has not gone out."""
 
-    def answer(request) -> None:
+    def answer(request: GenerateReq) -> None:
         [rid] = request.rids
         entry = TextLogprob(TextAlternative("i", b"i", -1.0, 105))
         world.state.manager.handle(TextBatch([TextItem(rid, "", [], 0, prompt=[entry], cached_tokens=0)]))

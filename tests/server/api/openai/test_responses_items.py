@@ -12,7 +12,10 @@ from ebbtide.server.api.openai.responses_items import InputItem, chat_messages
 
 
 def messages(items: str | list[dict[str, Any]], instructions: str | None = None) -> list[dict[str, Any]]:
-    return msgspec.to_builtins(chat_messages(instructions, msgspec.convert(items, str | list[InputItem])))
+    found: list[dict[str, Any]] = msgspec.to_builtins(
+        chat_messages(instructions, msgspec.convert(items, str | list[InputItem]))
+    )
+    return found
 
 
 def call(number: int) -> dict[str, Any]:
@@ -69,12 +72,12 @@ def test_calls_without_words_are_one_message_and_keep_their_reasoning() -> None:
 
 def test_reasoning_in_front_of_somebody_elses_words_is_left_out() -> None:
     thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "why"}]}
-    items = [thought, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    items: list[dict[str, Any]] = [thought, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
     assert messages(items) == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
 
 
 def test_encrypted_reasoning_is_accepted_and_has_no_effect() -> None:
-    items = [
+    items: list[dict[str, Any]] = [
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
         {"role": "user", "content": "a"},
     ]
@@ -82,7 +85,7 @@ def test_encrypted_reasoning_is_accepted_and_has_no_effect() -> None:
 
 
 def test_instructions_at_the_beginning_are_one_message() -> None:
-    items = [
+    items: list[dict[str, Any]] = [
         {"role": "developer", "content": "b"},
         {"role": "user", "content": "hi"},
         {"role": "system", "content": "c"},
