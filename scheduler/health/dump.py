@@ -26,22 +26,6 @@ MAX_REASONS = 5  # waiting requests shown with the reason why they wait
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSummary:
-    """The numbers of one request. Lengths in tokens."""
-
-    rid: str
-    row: int | None
-    prompt_len: int
-    num_outputs: int
-    max_tokens: int
-    computed: int
-    num_confirmed: int
-    num_pages: int
-    num_retractions: int
-    protected: bool
-
-
-@dataclass(frozen=True, slots=True)
 class SchedulerSnapshot:
     """The state of a scheduler at one moment."""
 
@@ -53,8 +37,8 @@ class SchedulerSnapshot:
     num_requests: int = 0
     num_sessions: int = 0
     num_turns: int = 0
-    running: tuple[RequestSummary, ...] = ()
-    waiting: tuple[RequestSummary, ...] = ()
+    running: tuple[str, ...] = ()  # one line of numbers per request; lengths in tokens
+    waiting: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()  # why the first requests wait
     accounting: tuple[tuple[str, PoolAccounting], ...] = ()  # by pool name
     moves: tuple[str, ...] = ()
@@ -75,8 +59,8 @@ def take_snapshot(scheduler: Scheduler, plan: StepPlan | None) -> SchedulerSnaps
         num_requests=len(state.requests),
         num_sessions=scheduler.num_sessions,
         num_turns=scheduler.num_turns,
-        running=tuple(_summary(req) for req in state.running[:MAX_REQUESTS]),
-        waiting=tuple(_summary(req) for req in islice(state.waiting, MAX_REQUESTS)),
+        running=tuple(_request_line(req) for req in state.running[:MAX_REQUESTS]),
+        waiting=tuple(_request_line(req) for req in islice(state.waiting, MAX_REQUESTS)),
         reasons=waiting_reasons(state),
         accounting=tuple((pool.name, pool.accounting()) for pool in state.pools),
         moves=tuple(state.pool.ledger.recent(LAST_MOVES)),
@@ -131,21 +115,6 @@ def _plain(line: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-def _summary(req: Request) -> RequestSummary:
-    return RequestSummary(
-        rid=req.rid,
-        row=req.row,
-        prompt_len=req.prompt_len,
-        num_outputs=req.num_outputs,
-        max_tokens=req.sampling.max_tokens,
-        computed=req.computed,
-        num_confirmed=req.num_confirmed,
-        num_pages=len(req.pages),
-        num_retractions=req.history.retraction_count,
-        protected=req.protected,
-    )
-
-
 def _why_waiting(state: State, req: Request) -> str:
     """Derived from counters only: repeating the admission check would change the state of the next one."""
     needs, usable = pages_for(len(req.known), state.pool.page_size), state.pool.usable_pages
@@ -182,15 +151,15 @@ def _plan_lines(snapshot: SchedulerSnapshot) -> list[str]:
     return [f"step {snapshot.plan_number} (row:start+tokens): {items}", f"steps in flight {snapshot.num_in_flight}"]
 
 
-def _request_lines(what: str, requests: Sequence[RequestSummary], total: int) -> list[str]:
-    return [f"{what} of {total}, the first {len(requests)}:", *(f"  {_request_line(req)}" for req in requests)]
+def _request_lines(what: str, requests: Sequence[str], total: int) -> list[str]:
+    return [f"{what} of {total}, the first {len(requests)}:", *(f"  {line}" for line in requests)]
 
 
-def _request_line(req: RequestSummary) -> str:
+def _request_line(req: Request) -> str:
     return (
-        f"{req.rid} row {req.row} prompt {req.prompt_len} outputs {req.num_outputs}/{req.max_tokens} computed "
-        f"{req.computed} confirmed {req.num_confirmed} pages {req.num_pages} retractions {req.num_retractions}"
-        f"{' protected' if req.protected else ''}"
+        f"{req.rid} row {req.row} prompt {req.prompt_len} outputs {req.num_outputs}/{req.sampling.max_tokens} computed "
+        f"{req.computed} confirmed {req.num_confirmed} pages {len(req.pages)} retractions "
+        f"{req.history.retraction_count}{' protected' if req.protected else ''}"
     )
 
 

@@ -63,15 +63,9 @@ class AuditedPool(Protocol):
     """Pages of one kind with their accounting. ``running`` is always the list of running requests."""
 
     name: str
+    page_size: int  # tokens
+    ledger: Ledger
     quarantined: set[int]  # page numbers out of service
-
-    @property
-    def page_size(self) -> int:
-        """Tokens per page."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """The owner of every page, kept independently of the owners' own lists."""
 
     def accounting(self) -> PoolAccounting:
         """The terms as counted by each owner. The cost is independent of the pool size."""

@@ -27,7 +27,7 @@ from .accounting import (
 )
 from .allocator import PageAllocator
 from .cached_request import CachedRequest
-from .ledger import Ledger, PageOwner
+from .ledger import PageOwner
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +54,8 @@ class HostTier:
 
     def __init__(self, info: RunnerInfo, count: Callable[[str, int], None]) -> None:
         self.allocator = PageAllocator(info.num_host_pages, info.page_size)
+        self.page_size = info.page_size  # tokens
+        self.ledger = self.allocator.ledger
         self._recompute_token_s = info.recompute_token_s
         self._restore_token_s = info.restore_token_s
         self._count = count
@@ -64,16 +66,6 @@ class HostTier:
         self.quarantined: set[int] = set()  # pages out of service
         self._held = 0  # pages of all copies, updated with every change
         self._sweep = Sweep(self.allocator)
-
-    @property
-    def page_size(self) -> int:
-        """Tokens per page."""
-        return self.allocator.page_size
-
-    @property
-    def ledger(self) -> Ledger:
-        """The owner of every host page."""
-        return self.allocator.ledger
 
     def accounting(self) -> PoolAccounting:
         """See ``AuditedPool``. ``uncached`` are the pages of all copies."""

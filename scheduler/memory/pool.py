@@ -12,7 +12,7 @@ from ebbtide.paging import pages_for
 from .accounting import OwnershipError, PoolAccounting, Sweep, compare_with_ledger, mismatches, rebuild
 from .allocator import PageAllocator
 from .cached_request import CachedRequest
-from .ledger import Ledger, PageOwner
+from .ledger import PageOwner
 from .prefix_cache import BasePrefixCache
 
 
@@ -23,21 +23,13 @@ class Pool:
 
     def __init__(self, allocator: PageAllocator, tree_cache: BasePrefixCache) -> None:
         self.token_to_kv_pool_allocator = allocator
+        self.page_size = allocator.page_size  # tokens
+        self.ledger = allocator.ledger
         self.tree_cache = tree_cache
         self.uncached = 0  # private pages of running requests, updated with every change
         self.quarantined: set[int] = set()  # pages out of service
         self.evicted_pages = 0
         self._sweep = Sweep(allocator)
-
-    @property
-    def page_size(self) -> int:
-        """Tokens per page."""
-        return self.token_to_kv_pool_allocator.page_size
-
-    @property
-    def ledger(self) -> Ledger:
-        """The owner of every page."""
-        return self.token_to_kv_pool_allocator.ledger
 
     @property
     def capacity(self) -> int:

@@ -111,14 +111,9 @@ class BasePrefixCache(AuditedCache, Protocol):
 class NoCache:
     """The cache of ``--disable-radix-cache``: stores nothing, so every prompt is computed."""
 
-    evictable_pages = 0
-    protected_pages = 0
-    session_held_pages = 0
-    evictable_session_pages = 0
-    access_clock = 0
+    evictable_pages = protected_pages = session_held_pages = evictable_session_pages = access_clock = 0
 
     def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        """Returns an empty match."""
         return MatchResult()
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
@@ -134,26 +129,21 @@ class NoCache:
         """Does nothing: no page is shared."""
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
-        """Returns 0."""
         return 0
 
     def clear(self) -> None:
         """Does nothing."""
 
     def exclusively_locked_pages(self, req: CachedRequest) -> int:
-        """Returns 0."""
         return 0
 
     def owners(self) -> list[tuple[PageOwner, Sequence[int]]]:
-        """Returns an empty list."""
         return []
 
     def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
-        """Returns an empty list."""
         return []
 
     def validate(self, running: Sequence[CachedRequest]) -> list[str]:
-        """Returns an empty list."""
         return []
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:

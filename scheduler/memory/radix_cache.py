@@ -109,9 +109,8 @@ class RadixCache:
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
         """See ``BasePrefixCache``."""
         freed = 0
-        while freed < num_pages and self._leaves:
-            if accessed_before is not None and self._leaves[0][0] >= accessed_before:
-                break
+        end = math.inf if accessed_before is None else accessed_before
+        while freed < num_pages and self._leaves and self._leaves[0][0] < end:
             last_access, _, leaf = heapq.heappop(self._leaves)
             if last_access != leaf.last_access or leaf.locks or leaf.children or not leaf.pages:
                 continue  # stale: the leaf was used, locked or extended later and is offered again when released

@@ -39,19 +39,14 @@ class SessionController:
     """All sessions of one scheduler."""
 
     def __init__(
-        self,
-        limits: SessionLimits,
-        kv_store: SessionKvStore | None,
-        context_length: int,
-        page_size: int,
-        misfit: FitCheck,
+        self, limits: SessionLimits, kv: SessionKvStore | None, context_length: int, page_size: int, misfit: FitCheck
     ) -> None:
-        """``kv_store`` is None if streaming sessions are off.
+        """``kv`` is None if streaming sessions are off.
 
         ``misfit(prompt_len, max_tokens)`` says why such a request can never run; "" if it can.
         """
         self._limits = limits
-        self._kv_store = kv_store
+        self._kv_store = kv
         self._context_length = context_length
         self._page_size = page_size
         self._misfit = misfit

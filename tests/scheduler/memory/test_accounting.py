@@ -20,7 +20,6 @@ from ebbtide.scheduler.memory.accounting import (
 )
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.cached_request import CachedRequest
-from ebbtide.scheduler.memory.ledger import Ledger
 from ebbtide.scheduler.request import Request
 
 from ..make import request
@@ -84,12 +83,9 @@ class StatePool:
     def __init__(self) -> None:
         self.quarantined: set[int] = set()
         self.allocator = PageAllocator(16, 1)
+        self.ledger = self.allocator.ledger
         self.held: dict[str, list[int]] = {}
         self.uncached = 0
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.allocator.ledger
 
     def take(self, req: Request) -> None:
         self.held[req.rid] = self.allocator.take(1, req)
