@@ -221,3 +221,74 @@ ALLOWED = {
 @pytest.mark.parametrize(("path", "source"), ALLOWED.values(), ids=ALLOWED.keys())
 def test_checker_accepts(path: str, source: str) -> None:
     assert violations(path, source) == []
+
+
+# ---------------------------------------------------------------------- import circles
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, list[str]]:
+    """The modules that each module imports anywhere in its text, also for type checking only.
+
+    sources: absolute module name → text. Modules outside ``sources`` are left out. ``from . import x`` counts as the
+    module ``x`` if there is one, else as the package.
+    """
+    graph = {}
+    for module, source in sources.items():
+        package = module.removesuffix(".__init__") if module.endswith(".__init__") else module.rpartition(".")[0]
+        named = {item.module for item in imports_of(ast.parse(source), package)}
+        targets = {name if name in sources else f"{name}.__init__" for name in named}
+        inner = {target for target in targets if target.removesuffix(".__init__") not in {"", package}}
+        # A submodule of the own package imports the package itself only if it names something that is no module.
+        own = f"{package}.__init__"
+        if own in targets and any(n.rpartition(".")[0] == package and n not in sources for n in named):
+            inner.add(own)
+        graph[module] = sorted((inner & sources.keys()) - {module})
+    return graph
+
+
+def find_circle(graph: dict[str, list[str]]) -> list[str]:
+    """The modules of one circle, in order; empty if there is none. Depth-first search with a path."""
+    done: set[str] = set()
+
+    def visit(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return path[path.index(module) :]
+        if module in done:
+            return []
+        circles = (visit(target, [*path, module]) for target in graph[module])
+        circle = next((found for found in circles if found), [])
+        done.add(module)
+        return circle
+
+    return next((found for module in graph if (found := visit(module, []))), [])
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_has_no_import_circle(folder: str) -> None:
+    files = (ROOT / folder).rglob("*.py")
+    sources = {".".join(["ebbtide", *path.relative_to(ROOT).with_suffix("").parts]): path.read_text() for path in files}
+    assert find_circle(import_graph(sources)) == []
+
+
+CIRCLES = {
+    "direct": {"p.a": "from .b import B", "p.b": "from .a import A"},
+    "over three": {"p.a": "from . import b", "p.b": "from .q.c import C", "p.q.c": "from ..a import A"},
+    "for type checking": {"p.a": "import p.b", "p.b": "if TYPE_CHECKING:\n    from .a import A"},
+    "inside a function": {"p.a": "from .b import B", "p.b": "def f():\n    from . import a"},
+    "with the package": {"p.__init__": "from .a import A", "p.a": "from . import B"},
+}
+CIRCLE_FREE = {
+    "a diamond": {"p.a": "from . import b, c", "p.b": "from .d import D", "p.c": "from .d import D", "p.d": ""},
+    "neighbours of a package": {"p.__init__": "from .a import A", "p.a": "from . import b", "p.b": ""},
+    "other packages": {"p.a": "import q.b\nfrom p2.a import A", "p.b": "from .a import A"},
+}
+
+
+@pytest.mark.parametrize("sources", CIRCLES.values(), ids=CIRCLES)
+def test_import_circle_is_found(sources: dict[str, str]) -> None:
+    assert set(find_circle(import_graph(sources))) == set(sources)
+
+
+@pytest.mark.parametrize("sources", CIRCLE_FREE.values(), ids=CIRCLE_FREE)
+def test_imports_without_a_circle_pass(sources: dict[str, str]) -> None:
+    assert find_circle(import_graph(sources)) == []
