@@ -1,4 +1,4 @@
-"""The model runner: tensors, and nothing about requests. Importing this package imports no torch."""
+"""The model runner: computes step plans. Knows nothing of requests. Importing this package does not import torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ebbtide.tokenization.model_files import ModelFiles
 
 
 def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> Runner:
-    """Load a model, measure the memory and be ready for the first plan.
+    """Load a model and size the KV pool; returns a runner that is ready for the first plan.
 
-    ``progress`` is called with a short line at each stage of loading. Raises StartupError with one sentence.
+    progress: called with a short line at each stage of loading. Raises StartupError if the model cannot be loaded.
     """
     if config.max_total_tokens is not None and config.max_total_tokens < config.page_size:
         raise StartupError(

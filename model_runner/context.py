@@ -1,4 +1,4 @@
-"""How long a context a model can have here, from its configuration."""
+"""The longest context of a model, from its configuration."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from ebbtide.errors import StartupError
 
 
 def longest_context(config: PretrainedConfig) -> int:
-    """Tokens. Models with LongRoPE get the length that they were first trained on. StartupError when none is said.
+    """The maximum context length in tokens. Raises StartupError if the configuration has none.
 
-    LongRoPE has other frequencies for longer texts, chosen anew in each forward by the longest text in it: a request's
-    output would depend on who runs beside it, and on keys that lie in the pool with the other frequencies.
+    Models with LongRoPE get their original training length. Beyond it LongRoPE changes its frequencies, for a whole
+    forward by the longest sequence in it: a request's output would depend on the other requests in the batch, and
+    cached keys would have been rotated by other frequencies.
     """
     text = config.get_text_config()
     ropes = _ropes(getattr(text, "rope_parameters", None) or {})
     originals = [int(rope["original_max_position_embeddings"]) for rope in ropes if rope["rope_type"] == "longrope"]
     longest = getattr(text, "max_position_embeddings", None)
     if longest is None:
-        raise StartupError(f"The configuration of a {config.model_type} model does not say how long a text may be.")
+        raise StartupError(f"The configuration of a {config.model_type} model does not state a maximum context length.")
     return min([int(longest), *originals])
 
 
 def _ropes(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rotary embeddings of a configuration: one for all layers, or one for each kind of layer."""
+    """The rotary parameters of a configuration: one set for all layers, or one per kind of layer."""
     if "rope_type" in parameters:
         return [parameters]
     return [rope for rope in parameters.values() if isinstance(rope, Mapping) and "rope_type" in rope]

@@ -1,4 +1,4 @@
-"""Which device and which number format, from what the operator said and what the machine has."""
+"""The choice of device and element type, from the flags and the hardware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called ``name``; auto prefers CUDA. Raises StartupError when it is not there."""
+    """The device called ``name``; "auto" prefers CUDA. Raises StartupError if there is no such device."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     has_cuda = accelerator is not None and accelerator.type == "cuda"
     if name == "cuda" and not has_cuda:

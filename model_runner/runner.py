@@ -1,4 +1,4 @@
-"""The model runner: carries out step plans on a real model. Knows rows, pages and tokens, not requests."""
+"""The model runner: executes step plans on a real model. Knows rows, pages and tokens, not requests."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PendingResult:
 
 
 class ModelRunner:
-    """One model on one device. Plans are computed in the order in which they come."""
+    """One model on one device. Plans are computed in the order of submission."""
 
     def __init__(self, model: Model, attention: AttentionBackend, table: PageTable, info: RunnerInfo) -> None:
         self.info = info
@@ -90,7 +90,7 @@ class ModelRunner:
 
     @classmethod
     def load(cls, files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
-        """Load the weights, size and touch the pool. Raises StartupError with one sentence."""
+        """Load the weights and allocate the pool. Raises StartupError if either fails."""
         set_num_threads()
         device = choose_device(config.device)
         checkpoint = open_checkpoint(files)
@@ -143,7 +143,7 @@ class ModelRunner:
         )
 
     def collect(self) -> StepResult:
-        """The result of the oldest uncollected plan; waits for it."""
+        """The result of the oldest uncollected plan; blocks until it is computed."""
         if not self._pending:
             raise PlanError("There is no plan to collect.")
         pending = self._pending.popleft()
@@ -153,7 +153,7 @@ class ModelRunner:
         return StepResult(pending.number, tokens, logprobs, prompt_logprobs)
 
     def _with_host_pages(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
-        """This runner with the host tier that it was told to have, and what that saves; itself when there is none."""
+        """Adds host memory for pages and measures its costs if ``kv_offload_gb`` is set; returns this runner."""
         num_pages = num_host_pages(config.kv_offload_gb, bytes_per_page(pool), free_memory(torch.device("cpu")))
         if num_pages:
             progress(f"host tier of {num_pages * pool.page_size} tokens, {config.kv_offload_gb:g} GiB")

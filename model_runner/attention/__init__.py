@@ -1,4 +1,4 @@
-"""The attention backends: one interface, one table. A backend is a module with ``unavailable`` and ``build``."""
+"""The interface and the table of attention backends. A backend is a module with ``unavailable`` and ``build``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..kv.kv_pool import KVPool
 
 log = logging.getLogger(__name__)
 
-# Name → module, fastest first for each kind of device; ``auto`` takes the first that is available.
+# Device type → backend name → module, fastest first; "auto" takes the first that is available.
 BACKENDS: dict[str, dict[str, str]] = {
     "cpu": {"cpu": "cpu_native", "torch": "torch_reference"},
     "cuda": {"triton": "triton_paged", "flash_attn": "flash_paged", "torch": "torch_reference"},
@@ -26,12 +26,14 @@ BACKENDS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LayerAttention:
-    """What attention must know of one layer.
+    """The attention parameters of one layer.
 
-    index: the layer's place in the pool. scale: factor on the scores.
-    softcap: scores become ``cap * tanh(x / cap)``; 0 is off.
-    window: a query sees only the last ``window`` positions, its own included; None sees all.
-    sinks: [num_heads] logits that take part in the softmax and add no value, or None.
+    Attributes:
+        index: the layer's index in the pool.
+        scale: factor on the scores.
+        softcap: scores become ``softcap * tanh(score / softcap)``; 0 is off.
+        window: a query sees only the last ``window`` positions, its own included; None sees all.
+        sinks: [num_heads], additional logits in the softmax that have no value; or None.
     """
 
     index: int
@@ -45,32 +47,33 @@ class LayerAttention:
 
 
 class AttentionBackend(Protocol):
-    """Causal attention over the page table. One instance a runner; ``plan`` comes once per step, before ``forward``."""
+    """Causal attention over the page table. Call ``plan`` once per step, before ``forward`` of each layer."""
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Prepare what all layers of this step share."""
+        """Prepare the metadata that all layers of this step share."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
-        """Store k and v, [T, kv_heads, head_dim], in the pool and attend with q, [T, heads, head_dim] → the same shape.
+        """Store k and v in the pool and attend with q → [T, heads, head_dim].
 
-        q, k, v may be views whose last dimension is contiguous. The result depends on an item's own tokens only.
+        q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim]. All may be views with a contiguous last dimension.
+        An item's result depends on its own tokens only.
         """
 
 
 class BackendModule(Protocol):
-    """What every module of the table offers."""
+    """The interface of the modules in the table."""
 
     def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Why this backend cannot work here, as the end of a sentence ("it needs ..."), or None."""
+        """The reason why this backend cannot be used ("it needs ..."); None if it can."""
 
     def build(self, pool: KVPool) -> AttentionBackend:
         """A backend over ``pool``."""
 
 
 def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, BackendModule]:
-    """The backend called ``name``, or for "auto" the first of the table that is available, and its name.
+    """The backend called ``name``, or for "auto" the first available one of the table, and its name.
 
-    Raises StartupError when there is no such backend or it cannot work here.
+    Raises StartupError if there is no such backend or it is not available.
     """
     table = BACKENDS[device.type]
     if name == "auto":

@@ -1,4 +1,4 @@
-"""Attention on the CPU: decode items through a compiled kernel that reads the pages in place, chunks through torch."""
+"""Attention on the CPU: a compiled kernel that reads pages in place for decode items, torch for prefill chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FUNCTIONS = {torch.float32: "step_float32", torch.bfloat16: "step_bfloat16"}
 
 
 class Shape(ctypes.Structure):
-    """The kernel's ``Shape``."""
+    """Mirrors ``Shape`` of the kernel's source."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_decodes", "num_heads", "num_kv_heads", "head_dim")),
@@ -33,7 +33,7 @@ class Shape(ctypes.Structure):
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
-    """It needs a compiler, or a kernel that was compiled earlier."""
+    """See ``BackendModule``. Needs a compiler, or a kernel compiled earlier."""
     if dtype not in FUNCTIONS:
         return f"it has no kernel for {dtype}"
     try:
@@ -49,7 +49,7 @@ def build(pool: KVPool) -> AttentionBackend:
 
 
 class CpuAttention:
-    """Decode items without a gather; prefill chunks as the reference does them."""
+    """Attends decode items without a gather, and prefill chunks like the reference."""
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
@@ -60,12 +60,12 @@ class CpuAttention:
         self._batch: ForwardBatch | None = None
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Only chunks need preparation."""
+        """See ``AttentionBackend``; only chunks need preparation."""
         self._batch = batch
         self._chunks.plan_chunks(batch)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
-        """Store k and v and attend."""
+        """See ``AttentionBackend``."""
         batch = self._batch
         assert batch is not None
         out = q.new_empty(q.shape)
@@ -102,5 +102,5 @@ class CpuAttention:
 
 
 def _dense_heads(x: Tensor) -> Tensor:
-    """The same numbers with the heads of a token side by side."""
+    """The same values with the heads of each token contiguous."""
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()

@@ -1,7 +1,7 @@
-"""Paged attention by the flash-attn package, chosen by name only: its pages must have a multiple of 256 tokens.
+"""Paged attention by the flash-attn package, never chosen by "auto": its page size must be a multiple of 256 tokens.
 
-Written to the documented interface of flash-attn 2.7 (``flash_attn_varlen_func`` with a block table) and not yet run on
-a device; tests/gpu holds its tests.
+Written for the documented interface of flash-attn 2.7 (``flash_attn_varlen_func`` with a block table; Dao 2023,
+"FlashAttention-2"); not yet run on a device. Its tests are in tests/gpu.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGE_MULTIPLE = 256
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why this backend cannot work here, as the end of a sentence, or None."""
+    """See ``BackendModule``."""
     if device.type != "cuda":
         return "it needs a CUDA device"
     if find_spec("flash_attn") is None:
@@ -33,7 +33,7 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def build(pool: KVPool) -> AttentionBackend:
-    """A backend over ``pool``. Raises StartupError when its pages do not fit."""
+    """A backend over ``pool``. Raises StartupError for an unsuitable page size."""
     if pool.page_size % PAGE_MULTIPLE:
         raise StartupError(
             f"The attention backend flash_attn needs a --page-size that is a multiple of {PAGE_MULTIPLE}, "
@@ -43,7 +43,7 @@ def build(pool: KVPool) -> AttentionBackend:
 
 
 class FlashAttention:
-    """One call for all items of a step: decodes are items of one query."""
+    """One call for all items of a step; decode items have one query."""
 
     def __init__(self, pool: KVPool) -> None:
         from flash_attn import flash_attn_varlen_func
@@ -54,7 +54,7 @@ class FlashAttention:
         self._shared: dict[str, Tensor | int] = {}
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Cumulative lengths and the items' rows of the page table."""
+        """Prepare cumulative lengths and the items' rows of the page table."""
         ends = [start + count for start, count in zip(batch.starts, batch.query_lens, strict=True)]
         self._slots = batch.slots
         self._shared = {
@@ -66,7 +66,7 @@ class FlashAttention:
         }
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
-        """Store k and v and attend with q → [T, heads, head_dim]. Raises StartupError for a layer with sinks."""
+        """See ``AttentionBackend``. Raises StartupError for a layer with sinks."""
         if layer.sinks is not None:
             raise StartupError("The attention backend flash_attn has no attention sinks; choose triton.")
         self._pool.write(layer.index, self._slots, k, v)

@@ -1,4 +1,4 @@
-"""Attention in plain torch on any device: the reference that the other backends are measured and tested against."""
+"""Attention in plain torch on any device: the reference for tests and benchmarks of the other backends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import AttentionBackend, LayerAttention
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
-    """It works everywhere."""
+    """See ``BackendModule``; always available."""
     return None
 
 
@@ -25,9 +25,13 @@ def build(pool: KVPool) -> AttentionBackend:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Items that attend together. Q queries and L context positions each, padded.
+    """Items that attend together, with Q queries and, padded, L context positions each.
 
-    first, last: range of tokens in the batch. slots: int64 [items, L]. queries: int64 [items, Q], their positions.
+    Attributes:
+        first: index of the first token in the batch.
+        last: index after the last token.
+        slots: int64 [items, L], of the context.
+        queries: int64 [items, Q], positions of the queries.
     """
 
     first: int
@@ -37,7 +41,7 @@ class Group:
 
 
 class TorchAttention:
-    """Gathers each item's K/V; decode items in one padded batch, prefill chunks one by one."""
+    """Gathers each item's K/V: decode items in one padded batch, prefill chunks one by one."""
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
@@ -46,13 +50,13 @@ class TorchAttention:
         self._masks: dict[tuple[int, int | None], Tensor | None] = {}
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Find the slots of every item's context."""
+        """See ``AttentionBackend``."""
         self.plan_chunks(batch)
         if batch.num_decodes:
             self._groups.insert(0, self._group(batch, 0, batch.num_decodes, first=0))
 
     def plan_chunks(self, batch: ForwardBatch) -> None:
-        """The same for prefill chunks only: ``attend`` then leaves the decode items out."""
+        """Like ``plan``, but ``attend`` will leave out the decode items."""
         self._batch_slots = batch.slots
         self._masks.clear()
         self._groups = []
@@ -62,12 +66,12 @@ class TorchAttention:
             token += batch.query_lens[item]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
-        """Store k and v, then attend group by group."""
+        """See ``AttentionBackend``."""
         self._pool.write(layer.index, self._batch_slots, k, v)
         return self.attend(q, layer)
 
     def attend(self, q: Tensor, layer: LayerAttention) -> Tensor:
-        """Attention of the planned groups, in order; K and V are in the pool already."""
+        """Attention of the planned groups, in order; their K and V must be in the pool."""
         outs = [
             self._attend(index, group, q[group.first : group.last], layer) for index, group in enumerate(self._groups)
         ]
@@ -77,7 +81,7 @@ class TorchAttention:
         ends = [batch.starts[item] + batch.query_lens[item] for item in range(begin, end)]
         length, page_size = max(ends), self._pool.page_size
         positions = torch.arange(length, device=batch.slots.device)
-        # Behind an item's end the table is stale and the pool may hold nan: look at the item's own position 0 instead.
+        # After an item's end the table is stale and the pool may hold nan: read the item's own position 0 instead.
         own = torch.where(positions < batch.item_ends[begin:end, None], positions, 0)  # [items, L]
         pages = batch.page_table[batch.item_rows[begin:end, None], own // page_size]
         last = first + sum(batch.query_lens[begin:end])
@@ -118,7 +122,7 @@ class TorchAttention:
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, layer: LayerAttention) -> Tensor:
-    """Attention with soft-capped scores or sinks, softmax in float32."""
+    """Attention with soft-capped scores or sinks; softmax in float32. q, k, v: [items, heads, length, head_dim]."""
     repeats = layer.num_heads // layer.num_kv_heads
     k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     scores = (q @ k.transpose(2, 3)).float() * layer.scale

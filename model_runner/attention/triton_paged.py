@@ -1,4 +1,7 @@
-"""Paged attention for CUDA as Triton kernels: decodes with a split context, then prefill chunks."""
+"""Paged attention for CUDA with Triton kernels.
+
+Decode items split their context over programs, as Flash-Decoding does (Dao et al. 2023); prefill chunks do not.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from . import AttentionBackend, LayerAttention
 
 SPLIT_TOKENS = 512
 SMALLEST_BLOCK_M = 16  # tensor cores multiply at least 16 rows
-# Bytes of one head of one token → (rows of a prefill block, tokens of K/V that a program holds at a time): what fits
-# into the 99 KiB of shared memory that every device since 2020 has.
+# Bytes of one head of one token → (rows of a prefill block, K/V tokens that a program holds at a time). They fit into
+# the 99 KiB of shared memory of every device since 2020.
 BLOCK_SIZES = {256: (64, 64), 512: (32, 32), 1024: (16, 32), 2048: (16, 16)}
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why this backend cannot work here, as the end of a sentence, or None."""
+    """See ``BackendModule``."""
     if device.type != "cuda":
         return "it needs a CUDA device"
     if find_spec("triton") is None:
@@ -30,7 +33,7 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def block_sizes(head_dim: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Rows of a prefill block and tokens of K/V that a program holds at a time, for heads of this size."""
+    """Rows of a prefill block, and K/V tokens that a program holds at a time, for heads of this size."""
     head_bytes = _power_of_two(head_dim) * dtype.itemsize
     return next(sizes for limit, sizes in BLOCK_SIZES.items() if head_bytes <= limit)
 
@@ -42,7 +45,13 @@ def build(pool: KVPool) -> AttentionBackend:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Query blocks of one launch: block b holds queries from ``firsts[b]`` on of item ``items[b]``; int32."""
+    """The B query blocks of one launch.
+
+    Attributes:
+        items: int32 [B], the item of each block.
+        firsts: int32 [B], the first of the item's queries in the block.
+        block_m: rows of a block.
+    """
 
     items: Tensor
     firsts: Tensor
@@ -50,7 +59,7 @@ class _Blocks:
 
 
 class TritonAttention:
-    """The step's metadata, and the launches of each layer."""
+    """Holds the metadata of a step and launches the kernels of each layer."""
 
     def __init__(self, pool: KVPool) -> None:
         from ..kernels import triton_attention
@@ -62,13 +71,13 @@ class TritonAttention:
         self._blocks: dict[tuple[bool, int], _Blocks] = {}  # by (is prefill, heads a KV head serves)
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Prepare what all layers share; query blocks follow once a layer's head counts are known."""
+        """See ``AttentionBackend``. Query blocks are made later, when a layer's head counts are known."""
         self._batch = batch
         self._lens = batch.cu_query_lens.diff()
         self._blocks.clear()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
-        """Store k and v and attend with q → [T, heads, head_dim]."""
+        """See ``AttentionBackend``."""
         assert self._batch is not None, "plan comes before forward"
         self._write(k, v, layer)
         out = q.new_empty(q.shape)
@@ -98,7 +107,7 @@ class TritonAttention:
         )
 
     def _decode(self, q: Tensor, out: Tensor, layer: LayerAttention) -> None:
-        """Splits of ``SPLIT_TOKENS`` tokens side by side, then their sum."""
+        """Attend splits of ``SPLIT_TOKENS`` tokens in parallel, then combine them."""
         batch = self._batch
         assert batch is not None
         longest = max(batch.starts[: batch.num_decodes]) + 1
@@ -125,7 +134,7 @@ class TritonAttention:
     def _launch(
         self, q: Tensor, out: Tensor, layer: LayerAttention, blocks: _Blocks, partial: tuple[Tensor, ...] | None
     ) -> None:
-        """One launch of the attention kernel; into ``partial`` by splits when that is given, else into ``out``."""
+        """Launch the attention kernel once; it writes splits to ``partial`` if that is given, else to ``out``."""
         batch = self._batch
         assert batch is not None
         num_splits = 1 if partial is None else partial[0].shape[2]
@@ -156,7 +165,7 @@ class TritonAttention:
         )
 
     def _constants(self, layer: LayerAttention) -> dict[str, Any]:
-        """What the kernel is compiled for."""
+        """The compile-time constants of the kernel."""
         return {
             "NUM_KV_HEADS": layer.num_kv_heads,
             "GROUP": layer.num_heads // layer.num_kv_heads,
@@ -171,7 +180,7 @@ class TritonAttention:
         }
 
     def _query_blocks(self, layer: LayerAttention, *, prefill: bool) -> _Blocks:
-        """The query blocks for this layer's head counts, made once a step."""
+        """The query blocks for this layer's head counts, made once per step."""
         group = layer.num_heads // layer.num_kv_heads
         smallest = block_sizes(layer.head_dim, self._pool.dtype)[0] if prefill else SMALLEST_BLOCK_M
         key = (prefill, group)
@@ -192,10 +201,10 @@ class TritonAttention:
 
 
 def _sinks(layer: LayerAttention, q: Tensor) -> Tensor:
-    """The sinks, or any tensor for a kernel that will not read them."""
+    """The sinks, or any tensor if there are none: the kernel does not read it then."""
     return q if layer.sinks is None else layer.sinks
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest power of two that is not less."""
+    """The smallest power of two that is at least ``number``."""
     return 1 << (number - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Compiles a C++ file of this folder for this very machine and loads it. Knows nothing of what is in it."""
+"""Compiles a C++ file of this folder for the local CPU and loads it. Knows nothing of its contents."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TIMEOUT_S = 120.0
 
 
 class BuildError(Exception):
-    """There is no compiler or it failed; the message says which."""
+    """The compiler is missing or failed; the message says which."""
 
 
 def load_library(source: Path) -> ctypes.CDLL:
-    """The compiled ``source``, from the user's cache when it was built before. Raises BuildError.
+    """Compiles ``source``, or takes it from the user's cache. Raises BuildError.
 
-    Compiled code runs on the CPU that it was compiled for, so the cache key holds the CPU's features.
+    The code is compiled for one CPU, so the cache key includes the CPU's features.
     """
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
@@ -43,7 +43,7 @@ def load_library(source: Path) -> ctypes.CDLL:
 
 
 def _compile(compiler: str, source: Path, library: Path) -> None:
-    """Two processes may compile at once: each to a file of its own, and the last one stays."""
+    """Compile to a temporary file, then rename it: two processes may compile at the same time."""
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name

@@ -1,16 +1,17 @@
-"""Paged attention and the writing of K/V as Triton kernels. Knows strides and page tables, not batches or layers.
+"""Triton kernels that write K/V and attend over pages. Know strides and page tables, not batches or layers.
 
 A program attends with a block of queries of one item that share a KV head: its rows are (token, head) pairs, head
-fastest. Long contexts of decodes are cut into splits of a fixed number of tokens and combined afterwards, so that the
-order of every sum depends on the item alone and not on who runs beside it.
+fastest. The softmax is computed online (Milakov, Gimelshein 2018), as in FlashAttention-2 (Dao 2023). The contexts of
+decode items are cut into splits of a fixed number of tokens, combined afterwards (Flash-Decoding, Dao et al. 2023), so
+that the order of every sum depends on the item alone, not on the rest of the batch.
 """
 
-# ruff: noqa: PLR0913, PLR0915, PLR0917 - a kernel has only its arguments, and no calls to hide statements in
+# ruff: noqa: PLR0913, PLR0915, PLR0917 - a kernel takes everything as arguments and cannot be split into functions
 import triton
 import triton.language as tl
 
 
-def _write_kv(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python types
+def _write_kv(  # type: ignore[no-untyped-def]  # Triton values have no Python types
     k,
     v,
     k_pool,
@@ -24,7 +25,7 @@ def _write_kv(  # type: ignore[no-untyped-def]  # blocks of numbers have no Pyth
     HEAD_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program a token: its K and V, [heads, head_dim] with the given strides, go to its slot of the pool."""
+    """One program per token: stores its K and V, [heads, head_dim] with the given strides, in its pool slot."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     inside = tl.arange(0, BLOCK)
@@ -35,7 +36,7 @@ def _write_kv(  # type: ignore[no-untyped-def]  # blocks of numbers have no Pyth
     tl.store(v_pool + to, tl.load(v + token * v_token + head * v_head + dim, mask=valid), mask=valid)
 
 
-def _attend(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python types
+def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python types
     q,
     k_pool,
     v_pool,
@@ -71,10 +72,11 @@ def _attend(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Program (block, KV head, split). Without splits (SPLIT_TOKENS 0) the result goes to ``out``, else to ``partial``.
+    """Program (block, KV head, split). Writes to ``out`` if SPLIT_TOKENS is 0 (no splits), else to ``partial``.
 
-    out: [T, heads, HEAD_DIM]. partial: float32 [T, heads, num_splits, HEAD_DIM], a sum of values weighted relative to
-    partial_max, with partial_sum the sum of those weights.
+    out: [T, heads, HEAD_DIM].
+    partial: float32 [T, heads, num_splits, HEAD_DIM], sums of values with weights relative to ``partial_max``.
+    partial_max, partial_sum: float32 [T, heads, num_splits], the largest score and the sum of the weights.
     """
     block, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     item = tl.load(block_items + block)
@@ -99,7 +101,7 @@ def _attend(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python
     if SPLIT_TOKENS > 0:
         low = tl.maximum(low, split * SPLIT_TOKENS)
         high = tl.minimum(high, (split + 1) * SPLIT_TOKENS)
-    low = low // BLOCK_N * BLOCK_N  # the same blocks whatever the chunk's start
+    low = low // BLOCK_N * BLOCK_N  # block borders do not depend on the chunk's start
 
     best = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -121,7 +123,7 @@ def _attend(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python
             seen &= position[:, None] - at[None, :] < window
         scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(best, tl.max(scores, 1))
-        # A row that has seen nothing yet has no maximum: keep the exponents finite.
+        # A row that has seen no position yet has no maximum: keep the exponents finite.
         reference = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp(scores - reference[:, None])
         shrink = tl.exp(best - reference)
@@ -145,7 +147,7 @@ def _attend(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python
         tl.store(out + where[:, None] * HEAD_DIM + dim[None, :], result.to(out.dtype.element_ty), mask=store)
 
 
-def _combine(  # type: ignore[no-untyped-def]  # blocks of numbers have no Python types
+def _combine(  # type: ignore[no-untyped-def]  # Triton values have no Python types
     out,
     partial,
     partial_max,
@@ -159,7 +161,7 @@ def _combine(  # type: ignore[no-untyped-def]  # blocks of numbers have no Pytho
     HAS_SINKS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Program (decode item, head): the splits of its context joined, in order, into ``out``."""
+    """Program (decode item, head): combines the splits of its context, in order, into ``out``."""
     item, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     end = tl.load(item_ends + item).to(tl.int32)
     dim = tl.arange(0, BLOCK_D)

@@ -1,4 +1,4 @@
-"""What a token costs to compute and to fetch back, measured with plans. Knows any runner, not its model or device."""
+"""Measures the time to compute a token and to copy one back from the host. Works with any runner."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from ebbtide.paging import pages_for
 from ebbtide.plan import PageCopies, PlanItem, RowInit, Runner, StepPlan
 
 PREFILL_TOKENS = 256
-WARM_UP_TOKENS = 16  # enough to compile the kernels; a whole chunk takes seconds on a CPU
-COPY_TOKENS = 2048  # enough that what a plan costs by itself does not count
+WARM_UP_TOKENS = 16  # enough to compile the kernels; a full chunk takes seconds on a CPU
+COPY_TOKENS = 2048  # enough to make the overhead of a plan negligible
 
 
 @dataclass(frozen=True, slots=True)
 class CopyCosts:
-    """Seconds per token: of a prefill chunk, and of a page's way to the host and back."""
+    """Measured costs.
+
+    Attributes:
+        recompute_token_s: seconds per token of a prefill chunk.
+        restore_token_s: seconds per token to copy pages to the host and back.
+    """
 
     recompute_token_s: float
     restore_token_s: float
 
 
 def measure_costs(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> CopyCosts:
-    """Time a prefill chunk and page copies, after a short chunk and the same copies to warm up.
+    """Time a prefill chunk and page copies, after a warm-up with a short chunk and the same copies.
 
-    The runner must be fresh, with a host tier. Row 0 and the pages from 0 on hold nonsense afterwards.
+    The runner must be unused and have host pages. The contents of row 0 and of its pages are undefined afterwards.
     """
     info = runner.info
     num_tokens = min(PREFILL_TOKENS, info.context_length, info.num_pages * info.page_size)
@@ -48,7 +53,7 @@ def _prefill(num_tokens: int, info: RunnerInfo) -> StepPlan:
 
 
 def _seconds(runner: Runner, plans: list[StepPlan], clock: Callable[[], float]) -> float:
-    """From the first plan's start until the last one's result is there."""
+    """Time from the submission of the first plan to the result of the last one."""
     started = clock()
     for plan in plans:
         runner.submit(plan)

@@ -1,4 +1,4 @@
-"""Host memory that keeps K/V pages of requests that gave way. Knows pages by number, not who holds them."""
+"""Host memory for the K/V pages of retracted requests. Knows pages by number, not their owners."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .page_copies import PageMoves
 
 GIB = 1 << 30
 MIB = 1 << 20
-HOST_SHARE = 0.9  # of the free memory: pinned pages cannot be swapped out when something else needs room
-# Pinned memory comes in powers of two, so one large piece could take twice its size.
+HOST_SHARE = 0.9  # of the free memory, because pinned pages cannot be swapped out
+# PyTorch rounds pinned allocations up to a power of two: one large block could take twice its size.
 SLAB_BYTES = GIB
 
 
 class HostPages:
-    """K and V of ``num_pages`` pages like those of ``pool``; pinned when the pool is on an accelerator.
+    """Room for ``num_pages`` pages of the pool's shape; pinned if the pool is on an accelerator.
 
-    All of it is allocated and written at construction. StartupError when the system does not give it.
+    All memory is allocated and touched at construction. Raises StartupError if the allocation fails.
     """
 
     def __init__(self, pool: KVPool, num_pages: int) -> None:
         self.num_pages = num_pages
         num_parts = pool.shape.num_layers * 2  # K and V of each layer
-        self._device_pages = pool.data.view(num_parts, pool.num_pages, -1)  # [parts, pages, numbers of a page's part]
+        self._device_pages = pool.data.view(num_parts, pool.num_pages, -1)  # [parts, pages, elements of a part]
         self._slab_pages = max(1, SLAB_BYTES // bytes_per_page(pool))
         part_size = self._device_pages.shape[2]
         try:
@@ -35,17 +35,17 @@ class HostPages:
                 for first in range(0, num_pages, self._slab_pages)
             ]
         except RuntimeError as error:
-            raise StartupError(f"The host memory of --kv-offload-gb could not be had: {error}") from error
+            raise StartupError(f"The host memory of --kv-offload-gb could not be allocated: {error}") from error
 
     def carry_out(self, moves: PageMoves) -> None:
-        """Copy pages, in order with what is queued on the device: nothing here waits for it."""
+        """Queue the copies in the device's current stream; does not wait for them."""
         for source, target in zip(moves.to_host.sources, moves.to_host.targets, strict=True):
             self._page(target).copy_(self._device_pages[:, source], non_blocking=True)
         for source, target in zip(moves.to_device.sources, moves.to_device.targets, strict=True):
             self._device_pages[:, target].copy_(self._page(source), non_blocking=True)
 
     def _page(self, number: int) -> Tensor:
-        """One host page, [parts, numbers of a page's part], contiguous: one transfer carries all layers."""
+        """One host page, [parts, elements of a part], contiguous: one transfer covers all layers."""
         return self._slabs[number // self._slab_pages][number % self._slab_pages]
 
 
@@ -55,16 +55,16 @@ def bytes_per_page(pool: KVPool) -> int:
 
 
 def num_host_pages(kv_offload_gb: float, page_bytes: int, free_bytes: int) -> int:
-    """Pages of a host tier of ``kv_offload_gb`` GiB; 0 when it is off.
+    """The number of pages in ``kv_offload_gb`` GiB of host memory; 0 if that is 0.
 
-    free_bytes: of host memory now. StartupError when it would not fit, or hold not one page.
+    free_bytes: of host memory. Raises StartupError if the pages do not fit into it, or if there is room for none.
     """
     if not kv_offload_gb:
         return 0
     count = int(kv_offload_gb * GIB) // page_bytes
     if count == 0:
         raise StartupError(
-            f"--kv-offload-gb {kv_offload_gb:.10g} holds not one page of {page_bytes / MIB:.2f} MiB; give more or 0."
+            f"--kv-offload-gb {kv_offload_gb:.10g} is less than one page of {page_bytes / MIB:.2f} MiB; give more or 0."
         )
     room = int(free_bytes * HOST_SHARE)
     if count * page_bytes > room:

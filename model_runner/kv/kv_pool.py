@@ -1,4 +1,4 @@
-"""The K/V memory of all layers. Knows slots and pages by number, not who holds them."""
+"""The K/V memory of all layers. Knows slots and pages by number, not their owners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What a model keeps per token: ``num_layers`` times K and V of ``num_kv_heads`` heads of ``head_dim`` numbers."""
+    """The K/V of one token: ``num_layers`` times K and V of ``num_kv_heads`` heads with ``head_dim`` elements."""
 
     num_layers: int
     num_kv_heads: int
@@ -24,7 +24,8 @@ class KVShape:
 class KVPool:
     """K and V of ``num_pages`` pages of ``page_size`` tokens; slot ``page * page_size + i`` is token i of a page.
 
-    data: [layers, 2, slots, kv_heads, head_dim], written once at construction so that the memory is really there.
+    Attributes:
+        data: [layers, 2, slots, kv_heads, head_dim]; touched at construction, so that the memory is committed.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class KVPool:
         self.num_pages = num_pages
         self.page_size = page_size
         size = (shape.num_layers, 2, num_pages * page_size, shape.num_kv_heads, shape.head_dim)
-        # fill_ and not zeros: zero pages come from the kernel only when they are touched.
+        # Not torch.zeros: the kernel commits zero pages only when they are touched.
         self.data = torch.empty(size, dtype=dtype, device=device).fill_(0)
 
     @property
@@ -44,12 +45,12 @@ class KVPool:
 
     @property
     def device(self) -> torch.device:
-        """Where the pool lies."""
+        """The device that holds the pool."""
         return self.data.device
 
     @property
     def num_bytes(self) -> int:
-        """Size of the pool."""
+        """Size of the pool in bytes."""
         return self.data.nbytes
 
     def keys(self, layer: int) -> Tensor:
@@ -61,6 +62,6 @@ class KVPool:
         return self.data[layer, 1]
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store K and V, both [T, kv_heads, head_dim], of the tokens whose slots are int64 [T]."""
+        """Store K and V of T tokens. slots: int64 [T]. k, v: [T, kv_heads, head_dim]."""
         self.data[layer, 0].index_copy_(0, slots, k)
         self.data[layer, 1].index_copy_(0, slots, v)

@@ -1,4 +1,4 @@
-"""How much memory there is and how large the pool may be. Knows the machine, not the model."""
+"""Free memory and the size of the KV pool. Knows the machine, not the model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,22 @@ import torch
 from ebbtide.errors import StartupError
 from ebbtide.paging import pages_for
 
-CPU_POOL_LIMIT = 4 << 30  # two daemons on one machine should not promise each other's memory
+CPU_POOL_LIMIT = 4 << 30  # bytes; leaves room for a second daemon on the machine
 
 
 @dataclass(frozen=True, slots=True)
 class PoolBudget:
-    """What decides the size of the pool. free_bytes: before the weights were loaded."""
+    """What determines the size of the pool.
+
+    Attributes:
+        free_bytes: before the weights were loaded.
+        weight_bytes: memory of the weights.
+        fraction: of ``free_bytes`` that weights and pool may use together.
+        token_bytes: K/V of one token.
+        page_size: tokens.
+        limit_bytes: the largest pool if ``max_total_tokens`` is not given; None for no limit.
+        max_total_tokens: the requested size of the pool; None to use the available memory.
+    """
 
     free_bytes: int
     weight_bytes: int
@@ -27,11 +37,11 @@ class PoolBudget:
     max_total_tokens: int | None
 
     def num_pages(self) -> int:
-        """Pages of the pool. Raises StartupError when they do not fit or there would be none."""
+        """The number of pages. Raises StartupError if there is no room for one, or for the requested number."""
         room = int(self.free_bytes * self.fraction) - self.weight_bytes
         page_bytes = self.token_bytes * self.page_size
         if self.max_total_tokens is not None:
-            return self._as_told(room, page_bytes)
+            return self._requested_pages(room, page_bytes)
         room = room if self.limit_bytes is None else min(room, self.limit_bytes)
         if room < page_bytes:
             raise StartupError(
@@ -40,7 +50,7 @@ class PoolBudget:
             )
         return room // page_bytes
 
-    def _as_told(self, room: int, page_bytes: int) -> int:
+    def _requested_pages(self, room: int, page_bytes: int) -> int:
         assert self.max_total_tokens is not None
         if self.max_total_tokens < 1:
             raise StartupError(
@@ -56,7 +66,7 @@ class PoolBudget:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that this process could still get on the device."""
+    """Bytes that this process can still allocate on the device."""
     if device.type != "cpu":
         free, _ = torch.accelerator.get_memory_info(device)
         return int(free)
@@ -66,18 +76,18 @@ def free_memory(device: torch.device) -> int:
 
 
 def pool_limit(device: torch.device) -> int | None:
-    """The largest pool by default."""
+    """The largest default pool in bytes; None for no limit."""
     return CPU_POOL_LIMIT if device.type == "cpu" else None
 
 
 def set_num_threads() -> None:
-    """Use every core, unless the operator said otherwise."""
+    """Use all cores unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(os.cpu_count() or 1)
 
 
 def _cgroup_room() -> int:
-    """What the container's own limit leaves; a container sees the host's free memory in /proc."""
+    """Bytes left of the container's own limit: in a container, /proc shows the host's free memory."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit = (folder / "memory.max").read_text().strip()

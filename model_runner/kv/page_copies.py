@@ -1,4 +1,4 @@
-"""The page numbers of a plan's copies, checked. Knows neither devices nor what a page holds. Imports no torch."""
+"""Checks the page numbers of a plan's copies. Knows neither devices nor the contents of pages. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.plan import PageCopies
 
 @dataclass(frozen=True, slots=True)
 class OneWay:
-    """Page ``sources[i]`` goes to page ``targets[i]``; no target comes twice."""
+    """Page ``sources[i]`` is copied to page ``targets[i]``; no target occurs twice."""
 
     sources: list[int]
     targets: list[int]
@@ -19,14 +19,14 @@ class OneWay:
 
 @dataclass(frozen=True, slots=True)
 class PageMoves:
-    """The copies of a plan in their order: first all to the host, then all back."""
+    """The copies of a plan, in order: first all to the host, then all to the device."""
 
     to_host: OneWay
     to_device: OneWay
 
 
 def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) -> PageMoves:
-    """What goes to the host and what comes back. Raises PlanError for a number outside."""
+    """The copies in both directions. Raises PlanError for a page number out of range."""
     return PageMoves(
         to_host=_one_way(copies.to_host, "to the host", num_pages, num_host_pages),
         to_device=_one_way(copies.to_device, "to the device", num_host_pages, num_pages),
@@ -36,7 +36,7 @@ def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) ->
 def _one_way(flat: Sequence[int], way: str, num_sources: int, num_targets: int) -> OneWay:
     if len(flat) % 2:
         raise PlanError(f"The copies {way} are not pairs: there are {len(flat)} numbers.")
-    # Of two copies onto one page the later one counts: the first one's owner ended before its plan was made.
+    # Of two copies to one page the later one wins: the owner of the first ended before the plan was made.
     last_source = dict(zip(flat[1::2], flat[::2], strict=True))
     for target, source in last_source.items():
         if not (0 <= source < num_sources and 0 <= target < num_targets):

@@ -39,5 +39,5 @@ def test_other_scalings_keep_their_length() -> None:
 
 
 def test_a_configuration_without_a_length_is_refused_in_one_sentence() -> None:
-    with pytest.raises(StartupError, match="a mamba model does not say how long"):
+    with pytest.raises(StartupError, match="a mamba model does not state"):
         longest_context(transformers.MambaConfig())

@@ -137,7 +137,7 @@ def test_the_size_of_the_tier_is_whole_pages_within_the_free_memory() -> None:
     assert num_host_pages(9.0, MIB, 10 * GIB) == 9216
     with pytest.raises(StartupError, match=r"10\.00 GiB of host memory are free"):
         num_host_pages(9.1, MIB, 10 * GIB)
-    with pytest.raises(StartupError, match="not one page"):
+    with pytest.raises(StartupError, match="less than one page"):
         num_host_pages(0.0001, MIB, 10 * GIB)
 
 
