@@ -109,7 +109,7 @@ class TorchAttention:
         return out.transpose(1, 2).flatten(0, 1)
 
     def _mask(self, index: int, group: Group, window: int | None) -> Tensor | None:
-        """Who sees whom: bool [items, 1, Q, L], or None when every query sees everything."""
+        """The visible positions: bool [items, 1, Q, L]; None if every query sees every position."""
         key = (index, window)
         if key not in self._masks:
             positions = torch.arange(group.slots.shape[1], device=group.slots.device)

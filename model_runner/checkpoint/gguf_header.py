@@ -1,4 +1,4 @@
-"""The head of a GGUF file: metadata and where each tensor lies. Skips arrays, so a large vocabulary costs little."""
+"""Reads the header of a GGUF file: metadata and tensor offsets. Skips arrays, to be fast with large vocabularies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ebbtide.errors import StartupError
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)  # version 1 had 32-bit lengths and was gone within weeks
+VERSIONS = (2, 3)  # version 1 had 32-bit lengths and was replaced within weeks
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
 ALIGNMENT = 32
@@ -20,7 +20,14 @@ Scalar = int | float | str
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor. shape: outermost dimension first. kind: GGML's number of the quantization. offset: in the file."""
+    """One tensor of a file.
+
+    Attributes:
+        name: GGUF's.
+        shape: outermost dimension first.
+        kind: GGML's number of the quantization.
+        offset: bytes from the start of the file.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -30,14 +37,19 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
-    """metadata: the scalar fields, and for each array its length."""
+    """The header of a file.
+
+    Attributes:
+        metadata: field name → its value; for an array, its length.
+        tensors: in file order.
+    """
 
     metadata: dict[str, Scalar]
     tensors: list[StoredTensor]
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Read the head of a file. Raises StartupError when it is none."""
+    """Read the header of a file. Raises StartupError if it is not a GGUF file."""
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             return _Cursor(data).header()
@@ -46,7 +58,7 @@ def read_header(path: Path) -> GGUFHeader:
 
 
 class _Cursor:
-    """Walks through the bytes once."""
+    """Reads the bytes from front to back, once."""
 
     def __init__(self, data: mmap) -> None:
         self._data = data

@@ -45,7 +45,7 @@ EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "token
 
 
 class GGUFFile:
-    """A GGUF file; the tensors stay on disk until they are asked for."""
+    """A GGUF file; its tensors are read on demand."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class GGUFFile:
         return {value for key in EOS_KEYS if (value := self._number(key)) is not None}
 
     def config_fields(self) -> dict[str, Any] | None:
-        """The fields of the transformers configuration, or None for what is not simply a model of the Llama family."""
+        """The fields of the transformers configuration; None if the file is not a plain model of the Llama family."""
         architecture = str(self._header.metadata.get("general.architecture"))
         fields = {key.removeprefix(f"{architecture}."): value for key, value in self._header.metadata.items()}
         if architecture not in FAMILY or not REQUIRED.keys() <= fields.keys() or "rope.scaling.type" in fields:
@@ -69,7 +69,7 @@ class GGUFFile:
         return config | {"model_type": architecture, "eos_token_id": fields.get(EOS_KEYS[0])}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and float32 values of every tensor that belongs to the Llama family, one at a time."""
+        """Name and float32 values of every tensor that the Llama family has, one at a time."""
         permuted = self._permuted_heads()
         for stored in self._header.tensors:
             name = hugging_face_name(stored.name)
@@ -89,10 +89,10 @@ class GGUFFile:
             raise StartupError(f"The tensor {stored.name} of {self._path} cannot be read: {error}") from error
 
     def _permuted_heads(self) -> dict[str, int]:
-        """Tensor kind → number of heads, for what the file format stores with interleaved halves of each head."""
+        """Tensor kind → number of heads, for tensors that are stored with the halves of each head interleaved."""
         heads = self._number("llama.attention.head_count")
         if heads is None:
-            return {}  # other architectures keep the halves of a head apart
+            return {}  # other architectures do not interleave
         return {"attn_q": heads, "attn_k": self._number("llama.attention.head_count_kv") or heads}
 
     def _number(self, key: str) -> int | None:
@@ -111,6 +111,6 @@ def hugging_face_name(name: str) -> str | None:
 
 
 def _undo_interleaving(values: Tensor, num_heads: int) -> Tensor:
-    """Rows of each head from (pair, half) order back to (half, pair) order, which rotary embedding by halves needs."""
+    """Reorder the rows of each head from (pair, half) to (half, pair), as half-split rotary embedding needs them."""
     pairs = values.shape[0] // num_heads // 2
     return values.reshape(num_heads, pairs, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)

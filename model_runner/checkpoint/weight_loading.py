@@ -1,4 +1,4 @@
-"""Stored tensors into parameters, one at a time. Knows names and shapes, not what they mean."""
+"""Copies stored tensors into parameters, one at a time. Knows names and shapes, not their meaning."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from ebbtide.errors import StartupError
 
-# Stored by some checkpoints and derived here: rotary frequencies; the head of models that share it with the embedding.
+# Some checkpoints store these, ebbtide derives them: rotary frequencies, and an output layer tied to the embedding.
 DERIVED = ("rotary_emb.inv_freq", "lm_head.weight")
 
 
 def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, name: str) -> None:
     """Copy every stored tensor to its target, in the target's dtype and on its device.
 
-    Raises StartupError when a tensor is missing, unknown or has another shape; ``name`` is the model's.
+    name: of the model, for messages. Raises StartupError if a tensor is missing, unknown or of another shape.
     """
     missing = dict(targets)
     for tensor_name, tensor in tensors:

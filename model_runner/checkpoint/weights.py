@@ -1,4 +1,4 @@
-"""A checkpoint on disk: its configuration and its tensors under Hugging Face names. Knows no model and no device."""
+"""A checkpoint on disk: configuration, and tensors under Hugging Face names. Knows neither models nor devices."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ from .gguf_weights import GGUFFile
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What ``open_checkpoint`` read; the weights themselves are still on disk.
+    """An opened checkpoint; the weights are still on disk.
 
-    architecture: class name in transformers. stored_dtype: of the weights on disk; None when they are
-    quantized or it is not said. gguf: the open file, when it is one.
+    Attributes:
+        files: its location.
+        config: its transformers configuration.
+        architecture: class name in transformers.
+        stored_dtype: of the weights on disk; None if they are quantized or the configuration does not state it.
+        eos_token_ids: the token ids that end a text or a turn.
+        gguf: the GGUF file; None for a folder.
     """
 
     files: ModelFiles
@@ -40,7 +45,7 @@ class Checkpoint:
         return Path(self.files.directory)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every stored tensor and its name, one at a time, on the CPU; GGUF ones dequantized to float32."""
+        """Name and tensor, one at a time, on the CPU; those of GGUF files are dequantized to float32."""
         if self.gguf is not None:
             yield from self.gguf.tensors()
             return
@@ -49,10 +54,10 @@ class Checkpoint:
 
 
 def open_checkpoint(files: ModelFiles) -> Checkpoint:
-    """Read configuration and end-of-text tokens. Raises StartupError with one sentence."""
+    """Read configuration and end-of-text tokens. Raises StartupError if the configuration cannot be read."""
     gguf = None if files.gguf is None else GGUFFile(Path(files.directory) / files.gguf)
     fields = None if gguf is None else gguf.config_fields()
-    # transformers takes seconds to read a GGUF file's configuration because it parses the whole vocabulary.
+    # transformers needs seconds to read the configuration of a GGUF file: it parses the whole vocabulary.
     config = _read_config(files) if fields is None else AutoConfig.for_model(**fields)
     if gguf is None:
         eos = _eos_of_folder(files.directory, config)
@@ -110,7 +115,7 @@ def _token_ids(value: int | list[int] | None) -> set[int]:
 
 
 def _safetensors_files(directory: Path) -> list[Path]:
-    """The files of a checkpoint: those that the index names, or the single one."""
+    """The files of a checkpoint: those listed in its index, or the single file."""
     index = directory / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
@@ -128,7 +133,7 @@ def _read_safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - a safetensors file is no dict and cannot be iterated
+            for name in file.keys():  # noqa: SIM118 - safetensors files are not iterable
                 yield name, file.get_tensor(name)
     except SafetensorError as error:
         raise StartupError(f"The weights file {path} is damaged: {error}") from error

@@ -1,5 +1,5 @@
 // Decode attention over a page table on the CPU: one query token per item, K and V read in place. Plain C++ with OpenMP;
-// the compiler vectorises the loops. Every item reads its own slots only, so that nan in a foreign page stays there.
+// the compiler vectorizes the loops. Every item reads its own slots only, so that nan in another page cannot spread.
 
 #include <cmath>
 #include <cstdint>
@@ -50,7 +50,7 @@ inline float exp_negative(float x) {
     return p * power;
 }
 
-// DIM 0 means "as the argument says"; a constant lets the compiler unroll.
+// DIM 0: the argument decides; a constant lets the compiler unroll.
 template <int DIM>
 inline float dot(const float* a, const float* b, int64_t size) {
     const int64_t dim = DIM ? DIM : size;
@@ -60,7 +60,7 @@ inline float dot(const float* a, const float* b, int64_t size) {
     return sum;
 }
 
-// Scores to unnormalised weights in place; returns their sum, the sink's share included.
+// Turns scores into unnormalized softmax weights in place; returns their sum, the sink included.
 float soften(float* scores, int64_t count, float softcap, const float* sink) {
     if (softcap > 0)
         for (int64_t i = 0; i < count; ++i) scores[i] = softcap * std::tanh(scores[i] / softcap);
@@ -81,7 +81,7 @@ struct Scratch {
     std::vector<float> scores, query, row, sums, totals;
 };
 
-// All query heads of one item that share one KV head.
+// Attends with all query heads of one item that share a KV head.
 template <int DIM, typename T>
 void attend(const Shape& s, int64_t kv_head, const T* q, const T* keys, const T* values, const int32_t* pages,
             int64_t position, const float* sinks, T* out, Scratch& scratch) {

@@ -1,4 +1,4 @@
-"""A linear layer whose weights are brought into the fastest form for their device once, after loading."""
+"""A linear layer whose weight is packed into the fastest layout of its device once, after loading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 class Linear:
     """``x @ weight.T + bias`` with weight [out, in] and x [T, in].
 
-    Call ``pack`` when the weight is complete: on the CPU it is replaced by a packed copy.
+    Call ``pack`` once the weight is loaded: on the CPU it is replaced by a packed copy.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -21,13 +21,13 @@ class Linear:
 
     @classmethod
     def empty(cls, out: int, inner: int, *, bias: bool, dtype: torch.dtype, device: torch.device) -> Linear:
-        """A layer whose numbers are still to be loaded."""
+        """A layer with uninitialized values."""
         weight = torch.empty(out, inner, dtype=dtype, device=device)
         return cls(weight, torch.empty(out, dtype=dtype, device=device) if bias else None)
 
     @property
     def num_bytes(self) -> int:
-        """Memory of weight and bias, packed or not."""
+        """Bytes of the weight, packed or not."""
         weight = self.weight if self._packed is None else self._packed
         return self.out_features * self.in_features * weight.dtype.itemsize
 
@@ -37,7 +37,7 @@ class Linear:
         return self.weight.shape[1]
 
     def pack(self) -> None:
-        """Replace the weight by a copy in oneDNN's own layout where that is faster."""
+        """Replace the weight by a copy in oneDNN's own layout if that is faster."""
         if self.weight.device.type != "cpu" or self.weight.dtype != torch.bfloat16 or not torch.backends.mkldnn.enabled:
             return
         self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)

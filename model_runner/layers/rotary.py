@@ -1,4 +1,4 @@
-"""Rotary position embedding by halves. Knows the scaling kinds whose frequencies do not depend on the sequence."""
+"""Half-split rotary position embedding (Su et al. 2021), with scaling kinds that do not depend on the sequence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rotary:
     def from_config(
         cls, config: PretrainedConfig, head_dim: int, *, dtype: torch.dtype, device: torch.device
     ) -> Rotary:
-        """The rotation that a configuration asks for. Raises StartupError for kinds that are not static."""
+        """The rotation of a configuration. Raises StartupError for a scaling kind that is not static."""
         parameters = config.rope_parameters
         kind = parameters.get("rope_type", "default")
         if kind not in STATIC_KINDS:
@@ -36,7 +36,7 @@ class Rotary:
         return cls(inv_freq.to(device), scaling, dtype=dtype)
 
     def table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin of the positions [T], both [T, 1, head_dim]; the sine of the first half is negated."""
+        """cos and sin of positions int64 [T], both [T, 1, head_dim]; the first half of the sines is negated."""
         angles = positions.float()[:, None, None] * self._inv_freq
         cos = angles.cos() * self._scaling
         sin = angles.sin() * self._scaling
@@ -44,6 +44,6 @@ class Rotary:
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Heads [T, heads, head_dim] turned by the table of their positions."""
+    """Rotate heads, [T, heads, head_dim], by the table of their positions → the same shape."""
     cos, sin = table
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

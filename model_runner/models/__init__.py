@@ -1,4 +1,4 @@
-"""The models: the table of architectures with a native implementation, and loading by it."""
+"""The table of architectures with a native implementation; loads models by it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from ..checkpoint.weights import Checkpoint
 from .model import Model, ModelModule
 
-# Architecture class name in transformers → module here. Every other one is tried through transformers' own code.
+# Architecture class in transformers → module here. All others run through transformers' own code.
 NATIVE: dict[str, str] = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "llama",
@@ -21,7 +21,7 @@ FALLBACK = "transformers_backed"
 
 
 def check_architecture(checkpoint: Checkpoint) -> None:
-    """Raises StartupError with one sentence when class and configuration show that a model is not supported."""
+    """Raises StartupError if class or configuration show that a model is not supported."""
     if checkpoint.architecture not in NATIVE:
         from .transformers_backed import check_config
 
@@ -29,6 +29,6 @@ def check_architecture(checkpoint: Checkpoint) -> None:
 
 
 def load_model(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
-    """The model of a checkpoint: native if the table has its architecture, else through transformers."""
+    """Load a checkpoint: natively if the table has its architecture, else through transformers."""
     module = cast(ModelModule, import_module(f".{NATIVE.get(checkpoint.architecture, FALLBACK)}", __package__))
     return module.load(checkpoint, dtype=dtype, device=device)

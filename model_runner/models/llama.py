@@ -20,7 +20,7 @@ from .llama_config import LlamaConfig
 
 @dataclass(slots=True, eq=False)
 class Layer:
-    """The weights of one decoder layer. q_norm and k_norm: [head_dim], Qwen3 only."""
+    """The weights of one decoder layer. q_norm, k_norm: [head_dim], only in Qwen3."""
 
     attention: LayerAttention
     input_norm: Tensor
@@ -39,7 +39,7 @@ class Layer:
 
 
 class LlamaModel:
-    """A model of the family with its weights on the device."""
+    """A model of the Llama family with its weights on the device."""
 
     def __init__(self, config: LlamaConfig, rotary: Rotary, *, dtype: torch.dtype, device: torch.device) -> None:
         self._config = config
@@ -51,22 +51,22 @@ class LlamaModel:
 
     @property
     def kv_shape(self) -> KVShape:
-        """What the pool must hold per token."""
+        """See ``Model``."""
         return KVShape(self._config.num_layers, self._config.num_kv_heads, self._config.head_dim)
 
     @property
     def vocab_size(self) -> int:
-        """Length of a row of logits."""
+        """See ``Model``."""
         return self._config.vocab_size
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of all weights, but for the few of norms and biases."""
+        """See ``Model``; without the norms and biases, which are small."""
         linears = [linear for layer in self._layers for linear in layer.linears]
         return self._embedding.nbytes + sum(linear.num_bytes for linear in (*linears, self._head))
 
     def targets(self) -> dict[str, Tensor]:
-        """Where each stored tensor goes: its Hugging Face name → a view of a fused parameter."""
+        """Hugging Face name of each stored tensor → the view of a (fused) parameter that it is loaded into."""
         targets = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
         if not self._config.tied:
             targets["lm_head.weight"] = self._head.weight
@@ -76,14 +76,14 @@ class LlamaModel:
         return targets
 
     def pack(self) -> None:
-        """Bring the loaded weights into their fastest form."""
+        """Pack the loaded weights, see ``Linear.pack``."""
         for layer in self._layers:
             for linear in layer.linears:
                 linear.pack()
         self._head.pack()
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """Normed states of the wanted positions, [W, hidden]."""
+        """See ``Model``; returns normalized states, [W, hidden]."""
         table = self._rotary.table(batch.positions)
         hidden = functional.embedding(batch.token_ids, self._embedding)  # [T, hidden]
         for layer in self._layers:
@@ -110,7 +110,7 @@ class LlamaModel:
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
-    """Read the weights. Raises StartupError when the configuration asks for something that is not implemented."""
+    """Read the weights. Raises StartupError if the configuration needs a feature that is not implemented."""
     config = LlamaConfig.read(checkpoint.config)
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
     model = LlamaModel(config, rotary, dtype=dtype, device=device)
@@ -165,7 +165,7 @@ def _layer_targets(config: LlamaConfig, layer: Layer) -> dict[str, Tensor]:
 
 
 def _parts(linear: Linear, names: tuple[str, ...], sizes: list[int]) -> dict[str, Tensor]:
-    """The rows of a fused layer that belong to each of its parts."""
+    """The views of a fused layer's rows that its parts are loaded into; ``sizes`` are their row counts."""
     targets = {f"{name}.weight": part for name, part in zip(names, torch.split(linear.weight, sizes), strict=True)}
     if linear.bias is not None:
         targets |= {f"{name}.bias": part for name, part in zip(names, torch.split(linear.bias, sizes), strict=True)}

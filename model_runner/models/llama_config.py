@@ -1,4 +1,4 @@
-"""What the Llama family needs of a transformers configuration. The only place that knows its field names."""
+"""The parts of a transformers configuration that the Llama family uses. The only file that knows its field names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from ebbtide.errors import StartupError
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """Sizes and switches. windows: one per layer, None for full attention."""
+    """Sizes and switches of a model.
+
+    Attributes:
+        tied: True if the output layer shares the embedding's weight.
+        qk_norm: True if queries and keys are normalized per head.
+        windows: per layer, the sliding window in tokens; None for full attention.
+    """
 
     vocab_size: int
     hidden: int
@@ -30,7 +36,7 @@ class LlamaConfig:
 
     @classmethod
     def read(cls, config: PretrainedConfig) -> LlamaConfig:
-        """Raises StartupError for an activation that is not implemented."""
+        """Convert a configuration. Raises StartupError for an activation that is not implemented."""
         fields = config.to_dict()
         if fields["hidden_act"] != "silu":
             raise StartupError(
@@ -57,7 +63,7 @@ class LlamaConfig:
 
 
 def _windows(fields: dict[str, object]) -> tuple[int | None, ...]:
-    """Qwen names the layers that slide; Mistral lets all of them slide when it has a window."""
+    """Qwen lists the layers with a sliding window; in Mistral, all layers have it if the configuration does."""
     window = fields.get("sliding_window")
     num_layers = fields["num_hidden_layers"]
     assert isinstance(num_layers, int)

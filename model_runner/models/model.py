@@ -1,4 +1,4 @@
-"""The interface of a model, and of the modules that load one."""
+"""The interfaces of a model and of a module that loads one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Model(Protocol):
 
     @property
     def kv_shape(self) -> KVShape:
-        """What the pool must hold per token."""
+        """The shape of one token's K/V."""
 
     @property
     def vocab_size(self) -> int:
@@ -26,20 +26,20 @@ class Model(Protocol):
 
     @property
     def weight_bytes(self) -> int:
-        """Memory that the weights take."""
+        """Memory of the weights."""
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """States of ``batch.wanted``, [W, …], any part of which ``logits`` takes.
+        """States of ``batch.wanted``, [W, …]; ``logits`` accepts any part of them.
 
-        ``attention.plan(batch)`` has been called. Called under ``torch.inference_mode``.
+        Call ``attention.plan(batch)`` first. Runs under ``torch.inference_mode``.
         """
 
     def logits(self, states: Tensor) -> Tensor:
-        """[n, vocab_size] in the model's dtype or float32, of n rows of what ``forward`` gave."""
+        """Logits [n, vocab_size], in the model's dtype or float32, of n states that ``forward`` returned."""
 
 
 class ModelModule(Protocol):
-    """What every module of the table offers."""
+    """The interface of the modules in the table of architectures."""
 
     def load(self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
-        """Read the weights. Raises StartupError with one sentence when the architecture is not supported."""
+        """Read the weights. Raises StartupError if the architecture is not supported."""

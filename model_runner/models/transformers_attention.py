@@ -1,7 +1,7 @@
-"""Our attention inside the models of the transformers library: the function that their attention layers call.
+"""The attention function that models of the transformers library call in place of their own.
 
-Every forward calls it the same number of times in the same order; call i is layer i of the KV pool. So a layer that
-attends twice, or a stack that runs twice, needs no special care. Knows nothing of weights and of what is supported.
+Every forward calls it the same number of times in the same order; call i is layer i of the KV pool. A layer that
+attends twice, or a stack of layers that runs twice, therefore needs no special handling.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..attention import AttentionBackend, LayerAttention
 from ..kv.kv_pool import KVShape
 
 NO_WINDOW = -1.0
-# What the attention function may be told besides q, k and v: what we use, and what changes nothing here. Switches that
-# are none of these only ask for more outputs.
+# The options of the attention function that ebbtide uses, or that have no effect here. Other boolean options only
+# request additional outputs.
 KNOWN_OPTIONS = {
     "scaling",
     "softcap",
@@ -37,7 +37,16 @@ KNOWN_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """One call of a forward. q: [T, heads, head_dim], k and v: [T, kv_heads, their head_dim], mask: see window_mask."""
+    """One attention call of a forward.
+
+    Attributes:
+        index: number of the call within its forward.
+        q: [T, heads, head_dim].
+        k: [T, kv_heads, head_dim].
+        v: [T, kv_heads, head_dim of values].
+        mask: see ``window_mask``; None if the model made none.
+        options: the other keyword arguments.
+    """
 
     index: int
     q: Tensor
@@ -48,18 +57,18 @@ class AttentionCall:
 
     @property
     def scale(self) -> float:
-        """Factor on the scores: transformers' default when the layer gives none."""
+        """Factor on the scores; transformers' default if the layer passes none."""
         scaling = self.options.get("scaling")
         return float(self.q.shape[-1] ** -0.5 if scaling is None else scaling)
 
     @property
     def head_dim(self) -> int:
-        """What the pool must have room for; the latent attention of DeepSeek has narrower values than keys."""
+        """Head size in the pool. In DeepSeek's latent attention, values are narrower than keys."""
         return int(max(self.k.shape[-1], self.v.shape[-1]))
 
     @property
     def window(self) -> int | None:
-        """The window of the layer's mask, or of its options without one. Raises StartupError for another mask."""
+        """The window in the layer's mask, or in its options if it has no mask. Raises StartupError for another mask."""
         if self.mask is None:
             told = self.options.get("sliding_window")
             return None if told is None else int(told)
@@ -70,9 +79,9 @@ class AttentionCall:
 
 
 def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: Any) -> Tensor:
-    """transformers' mask function: in place of a mask its window, or NO_WINDOW, so that each layer tells its own.
+    """transformers' mask function. Returns a mask filled with its window's size, or NO_WINDOW, for the layer to read.
 
-    Raises StartupError when the mask is neither causal nor a causal window.
+    Raises StartupError if the mask is neither causal nor a causal window.
     """
     window = options.get("local_size")
     sees = options["mask_function"]
@@ -86,20 +95,20 @@ def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: An
 
 
 def plain_forward(model: Any, ids: Tensor, positions: Tensor, **options: Any) -> Tensor:
-    """Logits [T, vocab_size] of tokens int64 [T] as one row without a cache; the row may hold several sequences."""
+    """Logits [T, vocab_size] of T tokens in one row without a cache. The row may hold several sequences."""
     inputs = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
     logits: Tensor = model(**inputs, use_cache=False, **options).logits
     return logits.squeeze(0)
 
 
 class AttentionPlug:
-    """Registers itself with transformers under ``name`` and ``probe_name``; answers the attention calls of one model.
+    """Registers itself with transformers under ``name`` and ``probe_name``; handles the attention calls of one model.
 
-    Only under ``probe_name`` does transformers make masks: see ``window_mask``.
+    transformers makes masks under ``probe_name`` only: see ``window_mask``.
     """
 
     def __init__(self) -> None:
-        self.name = f"ebbtide_{id(self):x}"  # unique: the registry keeps this object alive as long as the process
+        self.name = f"ebbtide_{id(self):x}"  # unique, because the registry keeps this object alive
         self.probe_name = f"{self.name}_probe"
         self._answer: Callable[[AttentionCall], Tensor] | None = None
         self._num_calls = 0
@@ -125,7 +134,7 @@ class AttentionPlug:
         return out.unsqueeze(0), None
 
     def run(self, forward: Callable[[], Tensor], answer: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, int]:
-        """The result of ``forward``, with every attention call answered by ``answer``, and the number of calls."""
+        """The result of ``forward``, with ``answer`` computing every attention call, and the number of calls."""
         self._answer, self._num_calls = answer, 0
         try:
             return forward(), self._num_calls
@@ -134,7 +143,7 @@ class AttentionPlug:
 
 
 class CallRecorder:
-    """Notes the calls of one forward, with zeros for an answer, and derives what the pool and the backend must know."""
+    """Records the calls of one forward, returning zeros, and derives the shape of the pool and the layers."""
 
     def __init__(self) -> None:
         self.calls: list[AttentionCall] = []
@@ -144,7 +153,7 @@ class CallRecorder:
         return torch.zeros(*call.q.shape[:2], call.v.shape[-1], dtype=call.v.dtype, device=call.v.device)
 
     def shape(self) -> KVShape:
-        """Room for every call. Raises StartupError when the calls have too little in common."""
+        """A pool shape that fits every call. Raises StartupError if the calls differ in their KV heads."""
         if not self.calls:
             raise StartupError("its attention layers do not call the attention function")
         heads = {call.k.shape[1] for call in self.calls}
@@ -153,7 +162,7 @@ class CallRecorder:
         return KVShape(len(self.calls), heads.pop(), max(call.head_dim for call in self.calls))
 
     def layers(self) -> tuple[LayerAttention, ...]:
-        """One per call. Raises StartupError for options that our backends do not have."""
+        """One layer per call. Raises StartupError for options that ebbtide's backends do not have."""
         shape = self.shape()
         for call in self.calls:
             _check_options(call)
@@ -161,7 +170,7 @@ class CallRecorder:
 
 
 class BackendAnswer:
-    """Hands each call to the backend, padded to the pool's head size."""
+    """Passes each call to the backend, padded to the pool's head size."""
 
     def __init__(self, backend: AttentionBackend, layers: tuple[LayerAttention, ...], dtype: torch.dtype) -> None:
         self._backend = backend
@@ -176,7 +185,7 @@ class BackendAnswer:
 
 
 def _widen(states: Tensor, head_dim: int) -> Tensor:
-    """Zeros behind each head: they add nothing to a score, and the value's are cut off again."""
+    """Pad each head with zeros: they do not change a score, and the caller cuts them off the output."""
     return states.contiguous() if states.shape[-1] == head_dim else pad(states, (0, head_dim - states.shape[-1]))
 
 

@@ -1,8 +1,8 @@
-"""Any decoder-only architecture of the transformers library whose attention can be replaced, with ours plugged in.
+"""Runs any decoder-only architecture of the transformers library whose attention can be replaced by ebbtide's.
 
-The model runs on the tokens of a step as one row [1, T] with their positions and without a cache of its own. What it
-can do is found out, not listed: a first forward records its attention calls, and a second checks that chunks of two
-sequences through our page table give the logits of the library's own attention.
+The model runs on the tokens of a step as one row [1, T] with their positions and without its own cache. There is no
+list of supported architectures: a first forward records the attention calls, and a second one checks that two
+sequences, in chunks through the page table, give the same logits as the library's own attention.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .transformers_attention import AttentionPlug, BackendAnswer, CallRecorder, 
 from .transformers_probe import PROBE_TOKENS, check_against_eager
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-# What foreign model code raises when it is run in a way that it was not made for.
+# The errors that model code raises if it does not support being run this way.
 FOREIGN_ERRORS = (
     RuntimeError,
     ValueError,
@@ -45,7 +45,7 @@ FOREIGN_ERRORS = (
 
 
 class TransformersModel:
-    """A model of the transformers library behind the interface of the native ones."""
+    """A model of the transformers library as a ``Model``."""
 
     def __init__(self, model: Any, plug: AttentionPlug, recorder: CallRecorder, *, vocab_size: int) -> None:
         self._model = model
@@ -58,18 +58,18 @@ class TransformersModel:
 
     @property
     def layers(self) -> tuple[LayerAttention, ...]:
-        """What attention is told, one per attention call of a forward."""
+        """The attention parameters, one per attention call of a forward."""
         return self._layers
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """Logits of ``batch.wanted``, [W, vocab_size]: what lies between states and logits is the library's own."""
+        """See ``Model``; returns logits, [W, vocab_size], because the library computes them itself."""
         answer = BackendAnswer(attention, self._layers, self._model.dtype)
         logits, num_calls = self._plug.run(lambda: self._logits(batch), answer)
         assert num_calls == len(self._layers), f"{num_calls} attention calls, {len(self._layers)} layers"
         return logits
 
     def logits(self, states: Tensor) -> Tensor:
-        """Nothing is left to do."""
+        """See ``Model``; returns ``states``, which are logits already."""
         return states
 
     def _logits(self, batch: ForwardBatch) -> Tensor:
@@ -79,7 +79,7 @@ class TransformersModel:
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> TransformersModel:
-    """Read the weights. Raises StartupError with one sentence when the architecture is not supported."""
+    """Read the weights. Raises StartupError if the architecture is not supported."""
     model_class = check_config(checkpoint.architecture, checkpoint.config)
     with _one_sentence(checkpoint.architecture):
         model = _read_model(model_class, checkpoint, dtype).to(device).eval()
@@ -87,7 +87,7 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
 
 
 def _plug_in(model: Any) -> TransformersModel:
-    """A loaded transformers model with our attention inside. Raises StartupError if it does not fit."""
+    """Replace the attention of a loaded model. Raises StartupError if that changes its logits."""
     plug, recorder = AttentionPlug(), CallRecorder()
     model.set_attn_implementation(plug.probe_name)
     ids = torch.arange(PROBE_TOKENS, device=model.device)
@@ -99,9 +99,9 @@ def _plug_in(model: Any) -> TransformersModel:
 
 
 def check_config(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:
-    """The transformers class of an architecture that can be tried, judged by class and configuration alone.
+    """The transformers class of an architecture that may be supported.
 
-    Raises StartupError with one sentence that says what is in the way.
+    Raises StartupError, with the reason, if class or configuration show that it is not.
     """
     with _one_sentence(architecture):
         model_class = _model_class(architecture, config)
@@ -112,7 +112,7 @@ def check_config(architecture: str, config: PretrainedConfig) -> type[transforme
 
 
 def _model_class(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:
-    """The causal model of this type; a checkpoint may name it as remote code did, but not name another known class."""
+    """The causal model class of a type. A checkpoint may name it or a class unknown to transformers, but no other."""
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
     if name is None or (name != architecture and architecture in dir(transformers)):
         raise StartupError("it is not a causal language model of the installed transformers library")
@@ -121,7 +121,7 @@ def _model_class(architecture: str, config: PretrainedConfig) -> type[transforme
 
 
 def _obstacle(model_class: type[transformers.PreTrainedModel], config: PretrainedConfig) -> str | None:
-    """What is in the way of an architecture, or None. Asks the class first, then its configuration."""
+    """The reason why an architecture is not supported, or None. Checks the class, then the configuration."""
     if config.is_encoder_decoder:
         return "it has an encoder"
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
@@ -163,7 +163,7 @@ def _read_model(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) ->
 
 
 def _read_gguf(model_class: Any, checkpoint: Checkpoint, file: str, dtype: torch.dtype) -> Any:
-    """By transformers' reader, not through ``from_pretrained``, which asks for accelerate."""
+    """Uses transformers' GGUF reader, not ``from_pretrained``, which requires accelerate."""
     with no_init_weights():
         model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=dtype)
     assert isinstance(model, model_class)
@@ -182,7 +182,7 @@ def _refuse_missing(names: Collection[str]) -> None:
 
 @contextmanager
 def _one_sentence(architecture: str) -> Iterator[None]:
-    """Turns what goes wrong inside into a StartupError that names the architecture."""
+    """Turns errors of the block into a StartupError that names the architecture."""
     try:
         yield
     except StartupError as error:

@@ -1,8 +1,8 @@
-"""The runner without a model: it computes nothing, but it reads its context through the page table.
+"""The simulated runner: has no model, but reads its context through the page table.
 
-Every slot of the pool stores a mix of token and position. What it samples is a function of all the slots that the page
-table leads to, so a page that was freed too early, shared wrongly, published before it was computed or not sent again
-changes the text. Plans run in order when they are collected. Imports no torch.
+Every pool slot stores a hash of token and position. A sample is a function of all slots that the page table leads to:
+a page that was freed too early, shared wrongly, published before it was computed or not sent again changes the text.
+Plans run in order when they are collected. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Slots = NDArray[np.uint64]
 CONTEXT_LENGTH = 32_768
 POOL_TOKENS = 65_536
 POISON = np.uint64(0xDEAD_BEEF_DEAD_BEEF)
-HOST_TOKEN_BYTES = 64 << 10  # what a token takes of --kv-offload-gb: 1 GiB holds 16,384
-# Made up, as nothing is computed or copied; restoring is the cheaper one, as it is on real devices.
+HOST_TOKEN_BYTES = 64 << 10  # a token's share of --kv-offload-gb: 1 GiB holds 16,384
+# Arbitrary, because nothing is computed or copied; restoring is cheaper, as on real devices.
 RECOMPUTE_TOKEN_S = 100e-6
 RESTORE_TOKEN_S = 10e-6
-TOKEN_BITS = 9  # enough for the vocabulary, so that a slot also tells its token
+TOKEN_BITS = 9  # enough for the vocabulary, so that a slot also contains its token
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class SimShape:
 
 
 class SimRunner:
-    """``Runner`` over stored token ids."""
+    """A ``Runner`` that stores token ids in place of K/V."""
 
     def __init__(self, shape: SimShape, *, step_s: float = 0.0, script: SimScript | None = None) -> None:
         self.info = RunnerInfo(
@@ -73,7 +73,7 @@ class SimRunner:
         self._slots: Slots = np.full((shape.num_pages, shape.page_size), POISON, dtype=np.uint64)
         self._host: Slots = np.full((shape.num_host_pages, shape.page_size), POISON, dtype=np.uint64)
         max_pages = -(-shape.context_length // shape.page_size)
-        # Read by place, so that the right pages in the wrong order are wrong too.
+        # One weight per position, so that the right pages in the wrong order change the hash.
         self._weights: Slots = np.arange(max_pages * shape.page_size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         self._table = np.full((shape.num_rows, max_pages), -1, dtype=np.int64)
         self._rows: list[SimRow | None] = [None] * shape.num_rows
@@ -100,11 +100,11 @@ class SimRunner:
         self._queue.append(plan)
 
     def poison(self, pages: Sequence[int]) -> None:
-        """Spoil pages after the plans submitted so far: a freed page must never be read again."""
+        """Overwrite freed pages after the plans submitted so far: they must not be read again."""
         self._queue.append((self._slots, list(pages)))
 
     def poison_host(self, pages: Sequence[int]) -> None:
-        """Spoil pages of the host tier after the plans submitted so far."""
+        """Overwrite freed host pages after the plans submitted so far."""
         self._queue.append((self._host, list(pages)))
 
     def collect(self) -> StepResult:
@@ -162,7 +162,7 @@ class SimRunner:
             raise PlanError(f"row {item.row}: position {item.end - 1} has no page")
 
     def _write(self, items: Sequence[PlanItem]) -> None:
-        """Store all items' tokens. Rows write to pages of their own, so the order among them does not matter."""
+        """Store all items' tokens. Rows write to different pages, so the order of items does not matter."""
         rows: list[int] = []
         positions: list[int] = []
         tokens: list[int] = []
@@ -178,7 +178,7 @@ class SimRunner:
         self._slots[pages, where % self.info.page_size] = slot_value(np.array(tokens, dtype=np.uint64), where)
 
     def _contexts(self, items: Sequence[PlanItem]) -> list[int]:
-        """One hash per item over everything the page table leads to, up to and with the item's last token."""
+        """One hash per item over the slots of its row, up to and including the item's last token."""
         contexts: list[int] = []
         for item in items:
             slots = self._read(item)
@@ -192,19 +192,19 @@ class SimRunner:
         return contexts
 
     def _prompt_logprobs(self, item: PlanItem, spec: PromptLogprobSpec) -> list[TokenLogprob]:
-        """Each target under the context before it, which is that of sampling at its place."""
+        """The log-probability of each target, given the same context that sampling it would use."""
         first = item.start + spec.first
         contexts = np.cumsum(self._read(item) * self._weights[: item.end], dtype=np.uint64)
         wanted = contexts[first : first + len(spec.targets)].tolist()
         return [logprob_of(*pair, spec.num_top) for pair in zip(wanted, spec.targets, strict=True)]
 
     def _read(self, item: PlanItem) -> Slots:
-        """All that the page table leads to, up to and with the item's last token."""
+        """The slots of the item's row, up to and including the item's last token."""
         return self._slots[self._table[item.row, : -(-item.end // self.info.page_size)]].reshape(-1)[: item.end]
 
 
 def slot_value(tokens: Slots, positions: NDArray[np.int64]) -> Slots:
-    """The 64 bits that stand for a token at a position: a hash above, the token itself in the low bits."""
+    """The 64-bit slot of a token at a position: a hash in the high bits, the token itself in the low bits."""
     mixed = (tokens + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + positions.astype(np.uint64) * np.uint64(
         0xD1B54A32D192ED03
     )

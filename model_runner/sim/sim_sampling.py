@@ -1,7 +1,7 @@
-"""How the simulated runner draws a token: a made-up distribution, and every sampling parameter on it.
+"""Sampling of the simulated runner: an artificial distribution, and every sampling parameter applied to it.
 
-The context's hash orders the printable ASCII characters; the end token comes first now and then. Plain greedy rows
-need the first of that order only.
+The context's hash orders the printable ASCII characters; the end token comes first at one context in EOS_EVERY. Plain
+greedy rows only need the first token of that order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 FIRST, COUNT = 32, 95  # printable ASCII
 STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT: each visits all characters
 EOS_EVERY = 128
-NOTHING = -1  # what a mask that leaves nothing gives
+NO_TOKEN = -1  # the result if the mask allows no token
 MASK = (1 << 64) - 1
 
 Logits = NDArray[np.float64]
@@ -29,7 +29,16 @@ Logits = NDArray[np.float64]
 
 @dataclass(slots=True)
 class SimRow:
-    """The sampling state of one row. counts: outputs by token; seen: tokens of prompt and outputs, for penalties."""
+    """The sampling state of one row.
+
+    Attributes:
+        sampling: the request's parameters.
+        prompt_len: tokens.
+        counts: how often each token was output.
+        seen: the tokens of prompt and outputs.
+        last: the row's last sample.
+        script: the scripted output, b"" if there is none; None before the first sample.
+    """
 
     sampling: SamplingParams
     prompt_len: int
@@ -40,7 +49,7 @@ class SimRow:
 
     @classmethod
     def of(cls, init: RowInit) -> SimRow:
-        """Rebuild the row from what an admission brings."""
+        """The row at its admission."""
         row = cls(init.sampling, init.prompt_len)
         row.counts.update(init.known[init.prompt_len :])
         row.seen.update(init.known)
@@ -48,13 +57,13 @@ class SimRow:
 
     @property
     def plain(self) -> bool:
-        """Greedy, and nothing changes the order of tokens."""
+        """True if the row is greedy and no parameter changes the order of tokens."""
         s = self.sampling
         return not (s.temperature or s.logit_bias or s.min_tokens or s.logprobs is not None or self.penalized)
 
     @property
     def penalized(self) -> bool:
-        """Whether what was said before matters."""
+        """True if the row's earlier tokens change its logits."""
         s = self.sampling
         return bool(s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0)
 
@@ -73,7 +82,7 @@ def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[in
     logits = _adjusted(row, raw.copy(), index)
     if allowed is not None:
         if not allowed.any():
-            return NOTHING, None
+            return NO_TOKEN, None
         logits = _masked(logits, raw, allowed)
     token = _draw(row.sampling, logits, index)
     if row.penalized:
@@ -83,7 +92,7 @@ def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[in
 
 
 def logprob_of(context: int, target: int, num_top: int) -> TokenLogprob:
-    """What the made-up distribution says of ``target`` after a context; parameters change nothing about it."""
+    """The log-probability of ``target`` after a context, before any sampling parameters."""
     raw = _logits(context)
     log_probs = _log_softmax(raw)
     top = np.argsort(-log_probs, kind="stable")[:num_top]
@@ -102,7 +111,7 @@ def _spread(context: int) -> int:
 
 
 def _logits(context: int) -> Logits:
-    """Scores of the whole vocabulary, best first in the order that ``_first`` begins."""
+    """Logits of the whole vocabulary; the most likely token is that of ``_first``."""
     spread = _spread(context)
     logits: Logits = -30.0 - 0.01 * np.arange(SIM_VOCAB_SIZE, dtype=np.float64)
     start, step = (spread >> 8) % COUNT, STEPS[(spread >> 40) % len(STEPS)]
@@ -139,13 +148,13 @@ def _allowed(mask: bytes) -> NDArray[np.bool_] | None:
 
 
 def _masked(logits: Logits, raw: Logits, allowed: NDArray[np.bool_]) -> Logits:
-    """A mask outranks a ban: where nothing is left of it, the row's own logits decide in it."""
+    """The mask wins over bans: if bans left no allowed token, use the ``raw`` logits within the mask."""
     masked = np.where(allowed, logits, -np.inf)
     return masked if masked.max() > -np.inf else np.where(allowed, raw, -np.inf)
 
 
 def _draw(sampling: SamplingParams, logits: Logits, index: int) -> int:
-    """Inverse of the cumulative distribution at a uniform number that depends on (seed, index) only."""
+    """Inverse CDF at a uniform number that depends on (seed, index) only."""
     order = np.argsort(-logits, kind="stable")
     if sampling.temperature == 0:
         return int(order[0])

@@ -1,4 +1,4 @@
-"""Scripted answers for the simulated model: a prompt's beginning decides the exact bytes that come out."""
+"""Scripted outputs for the simulated model: the prefix of a prompt selects the exact output bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ebbtide.errors import StartupError
 
 
 class SimScript:
-    """prompt prefix (text, control tokens left out) → output bytes; the longest matching prefix decides."""
+    """Maps prompt prefixes (text without control tokens) to output bytes; the longest matching prefix wins."""
 
     def __init__(self, outputs: Mapping[bytes, bytes]) -> None:
         self._outputs = sorted(outputs.items(), key=lambda entry: -len(entry[0]))
@@ -20,18 +20,20 @@ class SimScript:
 
     @classmethod
     def load(cls, path: str) -> SimScript:
-        """Read a JSON object of prefix → output; an output is a string, or a list of bytes when it is not UTF-8.
+        """Read a JSON object of prefix → output; an output is a string, or a list of bytes if it is not UTF-8.
 
-        Raises StartupError with one sentence when the file is something else.
+        Raises StartupError if the file does not hold such an object.
         """
         try:
             entries = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls({prefix.encode(): _bytes(output) for prefix, output in entries.items()})
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise StartupError(f"--sim-script {path} is no JSON object of prompt prefix to output: {error}") from error
+            raise StartupError(
+                f"--sim-script {path} is not a JSON object of prompt prefix to output: {error}"
+            ) from error
 
     def output_for(self, prompt: Sequence[int]) -> bytes:
-        """The scripted output of a prompt given as token ids; b"" when there is none."""
+        """The scripted output of a prompt given as token ids; b"" if there is none."""
         text = bytes(token for token in prompt if token < 256)
         return next((output for prefix, output in self._outputs if text.startswith(prefix)), b"")
 
