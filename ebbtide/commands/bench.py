@@ -1,7 +1,7 @@
-"""``ebbtide bench``: load any OpenAI-compatible server and say how fast it answers.
+"""``ebbtide bench``: measures the speed of any OpenAI-compatible server under load.
 
-Only the command line: the flags, and what is done with the result. The parts in bench_load/ that need a network
-library are imported when it runs, so that other commands do not wait for them.
+This file holds the command line only. Modules of bench_load/ that need a network library are imported when the command
+runs, so that other commands start faster.
 """
 
 from __future__ import annotations
@@ -11,74 +11,88 @@ import asyncio
 import sys
 from pathlib import Path
 
+from .argument_types import fraction, positive_float, positive_int
 from .bench_load.workload import Lengths, Workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``ebbtide bench``."""
-    _add_target(parser.add_argument_group("whom to ask"))
-    _add_load(parser.add_argument_group("what to send"))
-    pace = parser.add_argument_group("how fast").add_mutually_exclusive_group()
+    """Add the flags of ``ebbtide bench``."""
+    _add_target(parser.add_argument_group("target"))
+    _add_load(parser.add_argument_group("load"))
+    pace = parser.add_argument_group("pace").add_mutually_exclusive_group()
     pace.add_argument(
-        "--concurrency", type=_positive_int, default=8, metavar="N", help="requests in flight at once (8)"
+        "--concurrency",
+        type=positive_int,
+        default=8,
+        metavar="N",
+        help="requests in flight at the same time (default: 8)",
     )
     pace.add_argument(
         "--request-rate",
-        type=_positive_float,
+        type=positive_float,
         metavar="R",
-        help="mean arrivals per second (Poisson) instead, however many are in flight",
+        help="mean arrivals per second (Poisson), with no limit on requests in flight; replaces --concurrency",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this JSON file")
 
 
 def _add_target(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--base-url", default="http://127.0.0.1:8000/v1", metavar="URL", help="the API, with its /v1")
-    group.add_argument("--model", default="", metavar="NAME", help="model to ask for (the first that the server lists)")
-    group.add_argument("--api-key", metavar="KEY", help="sent as a bearer token")
-    group.add_argument("--endpoint", choices=("chat", "completions"), default="chat", help="which endpoint (chat)")
-    group.add_argument("--timeout", type=_positive_float, default=600.0, metavar="S", help="seconds per request (600)")
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (0)")
+    group.add_argument(
+        "--base-url", default="http://127.0.0.1:8000/v1", metavar="URL", help="base URL of the API, including /v1"
+    )
+    group.add_argument(
+        "--model", default="", metavar="NAME", help="model name (default: the first that the server lists)"
+    )
+    group.add_argument("--api-key", metavar="KEY", help="API key, sent as a bearer token")
+    group.add_argument("--endpoint", choices=("chat", "completions"), default="chat", help="endpoint (default: chat)")
+    group.add_argument(
+        "--timeout",
+        type=positive_float,
+        default=600.0,
+        metavar="S",
+        help="timeout of one request in seconds (default: 600)",
+    )
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (default: 0)")
     group.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="ask for exactly --output-len tokens (on); servers that refuse unknown fields need --no-ignore-eos",
+        help="request exactly --output-len tokens (default: on); servers that reject unknown fields need --no-ignore-eos",
     )
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
     some = Lengths(128, 128)
-    group.add_argument("--num-requests", type=_positive_int, default=64, metavar="N", help="requests to measure (64)")
-    group.add_argument("--warmup", type=int, default=2, metavar="N", help="requests before that, not measured (2)")
-    group.add_argument("--prompt-len", type=_lengths, default=some, metavar="N|LO:HI", help="tokens per prompt (128)")
-    group.add_argument("--output-len", type=_lengths, default=some, metavar="N|LO:HI", help="tokens per answer (128)")
     group.add_argument(
-        "--shared-prefix", type=_fraction, default=0.0, metavar="F", help="fraction of each prompt that all share (0)"
+        "--num-requests", type=positive_int, default=64, metavar="N", help="number of measured requests (default: 64)"
     )
     group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="the same seed sends the same prompts, warm cache or not (0)"
+        "--warmup",
+        type=int,
+        default=2,
+        metavar="N",
+        help="number of earlier requests that are not measured (default: 2)",
     )
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
-def _positive_float(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
+    group.add_argument(
+        "--prompt-len", type=_lengths, default=some, metavar="N|LO:HI", help="tokens per prompt (default: 128)"
+    )
+    group.add_argument(
+        "--output-len", type=_lengths, default=some, metavar="N|LO:HI", help="tokens per answer (default: 128)"
+    )
+    group.add_argument(
+        "--shared-prefix",
+        type=fraction,
+        default=0.0,
+        metavar="F",
+        help="fraction of each prompt that is the same for all (default: 0)",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of prompts and arrivals (default: 0); a repeated seed may hit the prefix cache",
+    )
 
 
 def _lengths(text: str) -> Lengths:
@@ -89,9 +103,9 @@ def _lengths(text: str) -> Lengths:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the load and print the report. 0 unless not one request was answered.
+    """Run the load and print the report. Returns 1 if no request was answered, else 0.
 
-    Raises StartupError with one sentence when the server cannot be asked at all, or the result not be written.
+    Raises StartupError with one sentence if the server cannot be reached or the result cannot be written.
     """
     from .bench_load.client import Target
     from .bench_load.measure import measure
@@ -117,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         measurement = asyncio.run(measure(target, workload, concurrency=args.concurrency, num_warmup=args.warmup))
     except KeyboardInterrupt:
-        print("Interrupted: nothing to report.", file=sys.stderr)
+        print("Interrupted; there is no report.", file=sys.stderr)
         return 130
     print_report(measurement)
     if args.json is not None:

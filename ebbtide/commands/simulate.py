@@ -1,6 +1,6 @@
-"""``ebbtide simulate``: how large must the pool be, and which policy? The scheduler on paper time.
+"""``ebbtide simulate``: compares pool sizes and policies by running the scheduler on a virtual clock.
 
-Only the command line: the flags, and what is done with the result. The scheduler is imported when it runs.
+This file holds the command line only. The scheduler is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StartupError
+from .argument_types import fraction_below_1, non_negative_float, positive_float, positive_int
 
 if TYPE_CHECKING:
     from .simulation.cost import CostModel
@@ -28,109 +29,124 @@ SWEPT = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``ebbtide simulate``."""
-    _add_load(parser.add_argument_group("the load"))
-    _add_cases(parser.add_argument_group("what is compared: every pool with every policy and parameter"))
-    _add_machine(parser.add_argument_group("the machine"))
-    _add_cost(parser.add_argument_group("what a step costs; measure your own"))
-    group = parser.add_argument_group("the result")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything here")
-    group.add_argument("--plot", type=Path, metavar="FILE.png", help="pool use and queue over time")
-    group.add_argument("--plot-front", type=Path, metavar="FILE.png", help="tax against p99 latency, a line per policy")
+    """Add the flags of ``ebbtide simulate``."""
+    _add_load(parser.add_argument_group("load"))
+    _add_cases(parser.add_argument_group("cases: every pool size with every policy and admission parameter"))
+    _add_machine(parser.add_argument_group("machine"))
+    _add_cost(parser.add_argument_group("duration of a step; measure your own values"))
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this JSON file")
+    group.add_argument("--plot", type=Path, metavar="FILE.png", help="plot pool use and queue length over time")
+    group.add_argument(
+        "--plot-front", type=Path, metavar="FILE.png", help="plot tax against p99 latency, one line per policy"
+    )
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
     source = group.add_mutually_exclusive_group()
-    source.add_argument("--trace", type=Path, metavar="FILE.jsonl", help="requests, one a line; see docs/simulate.md")
-    source.add_argument("--mix", choices=MIX_NAMES, default="chat", help="or made-up ones (chat)")
-    group.add_argument("--requests", type=_positive_int, default=400, metavar="N", help="how many of a mix (400)")
-    pace = group.add_mutually_exclusive_group()
-    pace.add_argument("--rate", type=_positive, metavar="R", help="mean arrivals of a mix per second")
-    pace.add_argument(
-        "--load", type=_positive, default=0.9, metavar="X", help="or the share of the machine's speed it asks for (0.9)"
+    source.add_argument(
+        "--trace", type=Path, metavar="FILE.jsonl", help="file of requests, one per line; see docs/simulate.md"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same numbers (0)")
+    source.add_argument(
+        "--mix", choices=MIX_NAMES, default="chat", help="synthetic load instead of a trace (default: chat)"
+    )
+    group.add_argument(
+        "--requests", type=positive_int, default=400, metavar="N", help="number of requests of a mix (default: 400)"
+    )
+    pace = group.add_mutually_exclusive_group()
+    pace.add_argument("--rate", type=positive_float, metavar="R", help="mean arrivals per second of a mix")
+    pace.add_argument(
+        "--load",
+        type=positive_float,
+        default=0.9,
+        metavar="X",
+        help="arrival rate of a mix as a fraction of the machine's throughput (default: 0.9)",
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of a mix (default: 0)")
 
 
 def _add_cases(group: argparse._ArgumentGroup) -> None:
     pool = group.add_mutually_exclusive_group()
-    pool.add_argument("--pool", type=_positive_int, nargs="+", metavar="TOKENS", help="sizes of the KV pool")
+    pool.add_argument("--pool", type=positive_int, nargs="+", metavar="TOKENS", help="sizes of the KV pool in tokens")
     pool.add_argument(
         "--pool-fraction",
-        type=_positive,
+        type=positive_float,
         nargs="+",
         metavar="F",
-        help="or as shares of the demand, the most KV that the load uses when nothing limits it (0.6)",
+        help="sizes as fractions of the demand, which is the load's peak KV use on an unlimited pool (default: 0.6)",
     )
-    pool.add_argument("--sweep", action="store_true", help="or every tenth from 30 to 100 %% of the demand")
-    group.add_argument("--policy", choices=POLICY_NAMES, nargs="+", default=COMPARED, help="(all but priority)")
+    pool.add_argument("--sweep", action="store_true", help="use 30, 40, … 100 %% of the demand")
+    group.add_argument(
+        "--policy",
+        choices=POLICY_NAMES,
+        nargs="+",
+        default=COMPARED,
+        help="policies to compare (default: all except priority)",
+    )
     group.add_argument(
         "--schedule-conservativeness",
-        type=_positive,
+        type=positive_float,
         nargs="+",
         default=[],
         metavar="X",
-        help="admission parameter of all but vllm (1)",
+        help="admission parameter of all policies except vllm (default: 1)",
     )
     group.add_argument(
-        "--watermark", type=_share, nargs="+", default=[], metavar="F", help="admission parameter of vllm (0)"
+        "--watermark",
+        type=fraction_below_1,
+        nargs="+",
+        default=[],
+        metavar="F",
+        help="admission parameter of vllm (default: 0)",
     )
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--page-size", type=_positive_int, default=16, metavar="TOKENS", help="tokens per page (16)")
-    group.add_argument("--rows", type=_positive_int, default=64, metavar="N", help="most running requests (64)")
-    group.add_argument("--chunk", type=_positive_int, default=2048, metavar="TOKENS", help="prefill per step (2048)")
-    group.add_argument("--context-length", type=_positive_int, default=32768, metavar="TOKENS", help="(32768)")
-    group.add_argument("--schedule-policy", choices=("fcfs", "lpm", "priority"), default="fcfs", help="(fcfs)")
     group.add_argument(
-        "--max-retractions", type=int, default=3, metavar="N", help="bound, not for vllm and sglang; -1 is none (3)"
+        "--page-size", type=positive_int, default=16, metavar="TOKENS", help="tokens per page (default: 16)"
+    )
+    group.add_argument(
+        "--rows", type=positive_int, default=64, metavar="N", help="maximum number of running requests (default: 64)"
+    )
+    group.add_argument(
+        "--chunk", type=positive_int, default=2048, metavar="TOKENS", help="prefill tokens per step (default: 2048)"
+    )
+    group.add_argument(
+        "--context-length",
+        type=positive_int,
+        default=32768,
+        metavar="TOKENS",
+        help="maximum prompt plus output (default: 32768)",
+    )
+    group.add_argument(
+        "--schedule-policy",
+        choices=("fcfs", "lpm", "priority"),
+        default="fcfs",
+        help="order of the waiting queue (default: fcfs)",
+    )
+    group.add_argument(
+        "--max-retractions", type=int, default=3, metavar="N", help="as in serve; not for vllm and sglang (default: 3)"
     )
     group.add_argument(
         "--headroom",
         type=int,
         metavar="PAGES",
-        help="pages per running row that a retraction frees beyond the next step, not for vllm and sglang (as serve)",
+        help="pages per running row that a retraction frees beyond the next step; not for vllm and sglang (as in serve)",
     )
 
 
 def _add_cost(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--step-ms", type=_cost, default=10.0, metavar="MS", help="every step (10)")
-    group.add_argument("--decode-row-us", type=_cost, default=50.0, metavar="US", help="a row that decodes (50)")
-    group.add_argument("--prefill-token-us", type=_cost, default=50.0, metavar="US", help="a prefilled token (50)")
-    group.add_argument("--context-token-ns", type=_cost, default=60.0, metavar="NS", help="a token of context (60)")
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def _cost(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1)")
-    return value
+    for flag, default, metavar, help_text in (
+        ("--step-ms", 10.0, "MS", "base time of every step (default: 10)"),
+        ("--decode-row-us", 50.0, "US", "time per decoding row (default: 50)"),
+        ("--prefill-token-us", 50.0, "US", "time per prefilled token (default: 50)"),
+        ("--context-token-ns", 60.0, "NS", "time per token of context (default: 60)"),
+    ):
+        group.add_argument(flag, type=non_negative_float, default=default, metavar=metavar, help=help_text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate every case and print the table. Raises StartupError with one sentence for what cannot be simulated."""
+    """Simulate every case and print the table. Raises StartupError if a case cannot be simulated."""
     from .simulation.measure import demand_tokens, simulate
     from .simulation.output import Report, print_report, write_json
 
@@ -149,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _quiet_scheduler() -> Iterator[None]:
-    """A retraction is worth a warning only where it is real."""
+    """Suppress the scheduler's warnings: simulated retractions do not need one."""
     logger = logging.getLogger("ebbtide.scheduler")
     before = logger.level
     logger.setLevel(logging.ERROR)
