@@ -57,7 +57,7 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="request exactly --output-len tokens (default: on); servers that reject unknown fields need --no-ignore-eos",
+        help="request exactly --output-len tokens (on); if the server rejects unknown fields: --no-ignore-eos",
     )
 
 
@@ -84,14 +84,14 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         type=fraction,
         default=0.0,
         metavar="F",
-        help="fraction of each prompt that is the same for all (default: 0)",
+        help="fraction of each prompt that all prompts share (default: 0)",
     )
     group.add_argument(
         "--seed",
         type=int,
         default=0,
         metavar="N",
-        help="seed of prompts and arrivals (default: 0); a repeated seed may hit the prefix cache",
+        help="seed (default: 0); a repeated seed may hit the prefix cache",
     )
 
 

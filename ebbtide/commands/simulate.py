@@ -131,7 +131,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         "--headroom",
         type=int,
         metavar="PAGES",
-        help="pages per running row that a retraction frees beyond the next step; not for vllm and sglang (as in serve)",
+        help="pages per running row that a retraction frees beyond the next step; not for vllm and sglang",
     )
 
 
@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _quiet_scheduler() -> Iterator[None]:
-    """Suppress the scheduler's warnings: simulated retractions do not need one."""
+    """Suppress the warnings of simulated retractions."""
     logger = logging.getLogger("ebbtide.scheduler")
     before = logger.level
     logger.setLevel(logging.ERROR)
