@@ -1,32 +1,34 @@
-"""The three kinds of error, and nothing about who handles them.
+"""The exceptions that ebbtide raises.
 
 EbbtideError
-├── StartupError         the daemon cannot start: one sentence for the operator
-├── Rejected             the client's fault or the server's refusal: an HTTP status and OpenAI's error fields
-├── GrammarError         a grammar that cannot be compiled, or an answer that cannot go on within its grammar
-├── PlanError            a step plan that the runner cannot carry out: our bug
-└── InvariantViolation   the memory books do not balance: our bug
+├── StartupError         the daemon cannot start; one sentence for the operator
+├── Rejected             a request is rejected, with an HTTP status and OpenAI's error fields
+├── GrammarError         a grammar cannot be compiled, or the output cannot continue within it
+├── PlanError            the runner cannot execute a step plan: a bug in ebbtide
+└── InvariantViolation   the page accounting is inconsistent: a bug in ebbtide
 """
 
 from __future__ import annotations
 
 
 class EbbtideError(Exception):
-    """Base of everything ebbtide raises on purpose."""
+    """Base of all exceptions that ebbtide raises deliberately."""
 
 
 class StartupError(EbbtideError):
-    """The daemon cannot start. The message is one sentence that says what to change."""
+    """The daemon cannot start. The message is one sentence that tells the operator what to change."""
 
 
 class Rejected(EbbtideError):
-    """A request is refused, with the answer that the client gets.
+    """A request is rejected. The attributes are the fields of the error response.
 
-    ``kind`` is the ``type`` of OpenAI's error object. ``retry_after_s`` becomes the Retry-After header;
-    ``should_retry`` False becomes ``x-should-retry: false``, which the official clients obey.
+    Attributes:
+        kind: ``type`` of OpenAI's error object.
+        retry_after_s: value of the Retry-After header.
+        should_retry: False sends ``x-should-retry: false``, which the official clients obey.
     """
 
-    def __init__(  # noqa: PLR0913 (one per field of the answer, all but the first by name)
+    def __init__(  # noqa: PLR0913 (one per field of the response, keyword-only except the first)
         self,
         message: str,
         *,
@@ -48,7 +50,7 @@ class Rejected(EbbtideError):
 
 
 class GrammarError(EbbtideError):
-    """A grammar that cannot be compiled or has become too costly, or a token that it does not allow."""
+    """A grammar cannot be compiled or is too costly, or a token is not allowed by it."""
 
 
 class PlanError(EbbtideError):
@@ -56,9 +58,10 @@ class PlanError(EbbtideError):
 
 
 class InvariantViolation(EbbtideError):
-    """The memory books do not balance. The message names the pages and their holders.
+    """The page accounting is inconsistent. The message names the pages and their owners.
 
-    ``pages``: those on which nothing may be computed although their holder and the ledger agree about them now.
+    Attributes:
+        pages: pages that must not be used even though owner and ledger agree about them now.
     """
 
     def __init__(self, message: str, *, pages: tuple[int, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Page arithmetic: the formulas that admission, demand, allocation and refusal share."""
+"""Page arithmetic shared by admission, demand, allocation and rejection."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from .messages import RunnerInfo
 
 
 def pages_for(num_tokens: int, page_size: int) -> int:
-    """Whole pages that hold ``num_tokens`` tokens: the formula of admission, demand, allocation and refusal alike."""
+    """Return the number of pages that hold ``num_tokens`` tokens."""
     return -(-num_tokens // page_size)
 
 
 def least_pages(prompt_len: int, max_tokens: int, page_size: int) -> int:
-    """Pages without which a request may not enter: for two tokens, or for the one or none that it asked for."""
+    """Return the pages that a request needs to be admitted: its prompt and at most two output tokens."""
     return pages_for(prompt_len + min(max(max_tokens, 1), 2) - 1, page_size)
 
 
 def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
-    """Whether a request may enter, as far as the whole pool is concerned."""
+    """Return True if the request can be admitted to an otherwise empty pool."""
     return least_pages(prompt_len, max_tokens, info.page_size) <= info.num_pages

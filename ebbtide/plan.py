@@ -1,7 +1,7 @@
-"""The step plan: the whole protocol between the scheduler and a model runner.
+"""The step plan: the complete protocol between the scheduler and a model runner.
 
-A plan is idempotent and complete: there is no finish, resume or free message. Whatever a row needs from its first step
-on travels with the first item of every admission, so nothing survives from the row's last tenant.
+Plans are idempotent and complete: there are no finish, resume or free messages. The first item of every admission
+carries the complete state of its row, so nothing remains from the row's previous request.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from .messages import Part, RunnerInfo, SamplingParams, TokenLogprob
 
 
 class RowInit(Part, frozen=True):
-    """The sampling state of a row in full; the runner rebuilds the row from it.
+    """The complete sampling state of a row; the runner rebuilds the row from it.
 
-    prompt_len: tokens; the sample that follows position p is output token ``p + 1 - prompt_len``.
-    known: prompt and outputs so far, cached ones too; empty when no penalty needs them.
+    Attributes:
+        prompt_len: prompt tokens; the sample after position p is output token ``p + 1 - prompt_len``.
+        known: token ids of prompt and outputs so far, including cached ones; empty if no penalty needs them.
     """
 
     sampling: SamplingParams
@@ -42,12 +43,15 @@ class PromptLogprobSpec(Part, frozen=True):
 class PlanItem(Part, frozen=True):
     """Some tokens of one row.
 
-    start: position of the first token. tokens: their ids, or None for "one token: your own last sample".
-    pages: before computing, write these page numbers into the row's page table from ``page_index`` on.
-    samples: whether the last token's logits are sampled. init: only on the first item of an admission.
-    mask: b"" for none, else one bit a token id, least significant bit first: the ids that may be sampled. A row whose
-    mask depends on a token that is not collected yet has no item in the plan.
-    prompt_logprobs: the tokens whose log-probabilities this item must return.
+    Attributes:
+        start: position of the first token.
+        tokens: token ids; None for one token, which is the row's last sample.
+        pages: page numbers to write into the row's page table from ``page_index`` on, before computing.
+        samples: sample a token from the logits of the last token.
+        init: set only on the first item of an admission.
+        mask: tokens that may be sampled, one bit per token id, least significant bit first; b"" for all. A row whose
+            mask depends on a token that is not collected yet has no item in the plan.
+        prompt_logprobs: tokens whose log-probabilities this item must return.
     """
 
     row: int
@@ -67,9 +71,11 @@ class PlanItem(Part, frozen=True):
 
 
 class PageCopies(Part, frozen=True):
-    """K/V of whole pages to move before anything of the step is written: first all to the host, then all back.
+    """Whole pages of KV to copy before the step writes any KV: first all to the host, then all to the device.
 
-    Each list is pairs flattened: to_host [device page, host page, …], to_device [host page, device page, …].
+    Attributes:
+        to_host: flattened pairs [device page, host page, …].
+        to_device: flattened pairs [host page, device page, …].
     """
 
     to_host: list[int] = msgspec.field(default_factory=list)
@@ -77,9 +83,12 @@ class PageCopies(Part, frozen=True):
 
 
 class StepPlan(Part, frozen=True):
-    """One forward: page copies, then decode items, then prefill chunks. At most one item a row.
+    """One forward pass.
 
-    A plan may have no items when it only copies.
+    Attributes:
+        number: sequence number.
+        items: decode items, then prefill chunks, at most one per row; empty if the plan only copies pages.
+        copies: page copies to run first.
     """
 
     number: int
@@ -103,13 +112,13 @@ class StepResult(Part, frozen=True):
 
 
 class Runner(Protocol):
-    """Carries out plans in order. At most ``info.max_in_flight`` plans may be uncollected."""
+    """Executes plans in order. At most ``info.max_in_flight`` plans may be in flight."""
 
     @property
     def info(self) -> RunnerInfo: ...
 
     def submit(self, plan: StepPlan) -> None:
-        """Start a plan; returns when its inputs are read, not when it is computed."""
+        """Start a plan. Returns once its inputs have been read, before it has been computed."""
 
     def collect(self) -> StepResult:
-        """The result of the oldest uncollected plan; waits for it."""
+        """Wait for the oldest plan in flight and return its result."""

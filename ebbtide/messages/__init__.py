@@ -1,6 +1,6 @@
-"""Every message that crosses a process boundary, as plain data. The messages have no behaviour.
+"""All messages that cross a process boundary, as plain data without behavior.
 
-Field order is the wire format (msgpack arrays): both ends run the same version of ebbtide.
+The order of the fields is the wire format (msgpack arrays): both ends must run the same version of ebbtide.
 """
 
 from .base import Finish, Message, Part

@@ -10,7 +10,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of what messages are made of."""
+    """Base of the untagged parts of messages."""
 
 
-Finish = str  # "stop" | "length" | "abort": the values that travel; the HTTP layer maps them
+Finish = str  # "stop" | "length" | "abort"; the HTTP layer maps them to each API's values

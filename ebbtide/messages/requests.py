@@ -1,4 +1,4 @@
-"""Requests that the front sends to the scheduler, and their ends."""
+"""Messages from the front to the scheduler about generation requests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from .base import Message, Part
 
 
 class SamplingParams(Part, frozen=True):
-    """How tokens are drawn. All values are checked and complete when they leave the front.
+    """How tokens are sampled. The front validates all values and fills in all defaults.
 
-    max_tokens: output tokens; the front fills in the rest of the context when the client gave none. 0 computes the
-    prompt only. temperature: 0 is greedy. top_k: 0 is off. logprobs: None is off, k ≥ 0 asks for k alternatives.
-    prompt_logprobs: the same for every prompt token but the first; only the first choice of a prompt has them.
-    seed: always set; the draw of output token i is a function of (seed, i) and the logits only.
+    Attributes:
+        max_tokens: output tokens; by default the front sets the rest of the context. 0 computes only the prompt.
+        temperature: 0 means greedy.
+        top_k: 0 disables it.
+        seed: always set; the sample of output token i is a function of (seed, i) and the logits.
+        logprobs: number of alternatives returned per output token; None for no log-probabilities.
+        prompt_logprobs: the same for every prompt token except the first; only the first choice of a prompt has them.
     """
 
     max_tokens: int
@@ -34,11 +37,14 @@ class SamplingParams(Part, frozen=True):
 
 
 class TextParams(Part, frozen=True):
-    """What the detokenizer needs to turn tokens into the client's text.
+    """How the detokenizer turns tokens into the client's text.
 
-    min_tokens: as in SamplingParams; a stop string that completes before this many output tokens does not count.
-    shown_ids: control tokens that are shown even if others are skipped, because a parser looks for them.
-    shown_stop_ids: tokens that are shown when they end the answer; any other's text is left out.
+    Attributes:
+        stop: stop strings.
+        include_stop: keep the matched stop string in the text.
+        min_tokens: as in SamplingParams; stop strings completed before this many output tokens are ignored.
+        shown_ids: control tokens that are kept even with ``skip_special_tokens``, because a parser needs them.
+        shown_stop_ids: stop tokens whose text is kept in the output; the text of other stop tokens is dropped.
     """
 
     stop: tuple[str, ...] = ()
@@ -50,15 +56,20 @@ class TextParams(Part, frozen=True):
 
 
 class SessionTurn(Part, frozen=True):
-    """Which session a prompt continues, and where.
+    """The session that a prompt continues, and the position in it.
 
-    owner: who may see the session, "" for everybody's. turn: the turn's own name in the session, "" for the request's.
-    continuation: the prompt when the session has a turn already, None when ``prompt`` serves always. head: how many of
-    its first tokens close the turn before; those that the stored turn ends with already are dropped.
-    refusal: why the messages cannot be a first turn (``prompt`` is empty) or a later one (``continuation`` is empty).
-    context_limit: whether ``sampling.max_tokens`` is only "the rest of the context", to be cut to what is left.
-    parent, offset, replace, drop_previous_output: plain sessions only. parent: the turn to branch from, "" for the
-    latest. offset: tokens of the parent to keep, -1 for all. replace: the parent's later turns are forgotten.
+    Attributes:
+        owner: only requests with this owner can see the session; "" if it has none.
+        turn: name of the turn in the session; "" for the request's id.
+        continuation: the prompt if the session already has a turn; None if ``prompt`` applies in both cases.
+        head: number of leading tokens of ``continuation`` that close the previous turn; those with which the stored
+            turn already ends are dropped.
+        context_limit: ``sampling.max_tokens`` means "the rest of the context" and is reduced to what is left.
+        parent: turn to branch from; "" for the latest. Plain sessions only, like the next three.
+        offset: number of parent tokens to keep; -1 for all.
+        replace: remove the parent's later turns.
+        drop_previous_output: remove the parent's output tokens.
+        refusal: why the messages cannot be a first turn (empty ``prompt``) or a later one (empty ``continuation``).
     """
 
     session_id: str
@@ -77,12 +88,16 @@ class SessionTurn(Part, frozen=True):
 class GenerateReq(Message, frozen=True):
     """Front → scheduler: one prompt and its choices.
 
-    rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
-    namespace: part of the prefix-cache key, "" for the shared one; it begins with a type tag that no client chooses.
-    session: the prompt is the next part of a session; one choice only.
-    grammar: what every choice must match, as llguidance writes grammars; "" for anything.
-    queue_timeout_s, timeout_s: seconds until it must have begun to run, and until it must have ended; None is for ever.
-    num_before: choices of the same HTTP request in the messages just before this one.
+    Attributes:
+        rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
+        prompt: token ids.
+        namespace: part of the prefix-cache key; "" for the shared namespace. It starts with a type tag that clients
+            cannot choose.
+        session: set if the prompt is the next turn of a session; the request then has one choice.
+        grammar: llguidance grammar that every choice must match; "" for none.
+        queue_timeout_s: seconds until the request must have started running; None for no limit.
+        timeout_s: seconds until the request must have finished; None for no limit.
+        num_before: number of choices of the same HTTP request in the messages immediately before this one.
     """
 
     rids: tuple[str, ...]
@@ -99,7 +114,7 @@ class GenerateReq(Message, frozen=True):
 
 
 class UseVocabulary(Message, frozen=True):
-    """Front → scheduler: the model's tokens (``Vocabulary``), which grammars are about. Comes before any request."""
+    """Front → scheduler: the model's ``Vocabulary``, for grammars. It is sent before any request."""
 
     pieces: list[bytes]
     special_ids: list[int]
@@ -107,10 +122,13 @@ class UseVocabulary(Message, frozen=True):
 
 
 class AbortReq(Message, frozen=True):
-    """Front → scheduler: this request is no longer wanted. Scheduler → front: this request was given up.
+    """Front → scheduler: abort this request. Scheduler → front: this request was aborted.
 
-    num_output_tokens: how many output tokens the client may still expect before this end (scheduler → front only).
-    status, code, message, retry_after_s: the HTTP answer (scheduler → front only).
+    The following attributes are set from scheduler to front only.
+
+    Attributes:
+        num_output_tokens: number of output tokens that the front still receives before the end.
+        status: HTTP status of the answer; ``code``, ``message`` and ``retry_after_s`` belong to the same answer.
     """
 
     rid: str
@@ -123,9 +141,11 @@ class AbortReq(Message, frozen=True):
 
 
 class FinishReq(Message, frozen=True):
-    """Front → scheduler: a stop string ended this request after ``num_output_tokens`` output tokens.
+    """Front → scheduler: a stop string ended this request.
 
-    num_shown_tokens: how many of them make up the text that was shown; a session goes on from there. None: all.
+    Attributes:
+        num_output_tokens: output tokens up to and including the one that completed the stop string.
+        num_shown_tokens: how many of them form the returned text, from which a session continues; None for all.
     """
 
     rid: str
@@ -134,9 +154,12 @@ class FinishReq(Message, frozen=True):
 
 
 class ControlReq(Message, frozen=True):
-    """Front → scheduler: steer the whole scheduler; answered by a ``Reply``. action: flush, pause or continue.
+    """Front → scheduler: control the whole scheduler. The answer is a ``Reply``.
 
-    timeout_s: how long a flush may wait for a moment without requests.
+    Attributes:
+        call: id that the reply repeats.
+        action: "flush", "pause" or "continue".
+        timeout_s: how long a flush waits until no request runs or waits.
     """
 
     call: str

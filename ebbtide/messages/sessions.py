@@ -1,4 +1,4 @@
-"""Messages that open, close and list sessions, and the reply to a call."""
+"""Messages that open, close and list sessions, and the reply to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from .base import Message, Part
 
 
 class OpenSessionReq(Message, frozen=True):
-    """Front → scheduler: open a session; answered by a ``Reply`` to ``call``. timeout_s: None is the server's."""
+    """Front → scheduler: open a session. The answer is a ``Reply``.
+
+    Attributes:
+        call: id that the reply repeats.
+        streaming: keep the KV of the session's turns between requests.
+        timeout_s: seconds without a turn until the session is closed; None for the server's default.
+    """
 
     call: str
     session_id: str
@@ -18,7 +24,7 @@ class OpenSessionReq(Message, frozen=True):
 
 
 class CloseSessionReq(Message, frozen=True):
-    """Front → scheduler: close a session, its running turn finishes detached; answered by a ``Reply``."""
+    """Front → scheduler: close a session; a running turn finishes detached from it. The answer is a ``Reply``."""
 
     call: str
     session_id: str
@@ -26,7 +32,7 @@ class CloseSessionReq(Message, frozen=True):
 
 
 class ListSessionsReq(Message, frozen=True):
-    """Front → scheduler: describe one session, or all of an owner's with ``session_id`` ""; answered by a ``Reply``."""
+    """Front → scheduler: list one session, or all of an owner's if ``session_id`` is "". The answer is a ``Reply``."""
 
     call: str
     owner: str = ""
@@ -34,9 +40,12 @@ class ListSessionsReq(Message, frozen=True):
 
 
 class SessionInfo(Part, frozen=True):
-    """One open session. state: running (a turn runs or waits), warm (its KV is held) or cold.
+    """One open session.
 
-    num_tokens: of all committed turns. held_tokens: with KV kept for it, in whole pages.
+    Attributes:
+        state: "running" (a turn runs or waits), "warm" (KV is held) or "cold" (no KV is held).
+        num_tokens: tokens of all committed turns.
+        held_tokens: tokens whose KV is held for the session, in whole pages.
     """
 
     session_id: str
@@ -50,7 +59,11 @@ class SessionInfo(Part, frozen=True):
 
 
 class Reply(Message, frozen=True):
-    """Scheduler → front: the answer to one call. status is the HTTP status; code and message are set when it failed."""
+    """Scheduler → front: the answer to one call.
+
+    Attributes:
+        status: HTTP status; if it is an error, ``code`` and ``message`` are set.
+    """
 
     call: str
     status: int = 200

@@ -1,4 +1,4 @@
-"""Messages about the processes: metrics, heartbeats, pressure events and the runner."""
+"""Messages about metrics, heartbeats, pressure events and the runner."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from .base import Message, Part
 
 
 class Stats(Message, frozen=True):
-    """Scheduler → front: one snapshot for the metrics registry, at most every 100 ms and once on becoming idle.
+    """Scheduler → front: metrics snapshot, sent at most every 100 ms and once when the scheduler becomes idle.
 
-    totals are monotone over the scheduler's life; observations are the histogram samples since the last snapshot.
-    A key is the metric's name without the prefix; one label is written ``name{label=value}``.
+    A key is the metric's name without the prefix; a label is written ``name{label=value}``.
+
+    Attributes:
+        totals: counters that only grow during the scheduler's lifetime.
+        observations: histogram samples since the last snapshot.
     """
 
     gauges: dict[str, float]
@@ -18,10 +21,15 @@ class Stats(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """A child's loop is alive. ``handled`` counts the messages it has taken from its inbox.
+    """Child process → front: the child's loop is alive.
 
-    state: running, blocked or idle. reason: why nothing runs although requests wait, once that has lasted.
-    stalled_s: seconds since the last progress; 0 when idle. num_requests: how many it keeps something of.
+    Attributes:
+        source: name of the process.
+        handled: number of messages received so far.
+        state: "running", "blocked" or "idle".
+        reason: why no request runs while requests wait, once this has lasted for a while; else "".
+        stalled_s: seconds since the last progress; 0 when idle.
+        num_requests: number of requests for which the process holds state.
     """
 
     source: str
@@ -33,7 +41,12 @@ class Heartbeat(Message, frozen=True):
 
 
 class PressureVictim(Part, frozen=True):
-    """One request that gave way. tokens_to_recompute: what its return costs when nothing of it stays cached."""
+    """One retracted request.
+
+    Attributes:
+        tokens_to_recompute: tokens to recompute on resume if none of them stays cached.
+        offloaded: its KV was copied to the host tier.
+    """
 
     rid: str
     num_output_tokens: int
@@ -45,9 +58,11 @@ class PressureVictim(Part, frozen=True):
 
 
 class PressureEvent(Message, frozen=True):
-    """Scheduler → front: memory was short (or a test or a higher priority asked), and who gave way.
+    """Scheduler → front: requests were retracted. Token counts are in whole pages.
 
-    cause: "memory", "priority" or "test". Tokens are whole pages. aborted: the last request, when not even it fits.
+    Attributes:
+        cause: "memory", "priority" or "test".
+        aborted: id of the last running request if it did not fit alone and was aborted.
     """
 
     step: int
@@ -63,10 +78,17 @@ class PressureEvent(Message, frozen=True):
 
 
 class RunnerInfo(Part, frozen=True):
-    """What the model runner measured; said once when ready. The pool has ``num_pages`` pages of ``page_size``.
+    """Properties of the model runner, sent once when it is ready.
 
-    num_host_pages: size of the host tier, in pages like the pool's. recompute_token_s, restore_token_s: measured
-    seconds per token of prefill, and of copying K/V to the host and back; both 0 when there is no host tier.
+    Attributes:
+        context_length: maximum prompt plus output, in tokens.
+        num_pages: pages of the device pool.
+        page_size: tokens per page.
+        num_rows: maximum number of running requests.
+        max_in_flight: maximum number of submitted plans that are not collected yet.
+        num_host_pages: pages of the host tier; 0 if there is none.
+        recompute_token_s: measured seconds of prefill per token; 0 without a host tier.
+        restore_token_s: measured seconds per token of copying KV to the host and back; 0 without a host tier.
     """
 
     context_length: int

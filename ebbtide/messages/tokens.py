@@ -9,9 +9,11 @@ from .requests import TextParams
 
 
 class TokenLogprob(Part, frozen=True):
-    """Log-probability of one chosen token and of the most likely ones, as many as were asked for.
+    """Log-probability of one token, and of as many of the most likely tokens as requested.
 
-    rank: 1 for the likeliest of all tokens; only prompt tokens have one.
+    Attributes:
+        top_ids: most likely tokens, in descending order, parallel to ``top_logprobs``.
+        rank: rank of the token in the vocabulary, starting at 1; None for output tokens.
     """
 
     logprob: float
@@ -21,17 +23,19 @@ class TokenLogprob(Part, frozen=True):
 
 
 class PromptLogprobs(Part, frozen=True):
-    """Log-probabilities of the next prompt tokens, in order and each once. A prompt's first token has none."""
+    """Log-probabilities of the next prompt tokens, in order. The first token of a prompt has none."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob]
 
 
 class StreamStart(Part, frozen=True):
-    """What the detokenizer must know before a request's first token.
+    """Data that the detokenizer needs before a request's first token.
 
-    prompt_tail: the prompt's last tokens (at most 8), so that a character split across the boundary comes out whole.
-    prompt_tokens: tokens before the first output; a session's earlier turns count.
+    Attributes:
+        prompt_tail: last tokens of the prompt (at most 8), to decode a character that continues into the output.
+        cached_tokens: prompt tokens found in the prefix cache.
+        prompt_tokens: tokens before the first output token, including earlier turns of a session.
     """
 
     text: TextParams
@@ -41,7 +45,7 @@ class StreamStart(Part, frozen=True):
 
 
 class PressureUsage(Part, frozen=True):
-    """What memory pressure cost one request; only present when it was retracted."""
+    """Cost of memory pressure for one request; sent only if the request was retracted."""
 
     num_retractions: int
     recomputed_tokens: int
@@ -51,9 +55,11 @@ class PressureUsage(Part, frozen=True):
 class TokenItem(Part, frozen=True):
     """New output tokens of one request in one step.
 
-    start: only on the first item of a request. finish "abort" closes the entry: the AbortReq says why.
-    stop_token: the token id that ended it, when one did (its text is not part of the answer, but for shown_stop_ids).
-    prompt: the next tokens of the prompt with their log-probabilities, in an item without output tokens.
+    Attributes:
+        start: set only on the first item of a request.
+        finish: finish reason; after "abort" the AbortReq has the reason.
+        stop_token: token that ended the output; its text is not returned unless it is in ``shown_stop_ids``.
+        prompt: log-probabilities of the next prompt tokens; the item then has no output tokens.
     """
 
     rid: str
@@ -67,13 +73,17 @@ class TokenItem(Part, frozen=True):
 
 
 class TokenBatch(Message, frozen=True):
-    """Scheduler → detokenizer: everything one step produced, at most one message a step."""
+    """Scheduler → detokenizer: the output of one step; at most one message per step."""
 
     items: list[TokenItem]
 
 
 class TextAlternative(Part, frozen=True):
-    """One token as text: ``raw`` are its bytes, which may be a fraction of a character."""
+    """One token as text.
+
+    Attributes:
+        raw: bytes of the token, which may be a part of a character.
+    """
 
     token: str
     raw: bytes
@@ -82,7 +92,7 @@ class TextAlternative(Part, frozen=True):
 
 
 class TextLogprob(Part, frozen=True):
-    """The chosen token and the most likely ones at one position. rank: as in ``TokenLogprob``."""
+    """The chosen token and the most likely tokens at one position. rank: as in ``TokenLogprob``."""
 
     chosen: TextAlternative
     top: list[TextAlternative] = msgspec.field(default_factory=list)
@@ -92,11 +102,13 @@ class TextLogprob(Part, frozen=True):
 class TextItem(Part, frozen=True):
     """New text of one request.
 
-    tokens: the output token ids covered by this item, also when its text is empty because characters are held back.
-    matched: the stop string or stop token id that ended it. cached_tokens, prompt_tokens: only on the first item.
-    num_output_tokens: total so far; on a stop string, the count at which the answer ends. num_shown_tokens: then, how
-    many of them the text takes.
-    prompt: log-probabilities of the next prompt tokens; all of them come before the first output token.
+    Attributes:
+        tokens: output token ids of this item, even if the text is held back because a character is incomplete.
+        num_output_tokens: total so far; after a stop string, the total at which the output ends.
+        matched: stop string or stop token id that ended the output.
+        cached_tokens: as in StreamStart; set only on the first item, like ``prompt_tokens``.
+        prompt: log-probabilities of the next prompt tokens; they are sent before the first output token.
+        num_shown_tokens: after a stop string, the number of output tokens that form the text.
     """
 
     rid: str

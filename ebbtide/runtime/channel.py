@@ -1,6 +1,6 @@
-"""Typed one-way channels over ZMQ: msgpack in, msgpack out, never pickle. Knows nothing of what the messages mean.
+"""Typed one-way channels over ZMQ, with msgpack encoding (never pickle). Independent of the meaning of messages.
 
-The receiving side binds, so that a sender may start first; sockets live in a directory that only the owner can enter.
+The receiver binds, so that the sender may start first. The sockets are in a directory that only its owner can enter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEND_QUEUE = 10_000
 
 
 class Sender(Generic[M]):
-    """The sending end. ``send`` never blocks."""
+    """The sending end of a channel. ``send`` never blocks."""
 
     def __init__(self, context: zmq.Context[Any], address: str) -> None:
         self._socket = context.socket(zmq.PUSH)
@@ -29,7 +29,7 @@ class Sender(Generic[M]):
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: M) -> bool:
-        """Queue a message; False when the peer has not taken the last ``SEND_QUEUE`` ones."""
+        """Queue a message. Returns False if ``SEND_QUEUE`` messages are already queued."""
         try:
             self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:
@@ -37,12 +37,12 @@ class Sender(Generic[M]):
         return True
 
     def close(self) -> None:
-        """Drop the connection; what is queued has a moment to leave."""
+        """Close the connection. Queued messages are sent for up to 0.2 s."""
         self._socket.close()
 
 
 class _Decoding(Generic[M]):
-    """What both receivers share: a bad frame is dropped and counted, it never ends the process."""
+    """Decoding shared by both receivers: an invalid frame is dropped and counted; it never ends the process."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
@@ -50,19 +50,19 @@ class _Decoding(Generic[M]):
         self.handled = 0
 
     def decode(self, frame: bytes) -> M | None:
-        """The message, or None for bytes that are not one."""
+        """Return the message, or None if the bytes are invalid."""
         try:
             message = self._decoder.decode(frame)
         except (msgspec.MsgspecError, RecursionError) as error:
             self.bad_frames += 1
-            log.error("dropped a frame of %d bytes that is no message: %s", len(frame), error)
+            log.error("dropped an invalid frame of %d bytes: %s", len(frame), error)
             return None
         self.handled += 1
         return message
 
 
 class Receiver(_Decoding[M]):
-    """The receiving end for a process with a loop of its own."""
+    """The receiving end for a process with its own loop."""
 
     def __init__(self, context: zmq.Context[Any], address: str, kind: Any) -> None:
         super().__init__(kind)
@@ -71,7 +71,7 @@ class Receiver(_Decoding[M]):
         self._socket.bind(address)
 
     def drain(self, wait_s: float = 0.0) -> list[M]:
-        """All messages that are here; when there are none, the first ones within ``wait_s`` seconds."""
+        """Return all received messages. If there are none, wait up to ``wait_s`` seconds for the first."""
         messages: list[M] = []
         if wait_s > 0 and not self._socket.poll(int(wait_s * 1000)):
             return messages
@@ -85,7 +85,7 @@ class Receiver(_Decoding[M]):
                 messages.append(message)
 
     def close(self) -> None:
-        """Stop receiving; what was not taken is lost."""
+        """Stop receiving. Messages that were not read are lost."""
         self._socket.close(linger=0)
 
 
@@ -99,12 +99,12 @@ class AsyncReceiver(_Decoding[M]):
         self._socket.bind(address)
 
     async def receive(self) -> M:
-        """The next message."""
+        """Wait for the next message."""
         while True:
             message = self.decode(await self._socket.recv())
             if message is not None:
                 return message
 
     def close(self) -> None:
-        """Stop receiving; what was not taken is lost."""
+        """Stop receiving. Messages that were not read are lost."""
         self._socket.close(linger=0)

@@ -1,7 +1,7 @@
-"""The child processes of a daemon: how one is started, told its section, watched and ended; and the child's own side.
+"""Child processes of a daemon: starting, configuring, watching and stopping them; and the child's own side.
 
-Knows nothing of what the children do. The parent's end of two pipes is all they share: the child's stdin carries its
-section once and then says by its end that the parent is gone; the status pipe carries JSON lines until the child ends.
+Independent of what the children do. Parent and child share two pipes. The child's stdin carries its configuration
+section once; its end of file then tells the child that the parent has exited. The status pipe carries JSON lines.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 8
 PR_SET_PDEATHSIG = 1
-WATCHDOG_EXIT_CODE = 70  # of a child that its own watchdog ended, and of a daemon whose child was stuck
+WATCHDOG_EXIT_CODE = 70  # a child ended by its own watchdog, and a daemon whose child hung
 
 
 class Section(Protocol):
-    """What a child is told: plain data that msgpack carries, with the logging that all children share."""
+    """Configuration of a child: plain data for msgpack, including the logging configuration."""
 
     @property
     def log(self) -> LogConfig: ...
@@ -47,7 +47,7 @@ S = TypeVar("S", bound=Section)
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One line on the status pipe. text: a progress line or the failure's sentence. runner: only with "ready"."""
+    """One line on the status pipe. text: progress or failure message. runner: set only if kind is "ready"."""
 
     kind: Literal["progress", "ready", "failed"]
     text: str = ""
@@ -58,14 +58,14 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """A running child process. Start it from a thread that lives as long as the child may: the kernel ends a child
-    together with the thread that started it.
+    """A running child process.
 
-    The child leads a session of its own, so that a terminal's Ctrl-C reaches only the parent.
+    Start it from a thread that lives as long as the child: the kernel kills the child when this thread ends. The child
+    leads its own session, so that Ctrl-C in a terminal reaches only the parent.
     """
 
     def __init__(self, module: str, title: str) -> None:
-        """Start ``module``, which must call ``run_child``; it waits for ``send``."""
+        """Start ``module``, which must call ``run_child`` and then waits for ``send``."""
         self.title = title
         self.status_fd, write_end = os.pipe()
         os.set_blocking(self.status_fd, False)
@@ -76,7 +76,7 @@ class Child:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(write_end)],
                 stdin=subprocess.PIPE,
-                stdout=2,  # stdout belongs to the parent's own words
+                stdout=2,  # stdout is reserved for the parent
                 pass_fds=(write_end,),
                 start_new_session=True,
                 env=os.environ | {"PYTHONPATH": _python_path()},
@@ -86,26 +86,26 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; −n after signal n."""
+        """None while the child runs; −n if signal n killed it."""
         return self._process.poll()
 
     def send(self, section: Section) -> None:
-        """Tell the child its section, once; waits until it has taken it. A child that is gone already is no error."""
+        """Send the child its section, once, and wait until it is read. Does nothing if the child has exited."""
         payload = msgspec.msgpack.encode(section)
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(len(payload).to_bytes(LENGTH_BYTES, "big") + payload)
             self._process.stdin.flush()
         except BrokenPipeError:
-            log.debug("the %s ended before it was told its section", self.title)
+            log.debug("the %s exited before it read its configuration", self.title)
 
     def read_status(self) -> list[Status] | None:
-        """The status lines that are here, never waiting; None once the child has ended and all was read."""
+        """Return the received status lines without waiting; None once the child has exited and all are read."""
         try:
             chunk = os.read(self.status_fd, 65536)
         except BlockingIOError:
@@ -117,7 +117,7 @@ class Child:
         return [msgspec.json.decode(line, type=Status) for line in lines]
 
     def exit_description(self) -> str:
-        """One sentence for a child whose status pipe has closed."""
+        """Return one sentence about how the child ended. Call it once the status pipe is closed."""
         code = self._wait(5.0)
         if self._killed_because:
             return f"The {self.title} process was killed because it {self._killed_because}."
@@ -132,32 +132,32 @@ class Child:
 
     @property
     def was_stuck(self) -> bool:
-        """Whether it was ended because it got nowhere or said nothing."""
+        """True if the child was ended because it hung or sent no heartbeats."""
         return bool(self._killed_because) or self.exit_code == WATCHDOG_EXIT_CODE
 
     def kill(self, because: str) -> None:
-        """End it at once, with what it started; nothing to do when it has ended by itself.
+        """Kill the child and its process group. Does nothing if it has exited.
 
-        because: "has been silent", as in "it has been silent".
+        because: completes the sentence "It was killed because it …".
         """
         if self.exit_code is None:
             self._killed_because = because
             os.killpg(self.pid, signal.SIGKILL)
 
     def request_dump(self) -> None:
-        """Let it write what it does to its log. Before it has said anything the signal would end it."""
+        """Make the child dump its stacks. Does nothing before its first status line: the signal would kill it."""
         if self._heard and self.exit_code is None:
             self._process.send_signal(signal.SIGUSR1)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         if self.exit_code is None:
             self._process.terminate()
 
     def wait_or_kill(self, deadline: float) -> None:
-        """Wait until ``deadline`` (monotonic seconds), then kill it and what it started; frees the pipes."""
+        """Wait until ``deadline`` (monotonic seconds), then kill the process group. Closes the pipes."""
         if self._wait(max(0.0, deadline - time.monotonic())) is None:
-            log.warning("the %s did not end when asked to and is killed", self.title)
+            log.warning("killing the %s, which did not exit after SIGTERM", self.title)
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
         if self._process.stdin is not None and not self._process.stdin.closed:
@@ -169,7 +169,7 @@ class Child:
         try:
             self._process.stdin.close()
         except BrokenPipeError:
-            log.debug("the %s never read all of its section", self.title)
+            log.debug("the %s did not read all of its configuration", self.title)
 
     def _wait(self, timeout_s: float) -> int | None:
         try:
@@ -179,7 +179,7 @@ class Child:
 
 
 def stop_children(children: Iterable[Child], grace_s: float) -> None:
-    """End all: ask first, kill what is left after ``grace_s`` seconds. Safe to call twice and for dead children."""
+    """Send SIGTERM to all, then kill those that run after ``grace_s`` seconds. Idempotent."""
     children = list(children)
     for child in children:
         child.terminate()
@@ -189,7 +189,7 @@ def stop_children(children: Iterable[Child], grace_s: float) -> None:
 
 
 def _python_path() -> str:
-    """A child finds the same ``ebbtide`` as its parent, but takes no module from the working directory (``-P``)."""
+    """Return PYTHONPATH for a child, which finds the parent's ``ebbtide`` but not the working directory (``-P``)."""
     here = str(Path(__file__).parents[2])
     inherited = os.environ.get("PYTHONPATH", "")
     if here.endswith(("site-packages", "dist-packages")):
@@ -201,21 +201,21 @@ def _python_path() -> str:
 
 
 class Handshake:
-    """How a child tells its parent that it loads, is ready or cannot be. Safe to use when the parent is gone."""
+    """Reports a child's progress, readiness or failure to its parent. Safe to use if the parent has exited."""
 
     def __init__(self, status_fd: int) -> None:
         self._fd = status_fd
 
     def progress(self, text: str) -> None:
-        """One line that says what is being done now."""
+        """Report the current stage of loading in one line."""
         self._write(Status("progress", text))
 
     def ready(self, runner: RunnerInfo | None = None) -> None:
-        """The child takes work from now on; the scheduler says what its runner measured."""
+        """Report that the child accepts work. The scheduler adds the properties of its runner."""
         self._write(Status("ready", runner=runner))
 
     def failed(self, sentence: str) -> None:
-        """The child cannot start, and why."""
+        """Report why the child cannot start."""
         self._write(Status("failed", sentence))
 
     def _write(self, status: Status) -> None:
@@ -224,14 +224,14 @@ class Handshake:
             while line:
                 line = line[os.write(self._fd, line) :]
         except BrokenPipeError:
-            log.debug("nobody reads the status: %s", json.dumps(status.text))
+            log.debug("the status pipe has no reader: %s", json.dumps(status.text))
 
 
 def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], None]) -> NoReturn:
-    """The whole life of a child process: its ``__main__`` calls this and nothing else.
+    """Run a child process: its ``__main__`` only calls this function.
 
-    ``main`` gets the section and the handshake and runs until it is done or SIGTERM ends it (exit code 0). A
-    StartupError goes to the parent as one sentence; any other exception goes to the log with its traceback (both 1).
+    ``main`` receives the section and the handshake and runs until it returns or SIGTERM arrives (exit code 0). A
+    StartupError is sent to the parent, any other exception is logged with its traceback (exit code 1 for both).
     """
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -248,7 +248,7 @@ def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], 
         handshake.failed(str(error))
         sys.exit(1)
     except Exception:
-        log.exception("the %s ends because of an error that it does not know", title)
+        log.exception("the %s exits because of an unexpected error", title)
         sys.exit(1)
     sys.exit(0)
 
@@ -264,9 +264,9 @@ def _take_status_fd() -> int:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent dies.
+    """Ask the kernel to send SIGKILL when the parent dies.
 
-    A parent that died before this line is noticed all the same: stdin is at its end.
+    If the parent has died before this call, reading stdin reaches the end of file.
     """
     if sys.platform == "linux":
         libc: Any = ctypes.CDLL(None, use_errno=True)
@@ -274,7 +274,7 @@ def _die_with_parent() -> None:
 
 
 def _read_section(section_type: type[S]) -> S:
-    """The section from stdin. Afterwards a thread waits for stdin's end and fd 0 itself reads nothing."""
+    """Read the section from stdin. A thread then waits for the end of stdin, and fd 0 becomes /dev/null."""
     size = int.from_bytes(_read_exactly(0, LENGTH_BYTES), "big")
     section = msgspec.msgpack.decode(_read_exactly(0, size), type=section_type)
     lifeline = os.dup(0)
@@ -289,7 +289,7 @@ def _read_exactly(fd: int, size: int) -> bytes:
     while len(received) < size:
         chunk = os.read(fd, size - len(received))
         if not chunk:
-            sys.exit(0)  # the parent is gone or changed its mind: nothing was started yet
+            sys.exit(0)  # the parent has exited or gave up; there is nothing to clean up
         received += chunk
     return bytes(received)
 
@@ -297,4 +297,4 @@ def _read_exactly(fd: int, size: int) -> bytes:
 def _end_with(lifeline: int) -> None:
     while os.read(lifeline, 4096):
         pass
-    os._exit(0)  # no clean-up: the parent that would want it is gone
+    os._exit(0)  # no cleanup is needed without a parent

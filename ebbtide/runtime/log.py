@@ -1,6 +1,6 @@
-"""Log records of every process: one line each, as text or JSON, control characters escaped, never a prompt.
+"""Logging of every process: one line per record, as text or JSON, with control characters escaped. Never logs prompts.
 
-A record about one request says which with ``extra={"rid": …}``; JSON lines have it as a field of its own.
+A record about one request has ``extra={"rid": …}``, which is a separate field in JSON.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MAX_MESSAGE = 4_000  # characters
 
 
 class OneLine(logging.Formatter):
-    """A formatter whose output cannot be forged by what a record contains: line breaks and escapes become visible.
+    """A formatter that escapes line breaks and control characters, so that no record can forge another.
 
-    A traceback keeps its lines, each of them indented; a message is cut after ``MAX_MESSAGE`` characters.
+    The lines of a traceback are indented. A message is cut after ``MAX_MESSAGE`` characters.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -32,9 +32,9 @@ class OneLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """A formatter that writes one JSON object a line, in ASCII: time (UTC), process, level, message, rid, traceback.
+    """A formatter that writes one ASCII JSON object per line: time (UTC), process, level, message, rid, traceback.
 
-    rid and traceback only where there is one. Messages and tracebacks are cut after ``MAX_MESSAGE`` characters.
+    rid and traceback are optional. Messages and tracebacks are cut to ``MAX_MESSAGE`` characters.
     """
 
     def __init__(self, process: str) -> None:
@@ -68,9 +68,9 @@ def _visible(text: str) -> str:
 
 
 def setup_logging(process: str, level: str, log_format: str = "text") -> None:
-    """Send everything from ``level`` up to stderr; ``process`` is the word in each line that says who speaks.
+    """Log records of at least ``level`` to stderr.
 
-    log_format: "text" or "json".
+    process: name of the process in each line. log_format: "text" or "json".
     """
     handler = logging.StreamHandler(sys.stderr)
     text = OneLine(f"%(asctime)s {process:<11} %(levelname)-7s %(message)s")

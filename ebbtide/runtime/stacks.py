@@ -1,4 +1,4 @@
-"""What a process says of itself when asked: where its threads are, and how the text gets out whatever hangs."""
+"""Dumps of a process: the stacks of its threads, written without blocking even if another thread hangs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 import traceback
 from pathlib import Path
 
-MAX_FRAMES = 40  # of one thread's stack
-WRITE_S = 5.0  # how long a stderr that nobody reads may hold up who writes
+MAX_FRAMES = 40  # per thread
+WRITE_S = 5.0  # maximum wait for a blocked stderr
 
 
 def thread_stacks() -> list[str]:
-    """Where every Python thread is, innermost call last, without source lines: those would be read from disk."""
+    """Return the stack of every Python thread, innermost call last, without source lines, to avoid disk reads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines: list[str] = []
     for ident, frame in sys._current_frames().items():
@@ -26,9 +26,9 @@ def thread_stacks() -> list[str]:
 
 
 def write_dump(text: str, *, path: str = "") -> None:
-    """Write to stderr, and whole to the file ``path`` if there is one; waits ``WRITE_S`` seconds at most.
+    """Write to stderr, and atomically to the file ``path`` if given. Waits at most ``WRITE_S`` seconds.
 
-    Not through the log: a thread that hangs may hold its lock.
+    Bypasses logging, whose lock a hanging thread may hold.
     """
     writing = threading.Thread(target=_write, args=(text, path), name="dump", daemon=True)
     writing.start()
@@ -37,7 +37,7 @@ def write_dump(text: str, *, path: str = "") -> None:
 
 def _write(text: str, path: str) -> None:
     if path:
-        with contextlib.suppress(OSError):  # a full disk must not keep it from stderr
+        with contextlib.suppress(OSError):  # still write to stderr if the disk is full
             unfinished = Path(path + ".new")
             unfinished.write_text(text)
             unfinished.rename(path)

@@ -1,4 +1,4 @@
-"""A clock that stands still while its process does: who was stopped must not take the others' silence for death."""
+"""A clock that stops while its process is stopped, so that the process does not then see timeouts of its peers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class SuspendAwareClock:
-    """Seconds of ``clock`` in which this process could look, counted by regular calls of ``advance``.
+    """Counts the seconds during which this process was able to run, by regular calls of ``advance``.
 
-    Between two calls at most ``longest_gap_s`` seconds pass: the rest of a longer gap is one in which the process was
-    stopped, or the machine suspended, or so busy that it saw nothing.
+    At most ``longest_gap_s`` seconds count between two calls. During the rest of a longer gap the process was stopped,
+    the machine was suspended, or it was too busy to run the process.
     """
 
     def __init__(self, clock: Callable[[], float], longest_gap_s: float) -> None:
@@ -19,12 +19,12 @@ class SuspendAwareClock:
         self._awake = 0.0
 
     def advance(self) -> float:
-        """Move on to now; the time."""
+        """Advance to the present and return the time."""
         now = self._clock()
         self._awake += min(now - self._last, self._longest_gap_s)
         self._last = now
         return self._awake
 
     def __call__(self) -> float:
-        """The time, without moving on."""
+        """Return the time without advancing."""
         return self._awake + min(self._clock() - self._last, self._longest_gap_s)
