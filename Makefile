@@ -28,18 +28,22 @@ INPUTS := pyproject.toml setup.py constraints.txt ebbtide/__init__.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PURE := $(addprefix tests/,scheduler server tokenizer_mgr detokenizer ebbtide/runtime ebbtide/tokenization test_architecture.py)
 
+# Percent of the lines and branches that the tests which are not slow cover inside their own process.
+FLOORS := scheduler:97 tokenizer_mgr:98 detokenizer:96 server:94 ebbtide:89 model_runner:88
+
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve check test soak lint bench clean
+.PHONY: help serve check test coverage soak lint bench clean
 
 help:
-	@echo 'make serve   install, fetch the default model, serve it on http://$(HOST):$(PORT)'
-	@echo 'make check   while working: lint, types and the tests that need no other process (under a minute)'
-	@echo 'make test    before merging: lint, types and the whole test suite (under 12 minutes on two cores)'
-	@echo 'make soak    the long tests (minutes to hours)'
-	@echo 'make lint    formatting, lint and types only'
-	@echo 'make bench   measure a server that is running on http://$(HOST):$(PORT)'
-	@echo 'make clean   remove everything that make has put into this folder'
+	@echo 'make serve     install, fetch the default model, serve it on http://$(HOST):$(PORT)'
+	@echo 'make check     while working: lint, types and the tests that need no other process (under a minute)'
+	@echo 'make test      before merging: lint, types and the whole test suite (under 12 minutes on two cores)'
+	@echo 'make coverage  coverage of each folder in the last make test, against its floor'
+	@echo 'make soak      the long tests (minutes to hours)'
+	@echo 'make lint      formatting, lint and types only'
+	@echo 'make bench     measure a server that is running on http://$(HOST):$(PORT)'
+	@echo 'make clean     remove everything that make has put into this folder'
 
 serve: $(RUNTIME)
 ifeq ($(MODEL),smollm2)
@@ -53,7 +57,17 @@ check: lint
 
 test: lint
 	@$(BIN)/ebbtide pull smollm2
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report= $(ARGS)
+	@$(MAKE) --no-print-directory coverage
+
+# Of the last test run. Prints the lines that are not covered in a folder that is below its floor.
+coverage:
+	@for entry in $(FLOORS); do \
+		folder=$${entry%:*}; floor=$${entry#*:}; \
+		percent=$$($(BIN)/coverage report --include="$$folder/*" --format=total) || { echo "$$percent" >&2; exit 1; }; \
+		echo "coverage of $$folder: $$percent % (floor $$floor %)"; \
+		[ "$$percent" -ge "$$floor" ] || { $(BIN)/coverage report -m --skip-covered --include="$$folder/*"; exit 1; }; \
+	done
 
 soak: $(DEV)
 	@$(BIN)/ebbtide pull smollm2
