@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 FLAGS_PAGE = ROOT / "docs" / "flags.md"
 INSTALL = (ROOT / "docs" / "install.md").read_text()
+FOLDERS = ("ebbtide", "server", "scheduler", "model_runner", "tokenizer_mgr", "detokenizer", "tests", "bench", "tools")
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
@@ -74,6 +75,12 @@ def test_the_index_links_every_page() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    files = set(re.findall(rf"\b(?:{'|'.join(FOLDERS)})/[\w/.]*\.(?:py|md|cpp)", page.read_text()))
+    assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
