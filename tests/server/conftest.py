@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import structs
 
 from ebbtide.config import ServerConfig
 from ebbtide.messages import (
@@ -48,6 +49,13 @@ INFO = RunnerInfo(
     num_rows=8,
     eos_token_ids=(SIM_EOS,),
 )
+LARGE_INFO = structs.replace(INFO, context_length=8192, num_pages=512)
+
+
+def ok(reply: httpx.Response) -> httpx.Response:
+    """``reply``, which must be a success."""
+    assert reply.status_code == 200, reply.text
+    return reply
 
 
 @dataclass
@@ -188,13 +196,15 @@ def config() -> ServerConfig:
 
 
 @pytest.fixture
-def info() -> RunnerInfo:
-    return INFO
+def info(request: pytest.FixtureRequest) -> RunnerInfo:
+    """The sizes of the engine: ``RUNNER_INFO`` of the test module if it has one."""
+    return getattr(request.module, "RUNNER_INFO", INFO)
 
 
 @pytest.fixture
-def profile() -> ChatTemplateProfile:
-    return ChatTemplateProfile()
+def profile(request: pytest.FixtureRequest) -> ChatTemplateProfile:
+    """The model's chat template: ``PROFILE`` of the test module if it has one."""
+    return getattr(request.module, "PROFILE", ChatTemplateProfile())
 
 
 @pytest.fixture

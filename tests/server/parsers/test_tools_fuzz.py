@@ -6,14 +6,12 @@ import random
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from ebbtide.messages import RunnerInfo
-
-from ..conftest import INFO, World
+from ..conftest import LARGE_INFO, World
 
 pytestmark = pytest.mark.anyio
 
+RUNNER_INFO = LARGE_INFO
 LEAVES: list[Any] = [
     *(None, True, 0, -1, 1.5, [], {}),
     *("", "f", "auto", "required", "function", "tool", "x" * 70, "é\n", "<|end|>"),
@@ -22,11 +20,6 @@ KEYS = [
     *("type", "function", "name", "parameters", "properties", "arguments", "id", "tools", "mode", "allowed_tools"),
     *("content", "role", "tool_calls", "tool_call_id", "strict", "description", "$ref", "items", "text"),
 ]
-
-
-@pytest.fixture
-def info() -> RunnerInfo:
-    return replace(INFO, context_length=8192, num_pages=512)
 
 
 def odd(rng: random.Random, depth: int = 4) -> Any:

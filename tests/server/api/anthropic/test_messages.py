@@ -8,33 +8,23 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from ebbtide.config import ServerConfig
-from ebbtide.messages import RunnerInfo
 from ebbtide.server.api.anthropic.messages_request import MessagesBody, chat_body
 from ebbtide.server.http.strict_json import convert, parse_arguments
 from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 
-from ...conftest import INFO, World
+from ...conftest import LARGE_INFO, World, ok
 from ...typed_events import typed_events
 
 pytestmark = pytest.mark.anyio
 
+RUNNER_INFO = LARGE_INFO
+PROFILE = ChatTemplateProfile(reasoning=REASONING["think"])
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 👩‍👩‍👧"}}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOL = {"name": "weather", "description": "Looks.", "input_schema": SCHEMA}
-
-
-@pytest.fixture
-def info() -> RunnerInfo:
-    return replace(INFO, context_length=8192, num_pages=512)
-
-
-@pytest.fixture
-def profile() -> ChatTemplateProfile:
-    return ChatTemplateProfile(reasoning=REASONING["think"])
 
 
 async def ask(world: World, **fields: Any) -> httpx.Response:
@@ -44,15 +34,13 @@ async def ask(world: World, **fields: Any) -> httpx.Response:
 
 async def whole(world: World, **fields: Any) -> dict[str, Any]:
     reply = await ask(world, **fields)
-    assert reply.status_code == 200, reply.text
-    body: dict[str, Any] = reply.json()
+    body: dict[str, Any] = ok(reply).json()
     return body
 
 
 async def streamed(world: World, **fields: Any) -> list[dict[str, Any]]:
     reply = await ask(world, stream=True, **fields)
-    assert reply.status_code == 200, reply.text
-    return typed_events(reply.text)
+    return typed_events(ok(reply).text)
 
 
 def joined(events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,46 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from ebbtide.messages import RunnerInfo
 from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 
-from ...conftest import INFO, World
+from ...conftest import LARGE_INFO, World, ok
 from ...structured.test_structured import matches
 from ..test_streams import events
 from .test_chat_tools import as_joined, joined
 
 pytestmark = pytest.mark.anyio
 
+RUNNER_INFO = LARGE_INFO
+PROFILE = ChatTemplateProfile(reasoning=REASONING["think"])
 REPLY = "<think>\nwhy 日\n\nso\n</think>\n\nyes 👩‍👩‍👧"
-
-
-@pytest.fixture
-def info() -> RunnerInfo:
-    return replace(INFO, context_length=8192, num_pages=512)
-
-
-@pytest.fixture
-def profile() -> ChatTemplateProfile:
-    return ChatTemplateProfile(reasoning=REASONING["think"])
 
 
 async def whole(world: Any, reply: str = REPLY, **fields: Any) -> dict[str, Any]:
     world.engine.reply = reply
     answer = await world.chat(**fields)
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
+    body: dict[str, Any] = ok(answer).json()
     return body
 
 
 async def streamed(world: Any, reply: str = REPLY, **fields: Any) -> list[dict[str, Any]]:
     world.engine.reply = reply
     answer = await world.chat(stream=True, **fields)
-    assert answer.status_code == 200, answer.text
-    return events(answer.text)[:-1]
+    return events(ok(answer).text)[:-1]
 
 
 async def test_reasoning_has_its_own_fields_and_count(world: World) -> None:

@@ -6,17 +6,17 @@ import json
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from ebbtide.messages import RunnerInfo, TextBatch, TextItem
+from ebbtide.messages import TextBatch, TextItem
 from ebbtide.tokenization.vocabulary import SIM_SYSTEM
 
-from ...conftest import INFO, World
+from ...conftest import LARGE_INFO, World
 from ...structured.test_structured import matches
 from ..test_streams import events
 
 pytestmark = pytest.mark.anyio
 
+RUNNER_INFO = LARGE_INFO
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "Looks.", "parameters": SCHEMA}},
@@ -24,11 +24,6 @@ TOOLS = [
 ]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 👩‍👩‍👧 e\u0301"}}\n</tool_call>'
 CLOCK = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
-
-
-@pytest.fixture
-def info() -> RunnerInfo:
-    return replace(INFO, context_length=8192, num_pages=512)
 
 
 async def whole(world: Any, reply: str, **fields: Any) -> dict[str, Any]:

@@ -8,18 +8,18 @@ from typing import Any
 
 import httpx
 import pytest
-from msgspec.structs import replace
 
 from ebbtide.config import ServerConfig
-from ebbtide.messages import RunnerInfo
 from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 
-from ...conftest import INFO, World
+from ...conftest import LARGE_INFO, World, ok
 from ...typed_events import typed_events
 
 pytestmark = pytest.mark.anyio
 
+RUNNER_INFO = LARGE_INFO
+PROFILE = ChatTemplateProfile(reasoning=REASONING["think"])
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 👩‍👩‍👧"}}\n</tool_call>'
 TOOL = {
     "type": "function",
@@ -29,31 +29,19 @@ TOOL = {
 }
 
 
-@pytest.fixture
-def info() -> RunnerInfo:
-    return replace(INFO, context_length=8192, num_pages=512)
-
-
-@pytest.fixture
-def profile() -> ChatTemplateProfile:
-    return ChatTemplateProfile(reasoning=REASONING["think"])
-
-
 async def ask(world: World, **fields: Any) -> httpx.Response:
     return await world.client.post("/v1/responses", json={"input": "hi", **fields})
 
 
 async def whole(world: World, **fields: Any) -> dict[str, Any]:
     reply = await ask(world, **fields)
-    assert reply.status_code == 200, reply.text
-    body: dict[str, Any] = reply.json()
+    body: dict[str, Any] = ok(reply).json()
     return body
 
 
 async def streamed(world: World, **fields: Any) -> list[dict[str, Any]]:
     reply = await ask(world, stream=True, **fields)
-    assert reply.status_code == 200, reply.text
-    return typed_events(reply.text)
+    return typed_events(ok(reply).text)
 
 
 def prompt_of(world: World) -> str:
