@@ -20,17 +20,14 @@ from .admin.pressure import PressureRoute
 from .admin.server_info import ServerInfoRoutes
 from .admin.sessions import CloseSession, NewSession, OpenSession, SessionRoutes
 from .admin.tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
-from .api.anthropic.messages import MessagesRoutes
-from .api.anthropic.messages_request import CountTokensBody, MessagesBody
-from .api.chat.chat_request import ChatBody
+from .api.anthropic.messages import MESSAGES, CountTokensRoute
+from .api.anthropic.messages_request import CountTokensBody
 from .api.error_forms import ERROR_FORMS
-from .api.openai.chat import ChatRoute
-from .api.openai.completions import CompletionRoute
-from .api.openai.completions_request import CompletionBody
-from .api.openai.responses import ResponsesRoutes
-from .api.openai.responses_request import ResponsesBody
-from .api.sglang.generate import GenerateRoute
-from .api.sglang.generate_request import GenerateBody
+from .api.generation import generation_route
+from .api.openai.chat import CHAT_COMPLETIONS
+from .api.openai.completions import COMPLETIONS
+from .api.openai.responses import RESPONSES, stored
+from .api.sglang.generate import GENERATE
 from .http.auth import KeyCheck, require_control
 from .http.cors import OriginGuard, RootPath, add_cors
 from .http.error_replies import SuppressLoggedErrors, UseErrorForms, install_error_replies
@@ -46,17 +43,16 @@ def routes(state: AppState) -> list[Route]:
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)
     about, loads = ServerInfoRoutes(state), LoadsRoute(state)
-    responses, messages = ResponsesRoutes(state), MessagesRoutes(state)
     return [
-        Route("POST", "/v1/chat/completions", ChatRoute(state).create, ChatBody),
-        Route("POST", "/v1/completions", CompletionRoute(state).create, CompletionBody),
-        Route("POST", "/v1/responses", responses.create, ResponsesBody),
-        Route("GET", "/v1/responses/{response_id}", responses.stored),
-        Route("DELETE", "/v1/responses/{response_id}", responses.stored),
-        Route("POST", "/v1/responses/{response_id}/cancel", responses.stored),
-        Route("POST", "/v1/messages", messages.create, MessagesBody),
-        Route("POST", "/v1/messages/count_tokens", messages.count_tokens, CountTokensBody),
-        Route("POST", "/generate", GenerateRoute(state).create, GenerateBody),
+        generation_route("/v1/chat/completions", state, CHAT_COMPLETIONS),
+        generation_route("/v1/completions", state, COMPLETIONS),
+        generation_route("/v1/responses", state, RESPONSES),
+        Route("GET", "/v1/responses/{response_id}", stored),
+        Route("DELETE", "/v1/responses/{response_id}", stored),
+        Route("POST", "/v1/responses/{response_id}/cancel", stored),
+        generation_route("/v1/messages", state, MESSAGES),
+        Route("POST", "/v1/messages/count_tokens", CountTokensRoute(state).count_tokens, CountTokensBody),
+        generation_route("/generate", state, GENERATE),
         Route("GET", "/v1/models", models.every),
         Route("GET", "/v1/models/{model_id:path}", models.one),
         Route("GET", "/health", health.health),

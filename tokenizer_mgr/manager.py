@@ -181,7 +181,7 @@ class TokenizerManager:
         return len(ended)
 
     def expire_late(self) -> None:
-        """End the requests whose deadline has passed. Called only while the engine, whose task this is, is silent."""
+        """End the requests whose deadline has passed. The scheduler does this itself unless it is silent."""
         now = self.clock()
         late = [stream for stream in self._streams.values() if stream.deadline_s < now and not stream.has_outcome]
         for stream in late:

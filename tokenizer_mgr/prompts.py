@@ -58,7 +58,7 @@ class PromptReader:
         return self._tokenizer.vocabulary.pieces
 
     def special_ids(self, texts: Iterable[str]) -> tuple[int, ...]:
-        """The control tokens whose text is in ``texts``, without end-of-text tokens."""
+        """The ids of the control tokens whose text is in ``texts``. End-of-text tokens are excluded."""
         written = {text.encode() for text in texts}
         ids = set(self._tokenizer.vocabulary.special_ids).difference(self.eos_ids)
         return tuple(sorted(i for i in ids if i < len(self.pieces) and self.pieces[i] in written))
@@ -121,7 +121,7 @@ class PromptReader:
     def max_tokens(
         self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
     ) -> int:
-        """The output limit of a request: ``wanted``, else ``default``, but at most the rest of the context.
+        """The maximum number of output tokens: ``wanted``, or ``default`` limited to the rest of the context.
 
         Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, by the formula of admission. Its
         param is ``name``, the client's name for ``wanted``, if a smaller value would fit.

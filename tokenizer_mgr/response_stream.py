@@ -51,7 +51,7 @@ class Delta:
 class ResponseStream:
     """The output of one HTTP request, for its reader. A context manager: leaving it early aborts the running choices.
 
-    Unread text is joined per choice, so a slow reader costs memory for the text but for no queue.
+    Unread text is joined per choice, so a slow reader costs memory for the text only.
     """
 
     def __init__(

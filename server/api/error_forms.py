@@ -1,4 +1,4 @@
-"""The path prefixes whose errors are not in OpenAI's form."""
+"""The error forms of paths that do not use OpenAI's."""
 
 from __future__ import annotations
 

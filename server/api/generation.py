@@ -18,6 +18,7 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 from ..http.middleware import assign_client_ids
 from ..http.streaming import ChunkWriter, EventStream, Framing, WholeReply
 from ..http.strict_json import convert, read_object
+from ..route import Route
 from ..state import AppState
 from .unsupported import CHECKED_APART, refuse_unsupported
 
@@ -64,17 +65,29 @@ class RouteSpec(Generic[B]):
     """The parts in which the generating routes differ.
 
     Attributes:
+        summary: for /openapi.json
         body: type of the request's JSON
         unsupported: names of the fields that are refused
         prepare: validates and tokenizes a body; the text is the request's id. Raises Rejected
     """
 
+    summary: str
     body: type[B]
     unsupported: tuple[str, ...]
     prepare: Callable[[AppState, B, str], Awaitable[Prepared]]
 
 
-async def generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Response:
+def generation_route(path: str, state: AppState, spec: RouteSpec[B]) -> Route:
+    """The route at ``path`` that generates text as ``spec`` says."""
+
+    async def create(request: Request) -> Response:
+        return await _generate(request, state, spec)
+
+    create.__doc__ = spec.summary
+    return Route("POST", path, create, spec.body)
+
+
+async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Response:
     """Answer one request. It is validated completely before the scheduler gets any of it."""
     received_s = state.manager.clock()
     state.liveness.require_ready()

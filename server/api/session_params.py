@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import SessionTurn
+from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 TurnName = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -38,26 +39,37 @@ class SessionFields(Protocol):
     def session_params(self) -> SessionParams | None: ...
 
 
-def session_turn(body: SessionFields, *, name: str = "") -> SessionTurn | None:
+def session_turn(body: SessionFields) -> SessionTurn | None:
     """The turn of a session, still without its prompt; None if the request names no session.
 
-    name: the name by which later turns may refer to this one. Raises Rejected if both fields are given.
+    Raises Rejected if both fields are given.
     """
     params = body.session_params
     if body.session_id is not None and params is not None:
         raise Rejected("'session_id' and 'session_params' exclude each other.", param="session_params")
     if body.session_id is not None:
-        return SessionTurn(body.session_id, turn=name)
+        return SessionTurn(body.session_id)
     if params is None:
         return None
     return SessionTurn(
         params.id,
-        turn=name,
         parent=params.rid or "",
         offset=params.offset or -1,  # SGLang's clients send 0 for "no offset"
         replace=bool(params.replace),
         drop_previous_output=bool(params.drop_previous_output),
     )
+
+
+async def raw_turn(
+    body: SessionFields, reader: PromptReader, prompts: list[str | list[Any]], *, n: int, max_tokens: int | None
+) -> SessionTurn | None:
+    """The turn of a request with raw prompts; None if it names no session. Raises Rejected."""
+    session = session_turn(body)
+    if session is None:
+        return None
+    check_one_choice(len(prompts), n)
+    continuation = await reader.continuation(prompts[0])
+    return structs.replace(session, continuation=continuation, context_limit=max_tokens is None)
 
 
 def check_one_choice(num_prompts: int, n: int) -> None:

@@ -1,4 +1,4 @@
-"""Fields that other servers know and this one does not. They are refused: ignoring them would change the answer."""
+"""Fields that other servers know and this one does not. They are refused: ignoring them would change the response."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKED_APART = ("modalities", *SUCCESSORS)  # refused by ``refuse_unsupported``
 
 
 def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Raises Rejected if a field of ``names`` has a value other than null, false, "" or []."""
+    """Raises Rejected if a field of ``names``, or a deprecated one, has a value other than null, false, "" or []."""
     for name in names:
         value = raw.get(name)
         if value is not None and value is not False and value not in ("", []):

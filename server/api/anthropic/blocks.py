@@ -105,7 +105,7 @@ def _joined(content: str | list[Block], where: str) -> str:
 def _text(block: Block, where: str) -> str:
     if block.type != "text":
         raise Rejected(
-            f"'{where}' is a block of type {block.type[:50]!r}, which cannot be here: this model reads text."
+            f"'{where}' is a block of type {block.type[:50]!r}, not supported here: this model accepts only text."
         )
     if block.text is None:
         raise Rejected(f"'{where}' needs a 'text'.")

@@ -11,20 +11,16 @@ from ...http.strict_json import convert, read_object
 from ...state import AppState
 from ..chat.chat_request import ChatBody
 from ..chat.prepared_chat import num_prompt_tokens, params_named, prepare_chat
-from ..generation import Prepared, RouteSpec, generate
+from ..generation import Prepared, RouteSpec
 from .messages_request import PARAM_NAMES, UNSUPPORTED, CountTokensBody, MessagesBody, chat_body, prompt_fields
 from .messages_response import MessagesResponseBuilder
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesRoutes:
-    """The routes, bound to the application's state."""
+class CountTokensRoute:
+    """The route, bound to the application's state."""
 
     state: AppState
-
-    async def create(self, request: Request) -> Response:
-        """Answer one request of Anthropic's messages API."""
-        return await generate(request, self.state, RouteSpec(MessagesBody, UNSUPPORTED, prepare))
 
     async def count_tokens(self, request: Request) -> Response:
         """Count the tokens of the prompt. Nothing is generated, so the prompt may exceed the context length."""
@@ -40,3 +36,6 @@ async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Prepa
     with params_named(PARAM_NAMES):
         chat = await prepare_chat(state, chat_body(body))
     return chat.request, MessagesResponseBuilder(request_id, state.model_name, chat)
+
+
+MESSAGES = RouteSpec("Answer one request of Anthropic's messages API.", MessagesBody, UNSUPPORTED, prepare)

@@ -15,7 +15,7 @@ from ..chat.chat_request import ChatBody, Effort
 from ..generation_request import CacheSalt, Priority, Share, Timeout
 from .blocks import Block, Message, chat_messages
 
-# Refused, because ignoring them would change the answer. A request has the whole conversation, so sessions are no help.
+# Refused, because ignoring them would change the response. Sessions: a request has the whole conversation.
 UNSUPPORTED = ("container", "mcp_servers", "session_id", "session_params")
 # field of ChatBody → field here, for errors
 PARAM_NAMES = {

@@ -101,18 +101,18 @@ class MessagesResponseBuilder:
         if not self._blocks or self._blocks[-1].kind is not part.kind or part.name is not None:
             events = self._close()
             self._blocks.append(_Block(part.kind, part.id, part.name))
-            events.append(self._about("content_block_start", content_block=self._blocks[-1].shown()))
+            events.append(self._block_event("content_block_start", content_block=self._blocks[-1].shown()))
         block = self._blocks[-1]
         block.text += part.text
         if part.text:
-            events.append(self._about("content_block_delta", delta=block.delta(part.text)))
+            events.append(self._block_event("content_block_delta", delta=block.delta(part.text)))
         return events
 
     def _close(self) -> list[Event]:
         """The event that ends the open block, if any. Only the last block is open."""
-        return [self._about("content_block_stop")] if self._blocks else []
+        return [self._block_event("content_block_stop")] if self._blocks else []
 
-    def _about(self, kind: str, **more: Any) -> Event:
+    def _block_event(self, kind: str, **more: Any) -> Event:
         return {"type": kind, "index": len(self._blocks) - 1, **more}
 
     def _usage_fields(self) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def _text(message: ChatMessage, index: int) -> str:
             raise Rejected(f"'{where}' is missing.", param=where)
         if part.type != "text" or part.text is None:
             raise Rejected(
-                f"Content parts of type {part.type[:50]!r} are not supported: this model reads text.",
+                f"Content parts of type {part.type[:50]!r} are not supported: this model accepts only text.",
                 param=f"messages[{index}].content[{number}]",
             )
         texts.append(part.text)

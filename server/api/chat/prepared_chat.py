@@ -100,14 +100,14 @@ def params_named(names: Mapping[str, str]) -> Iterator[None]:
 
 
 async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, prefix: ReasoningPrefix | None) -> str:
-    """``PreparedRequest.grammar``: that of a required call, else the constraint of the body, after the reasoning."""
+    """``PreparedRequest.grammar``: a required call or the constraint of the body, preceded by reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
     if tools is None or not tools.required:
         alternative = "" if tools is None or form is None else calls_alternative(tools, form, structured.mark)
         return await structured.grammar_of(body, prefix=prefix, alternative=alternative)
     # A response format has no effect here: it constrains an answer in text, and there will be none.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
-        raise Rejected("A required call and another constraint exclude each other.", param="tool_choice")
+        raise Rejected("A required call cannot be combined with another constraint.", param="tool_choice")
     return await structured.compile(tool_constraint(tools), prefix=prefix)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ebbtide.messages import TextAlternative, TextLogprob
-from ebbtide.tokenization.vocabulary import Vocabulary
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ...http.streaming import CHAT_FRAMING
@@ -142,29 +142,21 @@ class _Choice:
 
 
 def prompt_part(
-    tokens: list[int],
-    vocabulary: Vocabulary,
-    options: LogprobOptions,
-    *,
-    text: str | None,
-    hidden: Collection[int],
-    is_complete: bool,
+    prompt: str | list[Any], tokens: list[int], reader: PromptReader, body: CompletionBody, options: LogprobOptions
 ) -> PromptPart:
-    """What is known of a prompt before anything is computed.
-
-    text: None if the prompt was sent as ids. hidden: control tokens without text. is_complete: no output follows.
-    """
-    raw = vocabulary.pieces[tokens[0]]
+    """What is known of a prompt before anything is computed. prompt: as it was sent, a text or ids."""
+    vocabulary, raw = reader.vocabulary, reader.pieces[tokens[0]]
+    hidden = () if body.skip_special_tokens is False else reader.control_ids
     part = PromptPart(
         tokens=tokens,
         first=TextAlternative(raw.decode("utf-8", "replace"), raw, 0.0, tokens[0]),
         incomplete=incomplete_character(tokens[-LONGEST_CHARACTER:], vocabulary),
         hidden=hidden,
     )
-    if options.echo and text is not None:
-        part.echo = echo_of_text(text, tokens, vocabulary)
+    if options.echo and isinstance(prompt, str):
+        part.echo = echo_of_text(prompt, tokens, vocabulary)
     elif options.echo:
-        part.echo = echo_of_ids(tokens, vocabulary, hidden=hidden, is_complete=is_complete)
+        part.echo = echo_of_ids(tokens, vocabulary, hidden=hidden, is_complete=body.max_tokens == 0)
     return part
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,32 +9,22 @@ from ebbtide.errors import Rejected
 
 from ...state import AppState
 from ..chat.prepared_chat import params_named, prepare_chat
-from ..generation import Prepared, RouteSpec, generate
+from ..generation import Prepared, RouteSpec
 from .responses_request import PARAM_NAMES, UNSUPPORTED, ResponsesBody, chat_body, check_stateless
 from .responses_response import ResponsesResponseBuilder
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsesRoutes:
-    """The routes, bound to the application's state."""
-
-    state: AppState
-
-    async def create(self, request: Request) -> Response:
-        """Answer one request of the responses API."""
-        return await generate(request, self.state, RouteSpec(ResponsesBody, UNSUPPORTED, prepare))
-
-    async def stored(self, request: Request) -> Response:
-        """Always 404: responses are not stored."""
-        name = request.path_params["response_id"][:200]
-        raise Rejected(
-            f"The response {name!r} is not here: this server stores none. A request that is running ends when its"
-            " client leaves, or through /abort_request.",
-            status=404,
-            kind="not_found_error",
-            code="response_not_found",
-            param="response_id",
-        )
+async def stored(request: Request) -> Response:
+    """Always 404: responses are not stored."""
+    name = request.path_params["response_id"][:200]
+    raise Rejected(
+        f"The response {name!r} does not exist: this server stores no responses. To end a running request,"
+        " close its connection or use /abort_request.",
+        status=404,
+        kind="not_found_error",
+        code="response_not_found",
+        param="response_id",
+    )
 
 
 async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Prepared:
@@ -45,3 +33,6 @@ async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Prep
     with params_named(PARAM_NAMES):
         chat = await prepare_chat(state, chat_body(body))
     return chat.request, ResponsesResponseBuilder(request_id, state.model_name, body, chat)
+
+
+RESPONSES = RouteSpec("Answer one request of the responses API.", ResponsesBody, UNSUPPORTED, prepare)

@@ -50,7 +50,7 @@ def chat_messages(instructions: str | None, items: str | list[InputItem]) -> lis
         if add is None:
             known = ", ".join(KINDS)
             raise Rejected(
-                f"Items of type {item.type[:50]!r} are not supported: {known} are.", param=f"input[{index}].type"
+                f"Items of type {item.type[:50]!r} are not supported, only {known}.", param=f"input[{index}].type"
             )
         add(conversation, item, f"input[{index}]")
     if not conversation.messages:
@@ -139,7 +139,7 @@ def _text(content: str | list[ItemPart] | None, where: str) -> str:
         text = part.refusal if part.type == "refusal" else part.text
         if part.type not in TEXT_PARTS or text is None:
             raise Rejected(
-                f"Content parts of type {part.type[:50]!r} are not supported: this model reads text.",
+                f"Content parts of type {part.type[:50]!r} are not supported: this model accepts only text.",
                 param=f"{where}[{index}]",
             )
         texts.append(text)

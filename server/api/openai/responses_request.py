@@ -16,7 +16,7 @@ from ..generation_request import CacheSalt, NumTop, Priority, Seed, Share, Tempe
 from .responses_items import InputItem, chat_messages
 
 MAX_METADATA = 16
-# Refused, because ignoring them would change the answer.
+# Refused, because ignoring them would change the response.
 CHAT_ONLY = ("messages", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort", "functions")
 SAMPLING = ("n", "stop", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs")
 NOT_STORED = ("conversation", "prompt", "context_management")

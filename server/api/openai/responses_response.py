@@ -107,8 +107,8 @@ class ResponsesResponseBuilder:
         events = [] if self._num_events else self.first_chunks()
         if self._open is not None:
             self._open.status = "incomplete"
-        told = {"code": error.code or "server_error", "message": error.message}
-        return [*events, self._event("response.failed", response={**self._response("failed"), "error": told})]
+        fields = {"code": error.code or "server_error", "message": error.message}
+        return [*events, self._event("response.failed", response={**self._response("failed"), "error": fields})]
 
     def _add(self, part: ContentPart) -> list[Event]:
         continues = self._open is not None and self._open.kind is part.kind and part.name is None
@@ -120,8 +120,8 @@ class ResponsesResponseBuilder:
         item.text += part.text
         more: Event = {"content_index": 0} if item.kind is not Kind.CALL else {}
         if item.kind is Kind.TEXT:
-            more["logprobs"] = self._take_logprobs(item)
-        return [*events, self._about(item, f"{EVENTS[item.kind]}.delta", delta=part.text, **more)]
+            more["logprobs"] = self._release_logprobs(item)
+        return [*events, self._item_event(item, f"{EVENTS[item.kind]}.delta", delta=part.text, **more)]
 
     def _start(self, part: ContentPart) -> list[Event]:
         item = _Item(part.kind, PREFIXES[part.kind] + secrets.token_hex(16), call_id=part.id, name=part.name)
@@ -130,7 +130,7 @@ class ResponsesResponseBuilder:
         index = len(self._items) - 1
         events = [self._event("response.output_item.added", output_index=index, item=item.shown(empty=True))]
         if item.kind is not Kind.CALL:
-            events.append(self._about(item, "content_part.added", content_index=0, part=item.part()))
+            events.append(self._item_event(item, "content_part.added", content_index=0, part=item.part()))
         return events
 
     def _close(self, status: str) -> list[Event]:
@@ -140,15 +140,15 @@ class ResponsesResponseBuilder:
             return []
         item.status = status
         if item.kind is Kind.CALL:
-            told = {"name": item.name, "arguments": item.text}
-            events = [self._about(item, "function_call_arguments.done", **told)]
+            fields = {"name": item.name, "arguments": item.text}
+            events = [self._item_event(item, "function_call_arguments.done", **fields)]
         else:
             if item.kind is Kind.TEXT:
-                self._take_logprobs(item)
+                self._release_logprobs(item)
             more = {"logprobs": item.logprobs} if item.kind is Kind.TEXT else {}
             events = [
-                self._about(item, f"{EVENTS[item.kind]}.done", content_index=0, text=item.text, **more),
-                self._about(item, "content_part.done", content_index=0, part=item.part()),
+                self._item_event(item, f"{EVENTS[item.kind]}.done", content_index=0, text=item.text, **more),
+                self._item_event(item, "content_part.done", content_index=0, part=item.part()),
             ]
         index = len(self._items) - 1
         return [*events, self._event("response.output_item.done", output_index=index, item=item.shown())]
@@ -161,13 +161,13 @@ class ResponsesResponseBuilder:
             first = self._num_logprobs - len(self._held_logprobs)
             del self._held_logprobs[: max((parsed.reasoning_tokens or 0) - first, 0)]
 
-    def _take_logprobs(self, item: _Item) -> list[dict[str, Any]]:
+    def _release_logprobs(self, item: _Item) -> list[dict[str, Any]]:
         """Move the held log-probabilities to the item and return them."""
         taken, self._held_logprobs = self._held_logprobs, []
         item.logprobs += taken
         return taken
 
-    def _about(self, item: _Item, what: str, **more: Any) -> Event:
+    def _item_event(self, item: _Item, what: str, **more: Any) -> Event:
         return self._event(f"response.{what}", item_id=item.id, output_index=len(self._items) - 1, **more)
 
     def _event(self, kind: str, **more: Any) -> Event:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import Any
 
 from msgspec import structs
-from starlette.requests import Request
-from starlette.responses import Response
 
 from ebbtide.errors import Rejected
-from ebbtide.messages import SamplingParams, SessionTurn, TextParams
+from ebbtide.messages import SamplingParams, TextParams
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ...state import AppState
 from ...structured.structured import StructuredOutput
-from ..generation import Prepared, RouteSpec, generate
+from ..generation import Prepared, RouteSpec
 from ..generation_request import GenerationRequest
 from ..sampling_params import check_num_choices, for_prompt, sampling_params, text_params
-from ..session_params import check_one_choice, session_turn
+from ..session_params import raw_turn, session_turn
 from .generate_request import (
     DEFAULT_MAX_TOKENS,
     UNSUPPORTED,
@@ -32,17 +28,6 @@ from .generate_request import (
     prompts_of,
 )
 from .generate_response import GenerateResponseBuilder, LogprobView, ResponseOptions, choice_names
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateRoute:
-    """The route, bound to the application's state."""
-
-    state: AppState
-
-    async def create(self, request: Request) -> Response:
-        """Answer one request in SGLang's own form."""
-        return await generate(request, self.state, RouteSpec(GenerateBody, UNSUPPORTED, prepare))
 
 
 async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepared:
@@ -57,12 +42,12 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepa
         for request, view in zip(requests, views, strict=True)
     ]
     names = choice_names(body.rid, request_id, len(listed), n)
-    session = await _session(reader, body, listed, n)
+    session = await raw_turn(body, reader, listed, n=n, max_tokens=requests[0].max_tokens)
     if session is not None:
         # Later turns refer to this one by its name; a request id is not unique.
         [rid] = body.names
         names = [secrets.token_hex(16) if rid is None else rid]
-        session = structs.replace(session, turn=names[0], context_limit=requests[0].max_tokens is None)
+        session = structs.replace(session, turn=names[0])
     prompts = [await reader.text_or_ids(prompt, "input_ids") for prompt in listed]
     prepared = PreparedRequest(
         prompts=prompts,
@@ -131,16 +116,6 @@ def _views(body: GenerateBody, requests: list[GenerationRequest]) -> list[Logpro
     return views
 
 
-async def _session(
-    reader: PromptReader, body: GenerateBody, listed: list[str | list[Any]], n: int
-) -> SessionTurn | None:
-    session = session_turn(body)
-    if session is None:
-        return None
-    check_one_choice(len(listed), n)
-    return structs.replace(session, continuation=await reader.continuation(listed[0]))
-
-
 def _for_prompt(
     reader: PromptReader, prompt: list[int], sampling: SamplingParams, request: GenerationRequest, view: LogprobView
 ) -> SamplingParams:
@@ -151,3 +126,6 @@ def _for_prompt(
     name = "sampling_params.max_new_tokens"
     max_tokens = reader.max_tokens(len(prompt), request.max_tokens, default=DEFAULT_MAX_TOKENS, name=name)
     return for_prompt(sampling, max_tokens=max_tokens, seed=request.seed)
+
+
+GENERATE = RouteSpec("Answer one request in SGLang's own form.", GenerateBody, UNSUPPORTED, prepare)

@@ -93,7 +93,7 @@ def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) ->
 
 
 def generation_request(sampling: SamplingFields, body: GenerateBody) -> GenerationRequest:
-    """The request for one prompt in this server's terms. Raises Rejected for what is not supported."""
+    """The request for one prompt in this server's terms. Raises Rejected for unsupported fields."""
     for name in REFUSED_SAMPLING:
         if getattr(sampling, name) is not None:
             raise Rejected(f"'{name}' is not supported by this server.", param=f"sampling_params.{name}")

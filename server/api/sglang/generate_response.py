@@ -177,7 +177,7 @@ def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int,
     """The name of each choice, derived from ``rid`` if it is valid. Raises Rejected unless it names all prompts."""
     if isinstance(rid, list):
         if len(rid) != num_prompts or len(set(rid)) != num_prompts:
-            raise Rejected("'rid' must have one entry for each prompt, each of them once.", param="rid")
+            raise Rejected("'rid' must have one entry per prompt, all of them different.", param="rid")
         stems = [name if is_valid_id(name) else f"{request_id}-{prompt}" for prompt, name in enumerate(rid)]
     else:
         stem = rid if rid and is_valid_id(rid) else request_id
