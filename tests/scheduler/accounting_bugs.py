@@ -1,6 +1,6 @@
-"""Accounting bugs to be seeded: pages, locks and rows that are lost, given twice, held by two, or not counted.
+"""Accounting bugs to seed: pages, locks and rows that are lost, freed twice, owned twice, or not counted.
 
-Each replaces one function by a version with a typical mistake. ``test_mutations`` says what must notice them.
+Each replaces one function by a version with a typical mistake. ``test_mutations`` says which check must find it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def forgotten_unlock(patch: Patch) -> None:
 
 
 def locks_uncounted(patch: Patch) -> None:
-    """A page that gets locked stays counted as evictable."""
+    """A locked page is still counted as evictable."""
 
     def lock(self: RadixCache, node: Node) -> None:
         node.locks += 1
@@ -84,7 +84,7 @@ def eviction_uncounted(patch: Patch) -> None:
 
 
 def leaf_dropped_unfreed(patch: Patch) -> None:
-    """Eviction takes a leaf out of the tree and does not give its pages back."""
+    """Eviction removes a leaf from the tree without freeing its pages."""
     original = RadixCache._trim
 
     def trim(self: RadixCache, leaf: Node, num_pages: int) -> int:
@@ -117,7 +117,7 @@ def lost_page(patch: Patch) -> None:
 
 
 def skipped_tail_free(patch: Patch) -> None:
-    """The last page of a request that ends is forgotten: it was only half full."""
+    """The last, partly filled page of a finished request is not freed."""
     original = PageAllocator.give
 
     def release(self: Pool, req: Request, *, is_insert: bool) -> None:
@@ -141,7 +141,7 @@ def taken_page_left_free(patch: Patch) -> None:
 
 
 def page_taken_and_dropped(patch: Patch) -> None:
-    """One page more than asked for is taken when there is one, and is in nobody's list."""
+    """One page too many is allocated if there is one, and no owner lists it."""
     original = Pool.allocate
 
     def allocate(self: Pool, req: Request, num_pages: int) -> None:
@@ -161,7 +161,7 @@ def page_taken_uncounted(patch: Patch) -> None:
 
 
 def quarantined_page_left_free(patch: Patch) -> None:
-    """A page leaves service and stays in the free list."""
+    """A quarantined page stays in the free list."""
     original = Pool.publish
 
     def publish(self: Pool, req: Request, num_tokens: int) -> None:
@@ -216,7 +216,7 @@ def split_off_by_one(patch: Patch) -> None:
 
 
 def ledger_not_told(patch: Patch) -> None:
-    """The tree takes pages over and says so to nobody."""
+    """The tree takes over pages without an entry in the ledger."""
     original = Ledger.move
 
     def move(self: Ledger, pages: Sequence[int], old: PageOwner | None, new: PageOwner | None) -> None:
@@ -227,7 +227,7 @@ def ledger_not_told(patch: Patch) -> None:
 
 
 def copies_not_given_back(patch: Patch) -> None:
-    """After a switch to cached pages the request's own copies are nobody's."""
+    """After a switch to cached pages the request's own pages are not freed."""
 
     def switch(self: RadixCache, node: Node, req: Request) -> None:
         end = req.num_shared + len(node.pages)
@@ -239,7 +239,7 @@ def copies_not_given_back(patch: Patch) -> None:
 
 
 def copies_freed_and_still_used(patch: Patch) -> None:
-    """The request's own copies are given back, and it goes on with them instead of the cached pages."""
+    """The request's own pages are freed, but it continues to use them instead of the cached ones."""
     original = RadixCache._use_cached_pages
 
     def switch(self: RadixCache, node: Node, req: Request) -> None:
@@ -251,7 +251,7 @@ def copies_freed_and_still_used(patch: Patch) -> None:
 
 
 def shared_pages_taken_for_its_own(patch: Patch) -> None:
-    """An alias: what the tree lends is in the request's own part of its list."""
+    """Shared pages of the tree are listed as the request's own pages."""
     original = RadixCache.attach
 
     def attach(self: RadixCache, req: Request, match: MatchResult) -> None:
@@ -262,7 +262,7 @@ def shared_pages_taken_for_its_own(patch: Patch) -> None:
 
 
 def shared_pages_given_back(patch: Patch) -> None:
-    """A request that ends gives back the pages that it shared, too."""
+    """A finished request frees its shared pages as well."""
 
     def release(self: Pool, req: Request, *, is_insert: bool) -> None:
         if is_insert:
@@ -308,7 +308,7 @@ def row_given_twice(patch: Patch) -> None:
 
 
 def host_copy_never_freed(patch: Patch) -> None:
-    """The host copy of a request that ended is forgotten with its pages."""
+    """The host copy of a finished request is dropped without freeing its pages."""
 
     def discard(self: HostTier, req: Request) -> None:
         self._copies.pop(req.rid, None)
@@ -324,7 +324,7 @@ def host_copy_freed_uncounted(patch: Patch) -> None:
 
 
 def host_copy_freed_and_kept(patch: Patch) -> None:
-    """A restored copy's host pages are given back at once, and again with the plan that reads them."""
+    """Host pages of a restored copy are freed at once, and again after the plan that reads them."""
     original = HostTier.restore
 
     def restore(self: HostTier, req: Request) -> None:

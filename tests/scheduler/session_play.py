@@ -1,6 +1,6 @@
-"""Random plays with sessions, and a model that knows no memory: lists of tokens, and what each turn must be told.
+"""Random plays with sessions, and a model without KV memory: token lists and the expected reply to each turn.
 
-A play is a function of its seed. Every turn's text must be that of its whole conversation in an ample pool.
+A play is determined by its seed. The output of every turn must equal that of its whole conversation in an ample pool.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .loads import random_sampling
 from .session_world import SessionWorld
 from .world import Outcome, Shape, World, text
 
-TIMEOUT_S = 1e6  # far more than the steps of a play
-AMPLE = 20_000  # pages: nothing is ever evicted
-SLOW = 4000  # steps in which every request of a play must have ended
+TIMEOUT_S = 1e6  # longer than any play
+AMPLE = 20_000  # pages: enough that nothing is evicted
+SLOW = 4000  # steps after which every request of a play must have ended
 
 
 @dataclass
 class ModelTurn:
-    """A turn of the model. prompt: the whole conversation. cut: output tokens that a stop string left it."""
+    """A turn of the model. prompt: the whole conversation. cut: output tokens before a stop string."""
 
     rid: str
     session: ModelSession | None
@@ -39,7 +39,7 @@ class ModelTurn:
 
 @dataclass
 class ModelSession:
-    """A session of the model. newest: the committed turn that a late stop string may still shorten."""
+    """A session of the model. newest: the committed turn that a late stop string may still truncate."""
 
     name: str
     streaming: bool
@@ -80,7 +80,7 @@ class Play:
         self.slowest = 0
 
     def run(self, num_operations: int) -> None:
-        """Play, then end everything and compare."""
+        """Play, end all requests and sessions, and compare with the model."""
         moves = [self.open, self.turn, self.abort, self.stop, self.close, self.expire, self.plain, self.steps]
         weights = [6, 30, 8, 6, 3, 0.5, 10, 36]
         for _ in range(num_operations):
@@ -100,13 +100,13 @@ class Play:
         self.compare()
 
     def open(self) -> None:
-        """A new session."""
+        """Open a session."""
         session = ModelSession(f"s{len(self.sessions)}", self.rng.random() < 0.8)
         self.sessions.append(session)
         assert self.world.open(session.name, streaming=session.streaming).status == 200
 
     def turn(self) -> None:
-        """A turn of any session, open or not, busy or not: accepted or refused as the model says."""
+        """Send a turn to any session, open or not, busy or not. It must be accepted or rejected like in the model."""
         if not self.sessions:
             return
         session = self.rng.choice(self.sessions[-8:])
@@ -126,7 +126,7 @@ class Play:
             self.turns.append(ModelTurn(turn.rid, None, [], turn.sampling, 0, over=True, cut=0))
 
     def plain(self) -> None:
-        """A request without a session, sometimes with a session's own words, sometimes large."""
+        """Send a request without a session, sometimes with a session's own tokens, sometimes a large one."""
         size = self.rng.choice([3, 10, self.world.allocator.num_pages * self.shape.page_size * 2 // 3])
         prompt = self._words() * (size // 8 + 1)
         if self.sessions and self.rng.random() < 0.3:
@@ -140,7 +140,7 @@ class Play:
         self.world.read()
 
     def abort(self) -> None:
-        """A client leaves, wherever its request is."""
+        """Abort a request in any state."""
         alive = [turn for turn in self.turns[-20:] if not turn.over]
         if alive:
             self.world.abort(self.rng.choice(alive).rid)
@@ -148,14 +148,14 @@ class Play:
             self.world.read()
 
     def stop(self) -> None:
-        """The detokenizer finds a stop string in what has come so far, perhaps in a request that has ended."""
+        """Report a stop string in the tokens so far, also of a request that has ended."""
         some = [turn for turn in self.turns[-8:] if turn.cut is None and self._texts(turn)]
         if not some:
             return
         turn = self.rng.choice(some)
         count = self.rng.randint(1, self._texts(turn))
         if turn.over and (turn.session is None or turn.session.newest is not turn):
-            return  # aborted, or another turn has begun since: it is late for both
+            return  # aborted, or another turn was accepted since: too late in both
         self.world.send(FinishReq(turn.rid, count))
         self.world.receive()
         self.world.read()
@@ -164,7 +164,7 @@ class Play:
             turn.session.tokens = turn.prompt + self._output(turn)[:count]
 
     def close(self) -> None:
-        """A session ends; its turn goes on."""
+        """Close a session. Its open turn continues."""
         if self.sessions:
             session = self.rng.choice(self.sessions)
             assert self.world.close(session.name).status == 200
@@ -172,7 +172,7 @@ class Play:
                 session.open, session.told = False, "session_closed"
 
     def expire(self) -> None:
-        """Nobody says anything for a long time."""
+        """Advance the clock beyond the session timeout."""
         self.world.skipped_s += 2 * TIMEOUT_S
         self.world.receive()
         for session in self.sessions:
@@ -182,12 +182,12 @@ class Play:
                 session.open, session.told = False, "session_closed"
 
     def steps(self) -> None:
-        """Time for the model runner."""
+        """Run some steps."""
         for _ in range(self.rng.choice([1, 1, 2, 5, 20])):
             self.world.step()
 
     def sync(self) -> None:
-        """Let the model learn which turns are over."""
+        """Update the model with the turns that have ended."""
         self.world.read()
         for turn in self.turns:
             outcome = self.world.outcomes.get(turn.rid)
@@ -204,7 +204,7 @@ class Play:
                     session.newest = turn
 
     def compare(self) -> None:
-        """All at once in an ample pool, where nobody waits for anybody and nothing is ever given back."""
+        """The outputs of all turns in an ample pool, where no request waits and nothing is evicted."""
         ample = World(Shape(num_pages=200_000, page_size=16, num_rows=256, chunk=4096, context_length=512))
         for turn in self.turns:
             if turn.prompt:
@@ -226,7 +226,7 @@ class Play:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether no KV is ever lost: none is evicted, and no stop string finds its request waiting and without any."""
+        """True if no KV is ever lost: none is evicted, and no stop string ends a waiting request."""
         return self.shape.num_pages == AMPLE and not self.shape.retract_interval
 
     def _output(self, turn: ModelTurn) -> list[int]:
@@ -234,12 +234,12 @@ class Play:
         return outcome.tokens if outcome is not None else []
 
     def _texts(self, turn: ModelTurn) -> int:
-        """How many tokens have a text in which a stop string could be found: the one that ends an answer has none."""
+        """Number of output tokens with text, in which a stop string can occur. A stop token has no text."""
         outcome = self.world.outcomes.get(turn.rid, Outcome())
         return len(outcome.tokens) - (outcome.finish == "stop")
 
     def _shown(self, turn: ModelTurn, outcome: Outcome) -> list[int]:
-        """Without a token that ended the answer."""
+        """The output tokens without a stop token at the end."""
         if turn.cut is not None:
             return self._output(turn)[: turn.cut]
         return outcome.tokens[:-1] if outcome.finish == "stop" else outcome.tokens

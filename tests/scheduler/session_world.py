@@ -1,4 +1,4 @@
-"""A world with sessions, and what their turns must say: what the whole conversation says in an ample pool."""
+"""A world with sessions, and the expected output of a turn: that of the whole conversation in an ample pool."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .world import Outcome, Shape, World, greedy, text
 
 
 class SessionWorld(World):
-    """Asks like the front does; ``ask`` answers at once."""
+    """Sends session requests like the front. ``ask`` returns the reply at once."""
 
     def __init__(self, shape: Shape | None = None) -> None:
         super().__init__(shape or Shape(sessions=True))
         self._calls = 0
 
     def ask(self, kind: type, session_id: str, **fields: object) -> Reply:
-        """Open, close or list; the reply."""
+        """Send an open, close or list request and return the reply."""
         self._calls += 1
         call = f"call{self._calls}"
         self.send(kind(call=call, session_id=session_id, **fields))
@@ -54,24 +54,24 @@ class SessionWorld(World):
         self.send(GenerateReq((rid,), text(prompt), sampling or greedy(8, ignore_eos=True), session=turn))
 
     def say(self, session_id: str, rid: str, prompt: str, sampling: SamplingParams | None = None) -> Outcome:
-        """One whole turn."""
+        """Run one turn to its end."""
         self.turn(session_id, rid, prompt, sampling)
         return self.run()[rid]
 
     def refusal(self, rid: str) -> tuple[int, str | None]:
-        """Status and code of a turn that was not accepted."""
+        """Status and code of a rejected turn."""
         self.receive()
         self.read()
         (abort,) = self.outcomes[rid].aborts
         return abort.status, abort.code
 
     def abort(self, rid: str) -> None:
-        """The client leaves."""
+        """Abort the request, as after a client disconnect."""
         self.send(AbortReq(rid, "client"))
 
 
 def alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
-    """What a prompt gets in an ample pool."""
+    """The output of a prompt in an ample pool."""
     world = World(Shape(num_pages=4096))
     world.generate("r", prompt, sampling)
     return world.run()["r"].tokens

@@ -1,4 +1,4 @@
-"""Session bugs seeded on purpose, each known from another server or one keystroke away: the random plays catch all."""
+"""Seeded session bugs, each known from another server or one typo away. The random plays find all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.scheduler.sessions.session_controller import SessionController
 from .session_play import Play
 
 Patch = pytest.MonkeyPatch
-SEEDS = (*range(12), 17, 56)  # 5, 10, 17 and 56 lose no KV, so that reuse can be counted on
+SEEDS = (*range(12), 17, 56)  # 5, 10, 17 and 56 lose no KV, so their reuse is exact
 
 
 def play_all() -> None:

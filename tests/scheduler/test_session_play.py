@@ -1,4 +1,4 @@
-"""Sessions against a model without memory, over random interleavings of everything that can happen to them."""
+"""Sessions against a model without KV memory, over random interleavings of all operations."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .session_play import Play
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_every_turn_says_what_its_conversation_says(seed: int) -> None:
+def test_every_turn_gives_the_output_of_its_conversation(seed: int) -> None:
     Play(seed).run(150)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("block", range(40))
-def test_every_turn_says_what_its_conversation_says_a_hundred_thousand_times(block: int) -> None:
+def test_every_turn_gives_the_output_of_its_conversation_in_100_000_plays(block: int) -> None:
     for seed in range(1000 + block * 10, 1010 + block * 10):
         Play(seed).run(300)

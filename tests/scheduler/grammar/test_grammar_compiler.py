@@ -1,4 +1,4 @@
-"""The compiler's thread: outcomes come when they are there, once for all who ask, and none is lost."""
+"""The compiler thread: polling never blocks, each grammar is compiled once, and no result is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 20
 
 
 class Gate:
-    """Holds every compilation back until it is opened, and says when one has begun."""
+    """Blocks every compilation until it is opened, and signals the start of a compilation."""
 
     def __init__(self) -> None:
         self.begun, self.open = threading.Event(), threading.Event()
@@ -55,7 +55,7 @@ def grammar(word: str) -> str:
 
 
 def outcome(compiler: GrammarCompilerThread, text: str) -> Compiled:
-    """Ask until it is known."""
+    """Poll until the result is known."""
     pause = threading.Event()
     for _ in range(PATIENCE_S * 500):
         compiled = compiler.poll(text)
@@ -65,7 +65,7 @@ def outcome(compiler: GrammarCompilerThread, text: str) -> Compiled:
     raise AssertionError("never compiled")
 
 
-def test_asking_starts_the_work_and_never_waits_for_it(compiler: GrammarCompilerThread, gate: Gate) -> None:
+def test_the_first_poll_starts_the_compilation_and_does_not_block(compiler: GrammarCompilerThread, gate: Gate) -> None:
     compiler.use(TOLD)
     gate.open.clear()
     assert compiler.poll(grammar("a")) is None
@@ -81,20 +81,20 @@ def test_asking_starts_the_work_and_never_waits_for_it(compiler: GrammarCompiler
     assert compiler.take_times() == []
 
 
-def test_what_is_wrong_with_a_grammar_is_its_outcome(compiler: GrammarCompilerThread) -> None:
+def test_an_invalid_grammar_has_its_error_as_result(compiler: GrammarCompilerThread) -> None:
     compiler.use(TOLD)
     compiled = outcome(compiler, grammar_of("start: /(/", special_ids={}))
     assert compiled.matcher is None
     assert "invalid regex" in compiled.problem
 
 
-def test_without_the_models_tokens_nothing_is_compiled(compiler: GrammarCompilerThread) -> None:
+def test_without_the_vocabulary_nothing_is_compiled(compiler: GrammarCompilerThread) -> None:
     assert outcome(compiler, grammar("a")).problem == "The model's vocabulary is not known."
     compiler.use(TOLD)
     assert outcome(compiler, grammar("a")).matcher is not None
 
 
-def test_the_latest_grammars_are_remembered(
+def test_the_most_recently_used_grammars_are_cached(
     compiler: GrammarCompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "MAX_CACHED", 3)
@@ -108,7 +108,7 @@ def test_the_latest_grammars_are_remembered(
     assert len(gate.compiled) == 5
 
 
-def test_one_that_is_still_compiled_is_not_forgotten(
+def test_a_grammar_still_being_compiled_is_not_evicted(
     compiler: GrammarCompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "MAX_CACHED", 1)
