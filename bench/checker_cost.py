@@ -2,9 +2,9 @@
 
     python bench/checker_cost.py [--rows 256] [--pages 65536] [--steps 2000] [--json]
 
-Microseconds per step: the audit of the plan, then the conservation law with one page in 64 against the ledger. Both as
-the clock on the wall sees them, in which other processes take their turns, and as CPU time of the thread, in which they
-do not, although they still empty its caches.
+Microseconds per step: the audit of the plan, then the conservation law with one page in 64 compared with the ledger.
+Both in wall time, which other processes prolong, and in CPU time of the thread, which they only affect through the
+caches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROMPT_LEN = 512
 
 
 def build(rows: int, pages: int) -> tuple[Scheduler, SimRunner]:
-    """A scheduler that does not check by itself, over a pool of that many pages."""
+    """A scheduler without its own checks, over a pool of ``pages`` pages."""
     runner = SimRunner(SimShape(num_pages=pages, page_size=PAGE_SIZE, num_rows=rows, max_in_flight=1))
     allocator = PageAllocator(pages, PAGE_SIZE)
     limits = Limits(num_rows=rows, context_length=32_768, chunked_prefill_size=8192, memory_check="off")
@@ -42,7 +42,7 @@ def now_s() -> tuple[float, float]:
 
 
 def step(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, now: float) -> tuple[float, float] | None:
-    """One step; seconds of wall clock and of CPU time of the audit and the busy check together."""
+    """Run one step; returns the wall time and the CPU time of audit and busy check together, in seconds."""
     plan = scheduler.next_step(now)
     if plan is None:
         return None
@@ -62,7 +62,7 @@ def step(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, now
 
 
 def fill(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, pages: int) -> None:
-    """Let requests come and go until half of the pool is cached."""
+    """Run requests until half of the pool is cached."""
     rng = random.Random(0)
     serial = 0
     while scheduler.state.pool.tree_cache.evictable_pages < pages // 2:
@@ -81,7 +81,7 @@ def measure(rows: int, pages: int, steps: int) -> dict[str, float]:
     fill(scheduler, runner, checker, pages)
     rng = random.Random(1)
     sampling = SamplingParams(max_tokens=30_000, temperature=0.0, ignore_eos=True)
-    # Of lengths that differ, as in life: rows in lockstep would all take their new pages in the same few steps.
+    # Lengths differ, as in practice: otherwise all rows would need their new pages in the same few steps.
     prompts = [[rng.randrange(250) for _ in range(rng.randrange(64, 192))] for _ in range(rows)]
     scheduler.receive([GenerateReq((f"r{i}",), prompt, sampling) for i, prompt in enumerate(prompts)], 0.0)
     samples: list[tuple[float, float]] = []

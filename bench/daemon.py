@@ -1,4 +1,4 @@
-"""A daemon for the measurements in this folder."""
+"""A daemon for the benchmarks in this folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Daemon:
         self.url = self._wait_for_url()
 
     def close(self) -> None:
-        """End it well."""
+        """Shut it down."""
         self._process.terminate()
         self._process.wait()
         self._log.close()

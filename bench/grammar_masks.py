@@ -1,9 +1,9 @@
-"""Cost of a grammar: compiling it, and booking one token with the mask of the next.
+"""Cost of a grammar: compiling it, and accepting one token with the mask of the next.
 
     python bench/grammar_masks.py [--model smollm2] [--answers 20] [--tokens 150] [--json]
 
 Milliseconds on the model's own vocabulary, single-threaded. Tokens are drawn at random from those that a mask allows,
-which leads to more places in a grammar than a model's answers do.
+which reaches more states of a grammar than a model's output does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GRAMMARS: dict[str, Callable[[], Constraint]] = {
 
 
 def walk(start: GrammarMatcher, rng: random.Random, num_tokens: int) -> list[float]:
-    """Seconds of each token of one random answer."""
+    """Seconds per token of one random output."""
     place, times = start.copy(), []
     while not place.complete and len(times) < num_tokens:
         bits = np.unpackbits(np.frombuffer(place.without_end(), dtype=np.uint8), bitorder="little")
@@ -61,7 +61,7 @@ def walk(start: GrammarMatcher, rng: random.Random, num_tokens: int) -> list[flo
 
 
 def measure(guidance: Guidance, constraint: Constraint, answers: int, num_tokens: int) -> dict[str, float]:
-    """Milliseconds to compile, and of a token: mean, median, 99th percentile and worst."""
+    """Milliseconds to compile, and per token: mean, median, 99th percentile and maximum."""
     started = time.perf_counter()
     start = guidance.compile(grammar_of(constraint.lark, special_ids={}))
     compiled = time.perf_counter() - started

@@ -25,7 +25,7 @@ PROMPT_LEN = 100
 
 
 def build(rows: int, page_size: int) -> tuple[Scheduler, SimRunner]:
-    """A scheduler whose pool holds all rows to their end, plus half as much cache."""
+    """A scheduler with a pool for all rows at full length, and half as much for the cache."""
     runner = SimRunner(
         SimShape(num_pages=rows * 1200 // page_size, page_size=page_size, num_rows=rows, max_in_flight=1)
     )

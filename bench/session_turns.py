@@ -2,9 +2,9 @@
 
     python bench/session_turns.py [--turns 20] [--rounds 3] [--dtype bfloat16] [--json FILE]
 
-Two daemons: one keeps the chat in a session and is sent what is new; the other has no prefix cache and is sent the
-whole conversation. Each turn is asked of both, one after the other, so that what else the machine does meets both.
-Fails when a turn computes more than what is new of it and one page.
+Two daemons: one keeps the chat in a session and gets only the new messages; the other has no prefix cache and gets the
+whole conversation. Each turn goes to both, one after the other, so that other load on the machine affects both. Fails
+if a turn with a session computes more than its new tokens and one page.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Turn:
 
 @dataclass
 class Reply:
-    """What a streamed answer brings."""
+    """The parts of a streamed response."""
 
     text: str
     first_token_s: float
@@ -58,7 +58,7 @@ def question(number: int) -> dict[str, str]:
 
 
 def ask(http: httpx.Client, messages: list[dict[str, str]], **fields: object) -> Reply:
-    """One streamed answer."""
+    """Stream one response."""
     options = {"stream": True, "stream_options": {"include_usage": True}}
     body = {"messages": messages, "max_tokens": OUTPUT_LEN, "temperature": 0, **options, **fields}
     text, first_s, usage = "", 0.0, {}
@@ -76,7 +76,7 @@ def ask(http: httpx.Client, messages: list[dict[str, str]], **fields: object) ->
 
 
 def chat(session: httpx.Client, whole: httpx.Client, name: str, num_turns: int) -> list[Turn]:
-    """One conversation with both daemons. What is remembered of it are the session's answers."""
+    """One conversation with both daemons. Both get the session's responses as history."""
     session.post("/v1/sessions", json={"session_id": name}).raise_for_status()
     messages: list[dict[str, str]] = []
     turns: list[Turn] = []

@@ -45,7 +45,7 @@ for line in sys.stdin:
 
 
 class Transformers:
-    """A process that generates once for each line it gets."""
+    """A process that generates once per input line."""
 
     def __init__(self, dtype: str) -> None:
         arguments = [str(smollm2_path()), dtype, str(PROMPT_LEN), str(OUTPUT_LEN)]
@@ -62,7 +62,7 @@ class Transformers:
         return float(self._read())
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
@@ -72,7 +72,7 @@ class Transformers:
 
 
 def bench(daemon: Daemon, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
-    """One run of ``ebbtide bench``; its figures."""
+    """Run ``ebbtide bench`` once; returns its totals."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         arguments = ["--concurrency", concurrency, "--num-requests", num_requests, "--seed", seed, "--warmup", 1]

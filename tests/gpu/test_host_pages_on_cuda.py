@@ -1,4 +1,4 @@
-"""The host tier with pinned memory: copies are queued between forwards and must keep their order."""
+"""Host pages in pinned memory: copies are queued between forwards and must keep their order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decodes(row: int, pages: list[int], first: int, init: RowInit | None) -> Ite
 
 
 def results(runner: ModelRunner, plans: list[StepPlan]) -> list[tuple[Any, object]]:
-    """All plans with two in flight."""
+    """The results of all plans, run with two in flight."""
     found = []
     for number, plan in enumerate(plans):
         runner.submit(plan)

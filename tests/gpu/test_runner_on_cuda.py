@@ -17,7 +17,7 @@ GREEDY = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0)
 
 
 def prompts(vocab_size: int) -> list[list[int]]:
-    """Varied ids, of lengths on both sides of a page and a chunk."""
+    """Prompts of varied ids, shorter and longer than a page and a chunk."""
     return [[3 + place * 37 % (vocab_size - 3) for place in range(length)] for length in (1, 16, 33, 70, 200)]
 
 

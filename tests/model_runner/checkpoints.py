@@ -1,4 +1,4 @@
-"""Tiny random checkpoints in Hugging Face format, written on the spot: weights, configuration and a trained tokenizer.
+"""Tiny random checkpoints in Hugging Face format, generated for the tests: weights, configuration, tokenizer.
 
 Every checkpoint is float32 with fixed seeds, so that the greedy output is the same on every machine, and random enough
 that the most likely token changes from position to position.
@@ -37,7 +37,7 @@ CORPUS = [
 
 @dataclass(frozen=True)
 class Family:
-    """One model family: its transformers classes by name prefix, and what its configuration adds to the small sizes."""
+    """One model family: the name prefix of its transformers classes, and the configuration besides the small sizes."""
 
     prefix: str
     extra: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Family:
             for parameter in model.parameters():
                 if parameter.dim() == 1:  # norms, biases and sinks start as constants, which would hide a mistake
                     parameter.add_(torch.randn_like(parameter), alpha=0.2)
-            # Small embeddings: else a model with tied ones repeats its last token for ever.
+            # Small embeddings: otherwise a model with tied ones repeats its last token forever.
             model.get_input_embeddings().weight.mul_(self.embedding_scale)
         return model
 
@@ -124,7 +124,7 @@ FAMILIES = NATIVE | BACKED
 
 
 def byte_level_tokenizer() -> Tokenizer:
-    """Byte-level BPE, as GPT-2's, Llama 3's and Qwen's."""
+    """Byte-level BPE, like GPT-2, Llama 3 and Qwen."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -139,7 +139,7 @@ def byte_level_tokenizer() -> Tokenizer:
 
 
 def sentencepiece_tokenizer() -> Tokenizer:
-    """SentencePiece-style BPE with byte fallback, as Llama 2's, Mistral's and Phi-3's."""
+    """SentencePiece-style BPE with byte fallback, like Llama 2, Mistral and Phi-3."""
     byte_tokens = [f"<0x{value:02X}>" for value in range(256)]
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
@@ -152,13 +152,13 @@ def sentencepiece_tokenizer() -> Tokenizer:
         initial_alphabet=[],
         show_progress=False,
     )
-    # Only ASCII is learnt, so that everything else goes through the byte tokens.
+    # The vocabulary has only ASCII, so that everything else is encoded by byte tokens.
     tokenizer.train_from_iterator([text.encode("ascii", "ignore").decode() for text in CORPUS], trainer)
     return _with_byte_tokens(tokenizer, byte_tokens)
 
 
 def _with_byte_tokens(tokenizer: Tokenizer, byte_tokens: list[str]) -> Tokenizer:
-    """The same tokenizer with the byte tokens in its vocabulary proper, where byte fallback looks for them."""
+    """The same tokenizer with the byte tokens in its main vocabulary, where byte fallback looks for them."""
     state = json.loads(tokenizer.to_str())
     vocab = state["model"]["vocab"]
     for token in byte_tokens:
@@ -167,7 +167,7 @@ def _with_byte_tokens(tokenizer: Tokenizer, byte_tokens: list[str]) -> Tokenizer
 
 
 def write_tokenizer(folder: Path, *, sentencepiece: bool = False) -> None:
-    """Put the tokenizer's files with a chat template into ``folder``."""
+    """Write the tokenizer's files with a chat template to ``folder``."""
     tokenizer = sentencepiece_tokenizer() if sentencepiece else byte_level_tokenizer()
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -183,7 +183,7 @@ def write_tokenizer(folder: Path, *, sentencepiece: bool = False) -> None:
 def write_checkpoint(
     folder: Path, family: str, *, seed: int = 7, sharded: bool = False, sentencepiece: bool = False
 ) -> Path:
-    """A whole checkpoint of one of ``FAMILIES`` in ``folder``; returns the folder."""
+    """Write a complete checkpoint of one of ``FAMILIES`` to ``folder``; returns the folder."""
     model = FAMILIES[family].model(seed=seed)
     model.generation_config = transformers.GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=0)
     if sharded:

@@ -1,4 +1,4 @@
-"""A scheduler small enough to be obviously right: drives a runner with step plans, one page allocator, no cache."""
+"""A minimal scheduler: drives a runner with step plans, with a page allocator and without a cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ebbtide.tokenization.model_files import ModelFiles
 
 @dataclass
 class Generation:
-    """One request on its way through the driver."""
+    """The state of one request."""
 
     row: int
     prompt: list[int]
@@ -32,14 +32,14 @@ class Generation:
 class Driver:
     """Runs prompts to the end of their ``max_tokens``; EOS does not end them.
 
-    own_samples: decode items say "your own last sample" and not the token. chunk: prefill tokens per step.
+    own_samples: decode items use the row's own last sample instead of the token. chunk: prefill tokens per step.
     """
 
     def __init__(self, runner: Runner, *, chunk: int = 256, own_samples: bool = True) -> None:
         self.runner = runner
         self._chunk = chunk
         self._own_samples = own_samples
-        # Descending, so that neighbouring pages of a sequence are no neighbours in the pool.
+        # Descending, so that consecutive pages of a sequence are not consecutive in the pool.
         self._free = deque(range(runner.info.num_pages - 1, -1, -1))
         self._number = 0
 
@@ -105,7 +105,7 @@ class Driver:
 
 
 def load_runner(path: Path, **options: object) -> ModelRunner:
-    """A runner for a Hugging Face folder or a GGUF file; float32 and a small pool unless told otherwise."""
+    """A runner for a Hugging Face folder or a GGUF file; float32 and a small pool by default."""
     defaults: dict[str, object] = {
         "dtype": "float32",
         "device": "cpu",

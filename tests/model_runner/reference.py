@@ -1,4 +1,4 @@
-"""What transformers itself makes of a checkpoint: the truth that the runner is compared with."""
+"""The results of transformers for a checkpoint, as a reference for the runner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[i
 
 
 def _load_gguf(path: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """Through transformers' own reader; ``from_pretrained`` would ask for accelerate, which nothing else needs."""
+    """Uses transformers' GGUF reader; ``from_pretrained`` would require accelerate."""
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model, torch_dtype=dtype)["tensors"]

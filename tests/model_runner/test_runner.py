@@ -1,4 +1,4 @@
-"""The whole runner against transformers, and what it says when it cannot do what it is told."""
+"""The whole runner compared with transformers, and its errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def random_prompts(lengths: tuple[int, ...] = LENGTHS, vocab_size: int = 512) ->
 
 @pytest.fixture(scope="module")
 def truth(tiny: Callable[[str], Path]) -> Callable[[str], list[list[int]]]:
-    """What transformers generates for the random prompts, once per family."""
+    """The output of transformers for the random prompts; computed once per family."""
     known: dict[str, list[list[int]]] = {}
 
     def outputs_of(family: str) -> list[list[int]]:
@@ -71,7 +71,7 @@ def test_variants_of_llama_match_transformers(change: str, tmp_path: Path) -> No
 
 
 def changed_checkpoint(folder: Path, **changes: object) -> Path:
-    """A tiny Llama with another configuration and weights that fit it."""
+    """A tiny Llama with a changed configuration and matching weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     write_checkpoint(folder, "llama")

@@ -1,4 +1,4 @@
-"""Copies between host and device: one to the device in each step, whatever the step holds."""
+"""Copies between host and device: every step makes exactly one to the device."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from ebbtide.plan import PlanItem, PromptLogprobSpec, RowInit, StepPlan
 
 from .driver import load_runner
 
-META = torch.device("meta")  # stands for an accelerator: a tensor there is not on the host
+META = torch.device("meta")  # stands for an accelerator: its tensors are not on the host
 
 
 class DeviceCopies(TorchFunctionMode):
-    """Counts the calls that send numbers from the host to the meta device."""
+    """Records the calls that copy values from the host to the meta device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class DeviceCopies(TorchFunctionMode):
 
 
 class NoCopy:
-    """Takes the place of the copies to the host."""
+    """Replaces ``DeviceToHostCopy``, which the meta device does not support."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -139,7 +139,7 @@ class Whole:
 
 
 def test_uploaded_tensors_keep_their_values_types_and_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU plays the device here: its type alone makes ``upload`` copy nothing."""
+    """The copy stays on the CPU here, because the meta device has no values."""
     whole = Whole(
         [Part(1, host_tensor([1, -2, 3], np.int32)), Part(2, None), Part(3, host_tensor([], np.int64))],
         torch.tensor([[True, False, True], [False, True, True]]),

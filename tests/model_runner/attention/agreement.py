@@ -1,4 +1,4 @@
-"""Random steps over random page tables, and attention written out in full to compare a backend with."""
+"""Random steps over random page tables, and naive attention as a reference for the backends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Case:
     sinks: bool = False
 
     def layer(self, index: int, device: torch.device) -> LayerAttention:
-        """What the backend is told; sinks differ from head to head."""
+        """The layer's parameters; each head has another sink."""
         sinks = torch.linspace(-2, 2, self.heads, device=device) if self.sinks else None
         return LayerAttention(index, self.heads, self.kv_heads, self.head_dim, 0.3, sinks=sinks, **self.options)
 
@@ -54,7 +54,7 @@ CASES = {
 
 
 class Step:
-    """A step of a case with random contents: the batch, a pool with the contexts' K/V, and the truth per item."""
+    """A step of a case with random contents: the batch and a pool with the contexts' K/V."""
 
     def __init__(self, case: Case, *, device: torch.device, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         self._case = case
@@ -63,7 +63,9 @@ class Step:
         pages = [-(-(before + new) // case.page_size) for before, new in case.lengths]
         shape = KVShape(2, case.kv_heads, case.head_dim)
         self.pool = KVPool(shape, sum(pages) + 3, case.page_size, dtype=dtype, device=device)
-        self.pool.data.copy_(self._random(*self.pool.data.shape) * 50)  # what no item owns must not show
+        self.pool.data.copy_(
+            self._random(*self.pool.data.shape) * 50
+        )  # large values in unused slots must not change a result
         self.batch = self._make_batch(pages, device)
         self.q = self._random(self.batch.num_tokens, case.heads, case.head_dim).to(self.pool.data)
         self.k = self._random(self.batch.num_tokens, case.kv_heads, case.head_dim).to(self.pool.data)
@@ -71,12 +73,12 @@ class Step:
         self._contexts = [self._fill(index) for index in range(len(pages))]
 
     def run(self, backend: AttentionBackend) -> Tensor:
-        """What the backend makes of it, [T, heads, head_dim]."""
+        """The backend's result, [T, heads, head_dim]."""
         backend.plan(self.batch)
         return backend.forward(self.q, self.k, self.v, self._case.layer(1, self.pool.device))
 
     def truth(self) -> Tensor:
-        """Attention item by item and score by score, in float64, [T, heads, head_dim]."""
+        """The expected result: naive attention per item in float64, [T, heads, head_dim]."""
         layer = self._case.layer(1, torch.device("cpu"))
         parts, first = [], 0
         for (before, new), (k, v) in zip(self._case.lengths, self._contexts, strict=True):
@@ -89,7 +91,7 @@ class Step:
         return torch.cat(parts)
 
     def alone(self, index: int) -> Step:
-        """The same pool and inputs with one item of the step only."""
+        """A step with only one item, and the same pool and inputs."""
         first, new = sum(self.batch.query_lens[:index]), self.batch.query_lens[index]
         tokens, item = slice(first, first + new), slice(index, index + 1)
         batch = self.batch
@@ -111,14 +113,14 @@ class Step:
         return other
 
     def stored(self) -> Tensor:
-        """K and V of the step's tokens as they lie in the pool, [2, T, kv_heads, head_dim]."""
+        """K and V of the step's tokens in the pool, [2, T, kv_heads, head_dim]."""
         return self.pool.data[1][:, self.batch.slots]
 
     def _random(self, *size: int) -> Tensor:
         return torch.randn(size, generator=self._generator)
 
     def _make_batch(self, pages: list[int], device: torch.device) -> ForwardBatch:
-        """Rows and pages in random order; what lies behind an item's last page names pages of nobody."""
+        """Rows and pages in random order; table entries after an item's last page name unused pages."""
         case, num_items = self._case, len(pages)
         numbers = self._order.sample(range(sum(pages) + 3), sum(pages))
         rows = self._order.sample(range(num_items + 2), num_items)
@@ -147,7 +149,7 @@ class Step:
         )
 
     def _fill(self, index: int) -> tuple[Tensor, Tensor]:
-        """K and V of an item's earlier tokens, put into the pool; as float64 [context, kv_heads, head_dim]."""
+        """Write random K and V of an item's earlier tokens to the pool → float64 [context, kv_heads, head_dim]."""
         case, (before, _) = self._case, self._case.lengths[index]
         k, v = (self._random(before, case.kv_heads, case.head_dim).to(self.pool.data) for _ in range(2))
         where = torch.arange(before)

@@ -1,4 +1,4 @@
-"""The Triton kernels as machine code, which needs no GPU. Run by test_triton_paged.py in a process of its own."""
+"""Compiles the Triton kernels, which needs no GPU. Run by test_triton_paged.py in a separate process."""
 
 from __future__ import annotations
 

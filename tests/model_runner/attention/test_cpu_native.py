@@ -1,4 +1,4 @@
-"""The compiled CPU backend: what happens without a compiler; page and head sizes that other tests lack."""
+"""The compiled CPU backend: behavior without a compiler, and page and head sizes that other tests do not cover."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_built_kernel_needs_no_second_build(monkeypatch: pytest.MonkeyPatch, t
 
 
 def decode_batch(ends: list[int], page_size: int) -> ForwardBatch:
-    """Items of one token at the end of contexts of the given lengths, their pages scattered."""
+    """Decode items with contexts of the given lengths and scattered pages."""
     width = -(-max(ends) // page_size)
     table = torch.randperm(len(ends) * width, generator=torch.Generator().manual_seed(2))
     table = table.view(len(ends), width).int()

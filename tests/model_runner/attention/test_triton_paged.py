@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 )
 def test_the_kernels_pass_without_a_gpu(file: str, environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    # Triton decides at import whether it interprets, and another test may have imported it: hence a process.
+    # A separate process: Triton decides at import whether it interprets, and another test may have imported it.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file)]
     settings = os.environ | {"OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(tmp_path)} | environment
     run = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300, check=False)

@@ -1,4 +1,4 @@
-"""Weights on disk against what transformers reads from the same files."""
+"""Weights on disk equal those that transformers reads from the same files."""
 
 from __future__ import annotations
 

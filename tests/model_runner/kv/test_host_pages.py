@@ -1,4 +1,4 @@
-"""K/V pages in host memory: they come back bit by bit, cost what was measured, and are there from the start."""
+"""K/V pages in host memory: they return bit-identical, their costs are measured, their memory is allocated at start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def prefill(runner: ModelRunner, row: int, prompt: list[int], pages: list[int]) 
 
 
 def decode(runner: ModelRunner, row: int, pages: list[int], first: int, init: RowInit | None) -> list[StepResult]:
-    """The first token is given and its pages told; the others are the row's own samples."""
+    """The first item has a token and pages; the others use the row's own last sample."""
     start = len(PROMPT)
     results = [step(runner, PlanItem(row, start, [first], pages, 0, True, init))]
     return results + [step(runner, PlanItem(row, start + number, None)) for number in range(1, 6)]
@@ -55,7 +55,7 @@ def test_a_request_that_comes_back_from_the_host_goes_on_bit_by_bit(
     prefill(runner, 0, PROMPT, here)
     saved = step(runner, copies=PageCopies(to_host=pairs(here, there)))
     assert (saved.tokens, saved.logprobs) == ([], None)
-    prefill(runner, 1, PROMPT[::-1], here)  # the pages are another request's now
+    prefill(runner, 1, PROMPT[::-1], here)  # the pages now belong to another request
     back = PageCopies(to_device=pairs(there, elsewhere))
     start = len(PROMPT)
     init = RowInit(SAMPLING, start, [*PROMPT, first])
@@ -66,7 +66,7 @@ def test_a_request_that_comes_back_from_the_host_goes_on_bit_by_bit(
 
 
 def test_copies_are_made_before_the_writes_of_their_plan(tiny: Callable[[str], Path]) -> None:
-    """One plan saves pages, another row's prefill overwrites them, and the saved ones come back elsewhere."""
+    """One plan saves pages, lets another row overwrite them, and restores the saved ones elsewhere."""
     here, there, elsewhere = [0, 1, 2], [2, 0, 1], [10, 11, 12]
     runner = load_runner(tiny("llama"), kv_offload_gb=1 / 1024)
     first = prefill(runner, 0, PROMPT, here).tokens[0]

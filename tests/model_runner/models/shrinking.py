@@ -1,4 +1,4 @@
-"""Any causal model of transformers, made tiny by its configuration alone."""
+"""Makes tiny versions of the causal models of transformers by changing their configurations."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LARGEST = 300_000_000  # parameters
 
 
 def shrunken_config(model_type: str) -> transformers.PretrainedConfig:
-    """The default configuration with small sizes; passes on what transformers raises when these do not fit together."""
+    """The default configuration with small sizes. Raises the errors of transformers if they do not fit together."""
     config_class = CONFIG_MAPPING[model_type]
     return config_class(**_small(config_class().to_dict()))
 
 
 def shrunken_model(model_type: str) -> transformers.PreTrainedModel:
-    """A random float32 model whose attention matters to its logits. Raises ValueError when it would be large."""
+    """A random float32 model whose attention matters to its logits. Raises ValueError if it is too large."""
     model_class = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
     with torch.device("meta"):
         if model_class(shrunken_config(model_type)).num_parameters() > LARGEST:

@@ -40,7 +40,7 @@ def load_family(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer
 
 @pytest.fixture(scope="session")
 def expected(tiny: Callable[[str], Path]) -> Callable[[str], list[list[int]]]:
-    """What transformers' generate answers to ``prompts`` for a family; computed once."""
+    """The output of transformers' generate for ``prompts``, per family; computed once."""
     answers: dict[str, list[list[int]]] = {}
 
     def of_family(family: str) -> list[list[int]]:
@@ -182,7 +182,7 @@ def test_a_gguf_file_loads_through_transformers_too(smollm2: Path) -> None:
 
 
 def write(config: transformers.PretrainedConfig, folder: Path, *, leave_out: str = "") -> None:
-    """A random checkpoint of a configuration, one of its weights left out."""
+    """A random checkpoint of a configuration that lacks one of its weights."""
     model = transformers.AutoModelForCausalLM.from_config(config)
     state = {name: tensor for name, tensor in model.state_dict().items() if name != leave_out}
     model.save_pretrained(folder, state_dict=state)

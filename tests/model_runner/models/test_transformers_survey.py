@@ -22,7 +22,7 @@ NO_DEFAULT_CONFIG = {"gemma4_assistant"}
 
 
 def load_shrunken(model_type: str, folder: Path) -> TransformersModel:
-    """Through a checkpoint on disk, as a daemon would."""
+    """Loads the model from a checkpoint on disk, like the daemon."""
     model = shrunken_model(model_type)
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(folder)

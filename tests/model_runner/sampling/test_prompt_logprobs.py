@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens are those of transformers, whatever the chunks, neighbours and slices."""
+"""Log-probabilities of prompt tokens equal those of transformers for all chunk sizes, batches and slices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prompts() -> list[list[int]]:
 
 
 def logprobs_of(runner: ModelRunner, rows: list[list[int]], chunk: int) -> list[list[TokenLogprob]]:
-    """All prompts together, ``chunk`` tokens of each in a step."""
+    """Run all prompts together, with ``chunk`` tokens of each per step."""
     size = runner.info.page_size
     found: list[list[TokenLogprob]] = [[] for _ in rows]
     per_row = pages_for(max(map(len, rows)), size)
@@ -53,7 +53,7 @@ def logprobs_of(runner: ModelRunner, rows: list[list[int]], chunk: int) -> list[
 
 
 def check(model: PreTrainedModel, prompt: list[int], found: list[TokenLogprob]) -> None:
-    """Equal to 1e-3, and the names of the likeliest tokens with their own values."""
+    """Values are equal to 1e-3, and the ids of the most likely tokens belong to their values."""
     with torch.inference_mode():
         values = model(torch.tensor([prompt])).logits[0].float().log_softmax(-1)
     assert len(found) == len(prompt) - 1

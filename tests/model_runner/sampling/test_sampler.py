@@ -209,12 +209,12 @@ def test_ignored_eos_is_a_token_like_any_other() -> None:
     assert sample(logits, init) == [EOS]
 
 
-def test_token_ids_outside_the_vocabulary_are_our_bug() -> None:
+def test_token_ids_outside_the_vocabulary_are_refused() -> None:
     with pytest.raises(PlanError, match="token ids outside"):
         Sampler(1, 10, (EOS,)).stage_row(0, RowInit(params(logit_bias={10: 1.0}), 1))
 
 
-def test_sampling_a_row_that_was_never_started_is_our_bug() -> None:
+def test_sampling_a_row_that_was_never_started_is_refused() -> None:
     with pytest.raises(PlanError, match="never started"):
         Sampler(1, 10, (EOS,)).stage([SampleSpec(0, 0)])
 
@@ -286,7 +286,7 @@ def test_a_mask_that_leaves_nothing_gives_no_token_and_harms_no_neighbour(temper
         {"min_p": 1.0},
     ],
 )
-def test_a_mask_outranks_whatever_else_bans_or_forces(temperature: float, more: dict[str, Any]) -> None:
+def test_a_mask_wins_over_bans_and_forced_tokens(temperature: float, more: dict[str, Any]) -> None:
     sampler = Sampler(1, 10, (EOS,))
     params = SamplingParams(max_tokens=9, temperature=temperature, **more)
     sampler.start_row(sampler.stage_row(0, RowInit(params, 1)))

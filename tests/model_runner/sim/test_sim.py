@@ -79,7 +79,7 @@ def test_a_spoiled_page_anywhere_in_the_context_changes_the_text(page: int) -> N
 
 
 def test_pages_in_another_order_change_the_text() -> None:
-    """Same tokens, but two pages of the table exchanged after they were written."""
+    """The same tokens, but two pages of the table are swapped after they were written."""
     straight, crossed = runner(), runner()
     for sim in (straight, crossed):
         step(sim, PlanItem(0, 0, PROMPT, list(range(6)), 0, False, RowInit(GREEDY, len(PROMPT))))
@@ -189,7 +189,7 @@ def copy(sim: SimRunner, to_host: list[int], to_device: list[int], *items: PlanI
 
 
 def resumed(pages: list[int]) -> PlanItem:
-    """The row comes back on other pages, with its last known token to compute."""
+    """The row is admitted again with other pages and computes its last known token."""
     return PlanItem(2, len(PROMPT), [65], pages, 0, True, RowInit(GREEDY, len(PROMPT)))
 
 
@@ -221,7 +221,7 @@ def test_a_host_page_that_was_spoiled_or_never_written_changes_the_text(lost: in
 
 
 def test_copies_come_before_writes_and_those_to_the_host_before_those_back() -> None:
-    """One plan saves a page, brings back what it just saved, and lets another row write over the old page."""
+    """One plan saves a page, restores it elsewhere, and lets another row overwrite the old page."""
     sim, straight = host_runner(), host_runner()
     for each in (sim, straight):
         first_token(each, list(range(6)), PROMPT)
@@ -254,7 +254,7 @@ def test_copies_that_reach_outside_are_refused_before_any_is_made(to_host: list[
 
 
 def test_of_two_copies_onto_one_page_the_later_one_counts() -> None:
-    """A request can end before the plan that saves it is made; its host page is another's then."""
+    """A request may end before the plan that saves it is made; its host page then belongs to another request."""
     sim, straight = host_runner(), host_runner()
     for each in (sim, straight):
         first_token(each, list(range(6)), PROMPT)
