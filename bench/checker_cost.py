@@ -15,14 +15,11 @@ import random
 import statistics
 import time
 
+from ebbtide.config import SchedulerConfig
 from ebbtide.messages import GenerateReq, SamplingParams
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
+from ebbtide.scheduler.build import build_scheduler
 from ebbtide.scheduler.core import Scheduler
-from ebbtide.scheduler.health.invariant_checker import InvariantChecker
-from ebbtide.scheduler.memory.allocator import PageAllocator
-from ebbtide.scheduler.memory.pool import Pool
-from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.state import Limits
 
 PAGE_SIZE = 16
 PROMPT_LEN = 512
@@ -31,9 +28,8 @@ PROMPT_LEN = 512
 def build(rows: int, pages: int) -> tuple[Scheduler, SimRunner]:
     """A scheduler without its own checks, over a pool of ``pages`` pages."""
     runner = SimRunner(SimShape(num_pages=pages, page_size=PAGE_SIZE, num_rows=rows, max_in_flight=1))
-    allocator = PageAllocator(pages, PAGE_SIZE)
-    limits = Limits(num_rows=rows, context_length=32_768, chunked_prefill_size=8192, memory_check="off")
-    return Scheduler(Pool(allocator, RadixCache(allocator)), runner.info, limits), runner
+    config = SchedulerConfig(chunked_prefill_size=8192, memory_check="off")
+    return build_scheduler(config, runner.info), runner
 
 
 def now_s() -> tuple[float, float]:
@@ -41,7 +37,7 @@ def now_s() -> tuple[float, float]:
     return time.perf_counter(), time.thread_time()
 
 
-def step(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, now: float) -> tuple[float, float] | None:
+def step(scheduler: Scheduler, runner: SimRunner, now: float) -> tuple[float, float] | None:
     """Run one step; returns the wall time and the CPU time of audit and busy check together, in seconds."""
     plan = scheduler.next_step(now)
     if plan is None:
@@ -49,19 +45,19 @@ def step(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, now
     by_row = {req.row: req for req in scheduler.state.running}
     requests = [by_row[item.row] for item in plan.items]
     started = now_s()
-    checker.audit_plan(plan.items, requests)
+    scheduler.checker.audit_plan(plan.items, requests)
     audited = now_s()
     runner.submit(plan)
     scheduler.settle(runner.collect())
     scheduler.take_output()
     settled = now_s()
-    checker.self_check_during_busy()
+    scheduler.checker.self_check_during_busy()
     checked = now_s()
     wall, cpu = (audited[i] - started[i] + checked[i] - settled[i] for i in range(2))
     return wall, cpu
 
 
-def fill(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, pages: int) -> None:
+def fill(scheduler: Scheduler, runner: SimRunner, pages: int) -> None:
     """Run requests until half of the pool is cached."""
     rng = random.Random(0)
     serial = 0
@@ -71,14 +67,13 @@ def fill(scheduler: Scheduler, runner: SimRunner, checker: InvariantChecker, pag
         scheduler.receive([GenerateReq((f"f{serial + i}",), prompt, sampling) for i, prompt in enumerate(prompts)], 0.0)
         serial += len(prompts)
         while not scheduler.idle:
-            step(scheduler, runner, checker, 0.0)
+            step(scheduler, runner, 0.0)
 
 
 def measure(rows: int, pages: int, steps: int) -> dict[str, float]:
     """Microseconds per step, and the share of a step of 20 ms."""
     scheduler, runner = build(rows, pages)
-    checker = InvariantChecker(scheduler.state)
-    fill(scheduler, runner, checker, pages)
+    fill(scheduler, runner, pages)
     rng = random.Random(1)
     sampling = SamplingParams(max_tokens=30_000, temperature=0.0, ignore_eos=True)
     # Lengths differ, as in practice: otherwise all rows would need their new pages in the same few steps.
@@ -86,7 +81,7 @@ def measure(rows: int, pages: int, steps: int) -> dict[str, float]:
     scheduler.receive([GenerateReq((f"r{i}",), prompt, sampling) for i, prompt in enumerate(prompts)], 0.0)
     samples: list[tuple[float, float]] = []
     for number in range(steps + 20):
-        cost = step(scheduler, runner, checker, float(number))
+        cost = step(scheduler, runner, float(number))
         if cost is not None and number >= 20:
             samples.append(cost)
     assert len(scheduler.state.running) == rows

@@ -12,14 +12,11 @@ import json
 import statistics
 import time
 
+from ebbtide.config import SchedulerConfig
 from ebbtide.messages import GenerateReq, SamplingParams
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
+from ebbtide.scheduler.build import build_scheduler
 from ebbtide.scheduler.core import Scheduler
-from ebbtide.scheduler.health.invariant_checker import InvariantChecker
-from ebbtide.scheduler.memory.allocator import PageAllocator
-from ebbtide.scheduler.memory.pool import Pool
-from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.state import Limits
 
 PROMPT_LEN = 100
 
@@ -29,9 +26,8 @@ def build(rows: int, page_size: int) -> tuple[Scheduler, SimRunner]:
     runner = SimRunner(
         SimShape(num_pages=rows * 1200 // page_size, page_size=page_size, num_rows=rows, max_in_flight=1)
     )
-    allocator = PageAllocator(runner.info.num_pages, page_size)
-    limits = Limits(num_rows=rows, context_length=runner.info.context_length, chunked_prefill_size=rows * PROMPT_LEN)
-    return Scheduler(Pool(allocator, RadixCache(allocator)), runner.info, limits), runner
+    config = SchedulerConfig(chunked_prefill_size=rows * PROMPT_LEN, memory_check="strict")
+    return build_scheduler(config, runner.info), runner
 
 
 def requests(count: int) -> list[GenerateReq]:
@@ -48,7 +44,6 @@ def requests(count: int) -> list[GenerateReq]:
 def measure(rows: int, waiting: int, steps: int, page_size: int) -> dict[str, float]:
     """Milliseconds per step: medians and the scheduler's p99."""
     scheduler, runner = build(rows, page_size)
-    checker = InvariantChecker(scheduler.state)
     scheduler.receive(requests(rows), 0.0)
     own: list[float] = []
     simulated: list[float] = []
@@ -64,7 +59,7 @@ def measure(rows: int, waiting: int, steps: int, page_size: int) -> dict[str, fl
         computed = time.perf_counter()
         scheduler.settle(result)
         scheduler.take_output()
-        checker.self_check_during_busy()
+        scheduler.self_check_during_busy()
         ended = time.perf_counter()
         if step >= 10:
             own.append((planned - started + ended - computed) * 1000)

@@ -1,4 +1,4 @@
-"""What an operator asks of the whole scheduler: flush the cache, pause, continue. Time is passed in, in seconds."""
+"""Operator requests to the whole scheduler: flush the cache, pause, continue. Times are arguments, in seconds."""
 
 from __future__ import annotations
 
@@ -6,47 +6,57 @@ from dataclasses import dataclass
 
 from ebbtide.messages import ControlReq, Reply
 
-from .state import State
+from .lifecycle import Lifecycle
+from .memory.pool import Pool
+from .outbox import Outbox
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """A flush that waits for a moment without requests."""
+class _PendingFlush:
+    """A flush that waits until no request is open."""
 
     call: str
     until_s: float
 
 
 class Control:
-    """paused: no new step is planned; requests keep what they have. num_flushes: how often the cache was emptied."""
+    """Carries out operator requests.
 
-    def __init__(self, state: State) -> None:
+    Attributes:
+        paused: no new step is planned; requests keep what they have.
+        num_flushes: how often the cache was flushed.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, pool: Pool, outbox: Outbox) -> None:
         self.paused = False
         self.num_flushes = 0
-        self._state = state
-        self._wishes: list[_Wish] = []
+        self._lifecycle = lifecycle
+        self._pool = pool
+        self._outbox = outbox
+        self._pending: list[_PendingFlush] = []
 
-    def take(self, message: ControlReq, now: float) -> None:
-        """Carry out one request, or keep it until it can be; each is answered once."""
+    def handle(self, message: ControlReq, now: float) -> None:
+        """Carry out one request, or keep it until it can be. Each is answered once."""
         match message.action:
             case "pause" | "continue":
                 self.paused = message.action == "pause"
-                self._state.output.replies.append(Reply(message.call))
+                self._outbox.output.replies.append(Reply(message.call))
             case "flush":
-                self._wishes.append(_Wish(message.call, now + message.timeout_s))
-                self.tick(now)
+                self._pending.append(_PendingFlush(message.call, now + message.timeout_s))
+                self.on_timer(now)
 
-    def tick(self, now: float) -> None:
-        """Let time pass: flush when nobody has a request open, refuse whoever has waited long enough."""
-        if not self._wishes:
+    def on_timer(self, now: float) -> None:
+        """Flush if no request is open, and refuse the flushes that have waited long enough."""
+        if not self._pending:
             return
-        if not self._state.requests:
-            self._state.pool.tree_cache.clear()
+        num_open = len(self._lifecycle.requests)
+        if not num_open:
+            self._pool.tree_cache.clear()
             self.num_flushes += 1
-            self._state.output.replies += [Reply(wish.call) for wish in self._wishes]
-            self._wishes.clear()
+            self._outbox.output.replies += [Reply(flush.call) for flush in self._pending]
+            self._pending.clear()
             return
-        busy = f"The cache is in use: {len(self._state.requests)} requests run or wait. 'timeout' waits for their end."
-        late = [wish for wish in self._wishes if wish.until_s <= now]
-        self._state.output.replies += [Reply(wish.call, 400, "busy", busy) for wish in late]
-        self._wishes = [wish for wish in self._wishes if wish.until_s > now]
+        busy = f"The cache is in use: {num_open} requests run or wait. 'timeout' waits for their end."
+        late = [flush for flush in self._pending if flush.until_s <= now]
+        self._outbox.output.replies += [Reply(flush.call, 400, "busy", busy) for flush in late]
+        self._pending = [flush for flush in self._pending if flush.until_s > now]

@@ -9,32 +9,26 @@ from typing import Any
 
 import zmq
 
-from ebbtide.config import SchedulerConfig, SchedulerSection
+from ebbtide.config import SchedulerSection
 from ebbtide.errors import EbbtideError
-from ebbtide.messages import RunnerInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
+from ebbtide.messages import ToDetokenizer, ToFront, TokenBatch, ToScheduler
 from ebbtide.model_runner import build_runner
 from ebbtide.plan import Runner
 from ebbtide.runtime.channel import Receiver, Sender
 from ebbtide.runtime.child import Handshake, run_child
 
+from .build import Extras, build_scheduler
 from .core import Scheduler
 from .grammar.grammar_compiler import GrammarCompilerThread
 from .health.watchdog import LoopMonitor, create_scheduler_watchdog
 from .kv_events.publisher import KvEventPublisher, open_kv_events
-from .memory.allocator import PageAllocator
-from .memory.node import CacheObserver
-from .memory.pool import Pool
-from .memory.prefix_cache import BasePrefixCache, NoCache
-from .memory.radix_cache import RadixCache
-from .memory.session_aware_cache import SessionAwareCache
-from .sessions.session import SessionLimits
-from .state import Limits, Output
+from .outbox import Output
 
 log = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 0.5  # also the longest time between two heartbeats of an idle scheduler
 BLOCKED_WAIT_S = 0.05
-COMPILING_WAIT_S = 0.002  # nobody wakes the loop when a grammar is compiled, which mostly takes a few milliseconds
+GATED_WAIT_S = 0.002  # a gate does not wake the loop; a grammar mostly compiles within a few milliseconds
 STATS_EVERY_S = 0.1
 HEARTBEAT_EVERY_S = 0.5
 
@@ -102,7 +96,7 @@ class Loop:
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
-        self._wires = channels
+        self._channels = channels
         self._monitor = monitor
         self._kv_events = kv_events
         self._reporter = Reporter(scheduler, channels, monitor)
@@ -112,7 +106,7 @@ class Loop:
     def turn(self) -> None:
         """One turn; sleeps only when the last one found nothing to do."""
         scheduler = self._scheduler
-        messages = self._wires.inbox.drain(self._wait_s)
+        messages = self._channels.inbox.drain(self._wait_s)
         started = time.monotonic()
         if messages:
             self._monitor.work_arrived(started)
@@ -147,8 +141,8 @@ class Loop:
     def _idle_time(self, *, stepped: bool) -> float:
         if stepped or self._scheduler.num_in_flight:
             return 0.0
-        if self._scheduler.state.grammars.num_waiting:
-            return COMPILING_WAIT_S
+        if self._scheduler.state.gates.num_waiting:
+            return GATED_WAIT_S
         return IDLE_WAIT_S if self._scheduler.idle else BLOCKED_WAIT_S
 
     def publish_kv_events(self) -> None:
@@ -159,39 +153,15 @@ class Loop:
     def send_output(self) -> Output:
         """The detokenizer first: an abort waits in the front for the closing item that this batch carries."""
         output = self._scheduler.take_output()
-        if output.items and not self._wires.detokenizer.send(TokenBatch(output.items)):
+        if output.items and not self._channels.detokenizer.send(TokenBatch(output.items)):
             raise EbbtideError("the detokenizer has not taken a message for a long time: its queue is full")
         for abort in output.aborts:
-            self._wires.send_to_tokenizer.send(abort)
+            self._channels.send_to_tokenizer.send(abort)
         for event in output.events:
-            self._wires.send_to_tokenizer.send(event)
+            self._channels.send_to_tokenizer.send(event)
         for reply in output.replies:
-            self._wires.send_to_tokenizer.send(reply)
+            self._channels.send_to_tokenizer.send(reply)
         return output
-
-
-def build_scheduler(config: SchedulerConfig, info: RunnerInfo, observer: CacheObserver | None = None) -> Scheduler:
-    """The scheduler over the pool that the runner measured. observer: who hears what the prefix cache holds."""
-    allocator = PageAllocator(info.num_pages, info.page_size)
-    cache: BasePrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator, observer)
-    if config.enable_streaming_session:
-        cache = SessionAwareCache(cache, allocator)
-    limits = Limits(
-        num_rows=info.num_rows,
-        context_length=info.context_length,
-        chunked_prefill_size=config.chunked_prefill_size or (2048 if info.device == "cuda" else 256),
-        schedule_policy=config.schedule_policy,
-        schedule_conservativeness=config.schedule_conservativeness,
-        retract_policy=config.retract_policy,
-        max_retractions=config.max_retractions,
-        max_queued_requests=config.max_queued_requests,
-        test_retract_interval=config.test_retract_interval,
-        memory_check=config.memory_check,
-        sessions=SessionLimits(config.max_sessions, config.session_timeout, config.max_sessions_per_key),
-    )
-    return Scheduler(
-        Pool(allocator, cache), info, limits, compiler=GrammarCompilerThread(info.vocab_size, info.eos_token_ids)
-    )
 
 
 def main(section: SchedulerSection, handshake: Handshake) -> None:
@@ -209,10 +179,15 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     addresses = section.addresses
     inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
     channels = Channels(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
-    scheduler = build_scheduler(section.scheduler, runner.info, None if kv_events is None else kv_events.recorder)
+    info = runner.info
+    extras = Extras(
+        compiler=GrammarCompilerThread(info.vocab_size, info.eos_token_ids),
+        observer=None if kv_events is None else kv_events.recorder,
+    )
+    scheduler = build_scheduler(section.scheduler, info, extras)
     loop = Loop(scheduler, runner, channels, watchdog.loop, kv_events)
     watchdog.loop.serving_started()
-    handshake.ready(runner.info)
+    handshake.ready(info)
     while True:
         loop.turn()
 

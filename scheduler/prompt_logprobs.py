@@ -1,6 +1,6 @@
-"""Log-probabilities of prompt tokens: what a step is asked for, and what becomes of the answer.
+"""Log-probabilities of prompt tokens: what a step is asked for, and what happens with the result.
 
-A token is asked for until its value has gone out, and then no more, whatever is computed again.
+The log-probability of a token is requested until it was sent, and not again if the token is recomputed.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 from ebbtide.messages import PromptLogprobs, TokenLogprob
 from ebbtide.plan import PlanItem, PromptLogprobSpec
 
-from .endings import Endings
+from .lifecycle import Lifecycle
+from .outbox import Outbox
 from .request import Request
 
 
 def prompt_logprobs_for(req: Request, count: int) -> PromptLogprobSpec | None:
-    """What to ask of the item that computes the next ``count`` tokens of ``req``; None when there is nothing to ask.
+    """What to request of the item that computes the next ``count`` tokens of ``req``. Returns None for nothing.
 
-    The logits of a token tell of the one that follows it, up to the prompt's end.
+    The logits of a token give the log-probability of the token after it, up to the prompt's end.
     """
     num_top = req.sampling.prompt_logprobs
     if num_top is None:
@@ -28,9 +29,11 @@ def prompt_logprobs_for(req: Request, count: int) -> PromptLogprobSpec | None:
     return PromptLogprobSpec(first - 1 - req.computed, req.known[first : last + 1], num_top)
 
 
-def record_prompt_logprobs(req: Request, item: PlanItem, logprobs: list[TokenLogprob], endings: Endings) -> None:
-    """Hand out what came back for ``item``; a request that wants nothing else ends with its prompt."""
+def record_prompt_logprobs(
+    req: Request, item: PlanItem, logprobs: list[TokenLogprob], outbox: Outbox, lifecycle: Lifecycle
+) -> None:
+    """Send what ``item`` asked for. A request with ``max_tokens`` 0 ends with its prompt."""
     if item.prompt_logprobs is not None:
-        endings.emit_prompt_logprobs(req, PromptLogprobs(item.prompt_logprobs.targets, logprobs))
+        outbox.emit_prompt_logprobs(req, PromptLogprobs(item.prompt_logprobs.targets, logprobs))
     if not req.sampling.max_tokens and item.end >= req.prompt_len:
-        endings.finish(req, "length")
+        lifecycle.finish(req, "length")

@@ -21,13 +21,6 @@ class Phase(Enum):
     FINISHED = auto()
 
 
-ALLOWED = {
-    Phase.WAITING: {Phase.RUNNING, Phase.FINISHED},
-    Phase.RUNNING: {Phase.WAITING, Phase.FINISHED},  # RUNNING -> WAITING is a retraction
-    Phase.FINISHED: set[Phase](),
-}
-
-
 @dataclass(slots=True)
 class History:
     """Statistics of a request. They never influence its output."""
@@ -162,16 +155,10 @@ class Request:
         """Pages that its known tokens still need."""
         return max(pages_for(len(self.known), self.page_size) - len(self.pages), 0)
 
-    def move_to(self, phase: Phase) -> None:
-        """Change the phase. Raises ValueError for a move that is not in ALLOWED."""
-        if phase not in ALLOWED[self.phase]:
-            raise ValueError(f"{self} cannot go from {self.phase.name} to {phase.name}")
-        self.phase = phase
-
     def clear_kv_state(self) -> None:
-        """Reset every field that describes KV memory or the row."""
+        """Reset every field that describes KV memory."""
         self.computed = self.num_confirmed = self.sent_pages = self.num_shared = 0
-        self.row = self.node = None
+        self.node = None
         self.row_ready = False
         self.pages = []
 

@@ -1,107 +1,75 @@
-"""What all parts of the scheduler look at: the requests, where they are, and what the world must be told."""
+"""The shared objects of one scheduler, as ``build.py`` assembled them. Only ``Scheduler`` holds it."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from ebbtide.messages import AbortReq, PressureEvent, Reply, TokenItem
+from ebbtide.plan import StepPlan
 
-from .batching.new_token_ratio import NewTokenRatio, OutputLengths
-from .batching.policies import WaitingQueue, queue_class
-from .grammar.grammar_state import Grammars, NoCompiler
+from .batching.new_token_ratio import NewTokenRatio
+from .batching.queue import WaitingQueue
+from .gates import Gates
+from .grammar.grammar_state import Grammars
+from .lifecycle import Lifecycle
 from .memory.accounting import AuditedPool
 from .memory.host_tier import HostTier
 from .memory.pool import Pool
 from .metrics import SchedulerMetrics
-from .request import Phase, Request
-from .sessions.session import SessionLimits
+from .outbox import Outbox, Output
+from .request import Request
+
+# Plans handed to the runner and not settled, with their requests. None: the request lost its memory meanwhile.
+StepsInFlight = deque[tuple[StepPlan, list[Request | None]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one step may do, and in which order requests start."""
-
-    num_rows: int
-    context_length: int
-    chunked_prefill_size: int = 256
-    schedule_policy: str = "fcfs"
-    schedule_conservativeness: float = 1.0
-    retract_policy: str = "length"
-    max_retractions: int = 3
-    max_queued_requests: int | None = None
-    test_retract_interval: int = 0
-    memory_check: str = "strict"
-    sessions: SessionLimits = field(default_factory=SessionLimits)
-
-
-@dataclass(slots=True)
-class Output:
-    """What the world must be told after a step."""
-
-    items: list[TokenItem] = field(default_factory=list)
-    aborts: list[AbortReq] = field(default_factory=list)
-    events: list[PressureEvent] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-
-
-class EndListener(Protocol):
-    """Who must hear of every request's end."""
-
-    def ended(self, req: Request, *, finished: bool) -> None:
-        """``req`` is over and holds no memory any more; finished: it ended well."""
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The scheduler's state. ``running`` is in order of admission; ``requests`` holds every request not yet ended.
+    """What tests, dumps and metrics read.
 
-    pools: every pool there is, ``pool`` first; whoever adds one is checked, dumped and measured with the others.
+    Attributes:
+        pool: the pool that the prefix cache is on.
+        pools: every pool, ``pool`` first; each is checked, dumped and measured.
+        host_tier: where retracted requests keep their K/V, if enabled; also one of ``pools``.
     """
 
+    lifecycle: Lifecycle
     pool: Pool
-    limits: Limits
+    pools: list[AuditedPool]
+    host_tier: HostTier | None
     ratio: NewTokenRatio
-    lengths: OutputLengths = field(default_factory=OutputLengths)
-    metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
-    free_rows: list[int] = field(default_factory=list)
-    running: list[Request] = field(default_factory=list)
-    waiting: WaitingQueue = field(default_factory=WaitingQueue)
-    requests: dict[str, Request] = field(default_factory=dict)
-    output: Output = field(default_factory=Output)
-    pools: list[AuditedPool] = field(default_factory=list)
-    end_listeners: list[EndListener] = field(default_factory=list)
-    host_tier: HostTier | None = None  # where retracted requests keep their K/V
-    to_front: bool = True
-    num_retracted: int = 0  # retracted and not yet running again
-    grammars: Grammars = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.grammars = Grammars(NoCompiler(), self.metrics)
-        self.free_rows = list(range(self.limits.num_rows - 1, -1, -1))
-        self.pools.append(self.pool)
-
-    def add_host_tier(self, tier: HostTier) -> None:
-        """Retracted requests may keep their K/V there."""
-        self.host_tier = tier
-        self.pools.append(tier)
-
-    def queue_class(self, req: Request) -> int:
-        """The class of the waiting queue that ``req`` belongs to."""
-        return queue_class(self.limits.schedule_policy, req)
-
-    def add_request_to_queue(self, req: Request, *, is_retracted: bool) -> None:
-        """A new request at the back of its class; one that comes back before all new ones, unless the rules say no."""
-        if is_retracted and self.to_front:
-            self.waiting.put_front(req, self.queue_class(req))
-        else:
-            self.waiting.append(req, self.queue_class(req))
+    metrics: SchedulerMetrics
+    outbox: Outbox
+    gates: Gates
+    grammars: Grammars
+    steps_in_flight: StepsInFlight = field(default_factory=deque)
 
     @property
-    def num_queued(self) -> int:
-        """Requests that do not run: waiting, retracted, or held behind their first choice."""
-        return len(self.requests) - len(self.running)
+    def requests(self) -> dict[str, Request]:
+        """Every request that has not ended, by id."""
+        return self.lifecycle.requests
 
-    def filter_batch(self) -> None:
-        """Drop from ``running`` what no longer runs."""
-        self.running[:] = [req for req in self.running if req.phase is Phase.RUNNING]
+    @property
+    def running(self) -> list[Request]:
+        """Running requests in order of admission."""
+        return self.lifecycle.running
+
+    @property
+    def waiting(self) -> WaitingQueue:
+        """The waiting queue."""
+        return self.lifecycle.waiting
+
+    @property
+    def free_rows(self) -> list[int]:
+        """Rows without a request."""
+        return self.lifecycle.free_rows
+
+    @property
+    def num_retracted(self) -> int:
+        """Requests that were retracted and do not run again yet."""
+        return self.lifecycle.num_retracted
+
+    @property
+    def output(self) -> Output:
+        """The messages that were not drained yet."""
+        return self.outbox.output

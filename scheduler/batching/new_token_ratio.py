@@ -1,6 +1,6 @@
-"""The admission controller's one number: what share of its expected output a request is charged for.
+"""The new-token ratio: the share of its expected output that admission charges a request for.
 
-Pressure never lowers it; calm decays it; idleness resets it.
+Pressure never lowers it, steps without pressure decay it, and idleness resets it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..request import Request
 INIT_RATIO = 0.7
 MIN_SHARE = 0.14
 DECAY_STEPS = 600
-RETRACT_LOOKAHEAD = 20  # output tokens per survivor that an estimate after a retraction looks ahead
+RETRACT_LOOKAHEAD = 20  # output tokens per remaining request that the estimate after a retraction adds
 
 
 class NewTokenRatio:
-    """See ``pressure.md`` §2. ``value`` lies in [minimum, 1] always."""
+    """``value`` is always in [minimum, 1]."""
 
     def __init__(self, conservativeness: float = 1.0) -> None:
         self.initial = min(INIT_RATIO * conservativeness, 1.0)
@@ -27,11 +27,11 @@ class NewTokenRatio:
         self._decay = (self.initial - self.minimum) / DECAY_STEPS
 
     def decay(self) -> None:
-        """One step with a decode row went by without pressure."""
+        """Call after each step with a decode row."""
         self.value = max(self.value - self._decay, self.minimum)
 
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
-        """A retraction showed that the reservation was too small. An empty batch leaves it as it is."""
+        """Raise the ratio after a retraction, which shows that it was too small. No survivors: no change."""
         outputs = limit = count = 0
         for req in survivors:
             outputs += req.num_outputs
@@ -41,14 +41,14 @@ class NewTokenRatio:
         self.value = min(max(self.value, new_estimate_ratio, self.minimum), 1.0)
 
     def reset(self) -> None:
-        """Nothing runs and nothing waits."""
+        """Call when nothing runs and nothing waits."""
         self.value = self.initial
 
 
 class OutputLengths:
     """Running 90 % quantile of finished output lengths, over the last ``window`` requests.
 
-    It stands for the output of a request that names no max_tokens, or one that it will never reach.
+    Stands for the output length of a request whose max_tokens is absent or far too large.
     """
 
     def __init__(self, *, first_guess: int = 512, window: int = 512) -> None:
@@ -57,8 +57,13 @@ class OutputLengths:
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
 
+    def ended(self, req: Request, *, finished: bool) -> None:
+        """See ``EndListener``."""
+        if finished:
+            self.add(req.num_outputs)
+
     def add(self, length: int) -> None:
-        """One more request has finished with ``length`` output tokens."""
+        """A request has finished with ``length`` output tokens."""
         self._recent.append(length)
         insort(self._sorted, length)
         if len(self._recent) > self._window:
@@ -66,7 +71,7 @@ class OutputLengths:
 
     @property
     def expected(self) -> int:
-        """The quantile in tokens; the first guess until anything has finished."""
+        """The quantile in tokens; ``first_guess`` until a request has finished."""
         if not self._sorted:
             return self._first_guess
         return self._sorted[min(len(self._sorted) * 9 // 10, len(self._sorted) - 1)]

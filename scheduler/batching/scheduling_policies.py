@@ -1,4 +1,4 @@
-"""The exchangeable decisions of a scheduler in one value: what ``ebbtide simulate`` compares, what the flags select."""
+"""The exchangeable decisions of a scheduler in one value: selected by flags, compared by ``ebbtide simulate``."""
 
 from __future__ import annotations
 
@@ -8,38 +8,35 @@ from typing import Protocol
 
 from ..memory.pool import Pool
 from ..request import Request
-from .admission import Admission, Judgement
+from .admission import Admission, AdmissionResult
 from .new_token_ratio import NewTokenRatio, OutputLengths
 from .policies import RETRACT_POLICIES, VictimPolicy
 
 
 class AdmissionRule(Protocol):
-    """Judges one candidate of a step after another."""
+    """Evaluates the candidates of one step after another."""
 
-    def begin(self, running: Iterable[Request]) -> None:
+    def start_step(self, running: Iterable[Request]) -> None:
         """A step begins with these requests running."""
 
-    def admitted(self, req: Request) -> None:
-        """``req`` runs from now on."""
+    def charge(self, req: Request) -> None:
+        """``req`` runs from now on: account for it when evaluating the following candidates."""
 
-    def judge(self, req: Request, *, extra_pages: int = 0) -> Judgement:
-        """May ``req`` start? ``extra_pages`` more than the pool says would be usable."""
+    def evaluate(self, req: Request, *, extra_pages: int = 0) -> AdmissionResult:
+        """Decide if ``req`` may start, if ``extra_pages`` more pages than now were usable."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """pick: who gives way. admission, ratio: who may start. to_front: where a retracted request waits.
+class SchedulingPolicies:
+    """Who is retracted and who may start."""
 
-    headroom: pages per running row that a retraction frees beyond the next step.
-    """
-
-    pick: VictimPolicy
+    select_victim: VictimPolicy
     admission: Callable[[Pool, NewTokenRatio, OutputLengths], AdmissionRule] = Admission
-    ratio: Callable[[float], NewTokenRatio] = NewTokenRatio
-    to_front: bool = True
-    headroom: int = 1
+    ratio: Callable[[float], NewTokenRatio] = NewTokenRatio  # made from the schedule conservativeness
+    retracted_first: bool = True  # a retracted request waits before all new ones, not behind them
+    headroom: int = 1  # pages per running row that a retraction frees beyond the next step
 
 
-def rules_for(retract_policy: str) -> Rules:
-    """Ebbtide's own rules with the victim policy of that name."""
-    return Rules(RETRACT_POLICIES[retract_policy])
+def default_policies(retract_policy: str) -> SchedulingPolicies:
+    """Ebbtide's own policies with the victim policy of that name."""
+    return SchedulingPolicies(RETRACT_POLICIES[retract_policy])

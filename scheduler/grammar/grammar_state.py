@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ebbtide.messages import UseVocabulary
+from ebbtide.messages import AbortReq, UseVocabulary
 
 from ..metrics import SchedulerMetrics
 from ..request import Request
@@ -72,8 +72,13 @@ class NoCompiler:
 
 
 @dataclass(slots=True)
-class _Place:
-    """start: before the first token, shared. matcher: behind ``count`` output tokens."""
+class GrammarState:
+    """A request's position in its grammar.
+
+    Attributes:
+        start: the matcher before the first token; shared between requests.
+        matcher: the matcher after ``count`` output tokens.
+    """
 
     start: Matcher
     matcher: Matcher
@@ -81,13 +86,13 @@ class _Place:
 
 
 class Grammars:
-    """The requests that have a grammar, from their arrival to their end."""
+    """The requests that have a grammar, from their arrival to their end. Compilation is a ``Gate``."""
 
     def __init__(self, compiler: GrammarCompiler, metrics: SchedulerMetrics) -> None:
         self._compiler = compiler
         self._metrics = metrics
         self._waiting: dict[str, Request] = {}
-        self._places: dict[str, _Place] = {}
+        self._states: dict[str, GrammarState] = {}
 
     @property
     def num_waiting(self) -> int:
@@ -99,58 +104,71 @@ class Grammars:
         self._compiler.use(vocabulary)
 
     def add(self, req: Request) -> None:
-        """A new request. Until ``ready`` it must not be admitted."""
+        """See ``Gate``."""
         if req.grammar:
             self._waiting[req.rid] = req
 
     def ready(self, req: Request) -> bool:
-        """Whether ``req`` may start as far as its grammar is concerned."""
+        """See ``Gate``."""
         return req.rid not in self._waiting
 
-    def poll(self) -> list[tuple[Request, str]]:
-        """Look which grammars are compiled by now; the requests whose grammar is of no use, and why."""
+    def why(self, req: Request) -> str:
+        """See ``Gate``."""
+        return "its grammar is being compiled" if req.rid in self._waiting else ""
+
+    def poll(self) -> list[tuple[Request, AbortReq]]:
+        """See ``Gate``: a request whose grammar does not compile is aborted."""
         failed = []
         for req in list(self._waiting.values()):
             compiled = self._compiler.poll(req.grammar)
             if compiled is None:
                 continue
             if compiled.matcher is None:
-                failed.append((req, compiled.problem))
+                failed.append((req, grammar_abort(req, compiled.problem)))
                 continue
             del self._waiting[req.rid]
-            self._places[req.rid] = _Place(compiled.matcher, compiled.matcher.copy())
+            self._states[req.rid] = GrammarState(compiled.matcher, compiled.matcher.copy())
         for seconds in self._compiler.take_times():
             self._metrics.observe("grammar_compilation_time_seconds", seconds)
         return failed
 
     def mask(self, req: Request) -> bytes:
-        """The ids that may follow the tokens collected so far; b"" for a request without a grammar."""
-        if not req.grammar:
-            return b""
+        """The ids that may follow the tokens collected so far, as in ``PlanItem``. ``req`` has a grammar."""
         matcher = self._synced(req).matcher
         return matcher.without_end() if req.sampling.ignore_eos else matcher.mask
 
     def advance(self, req: Request, token: int) -> bool:
-        """Book that ``token`` comes next in ``req``; whether nothing can follow it. Raises GrammarError."""
-        if not req.grammar:
-            return False
-        place = self._synced(req)
-        place.matcher.advance(token)
-        place.count += 1
-        return place.matcher.complete
+        """Advance ``req``, which has a grammar, by ``token``.
+
+        Returns:
+            True if no token can follow.
+
+        Raises:
+            GrammarError: the grammar does not allow ``token``, or matching has become too expensive.
+        """
+        state = self._synced(req)
+        state.matcher.advance(token)
+        state.count += 1
+        return state.matcher.complete
 
     def forget(self, req: Request) -> None:
-        """``req`` has ended."""
+        """See ``Gate``."""
         self._waiting.pop(req.rid, None)
-        self._places.pop(req.rid, None)
+        self._states.pop(req.rid, None)
 
-    def _synced(self, req: Request) -> _Place:
-        """The place behind the request's outputs. Only a token that was taken back has to be walked around."""
-        place = self._places[req.rid]
-        if place.count != req.num_outputs:
-            place.matcher = place.start.copy()
-            place.count = 0
+    def _synced(self, req: Request) -> GrammarState:
+        """The state after the request's outputs. Only dropped outputs make it replay the tokens."""
+        state = self._states[req.rid]
+        if state.count != req.num_outputs:
+            state.matcher = state.start.copy()
+            state.count = 0
             for token in req.outputs:
-                place.matcher.advance(token)
-                place.count += 1
-        return place
+                state.matcher.advance(token)
+                state.count += 1
+        return state
+
+
+def grammar_abort(req: Request, why: str) -> AbortReq:
+    """The abort of a request whose answer cannot be continued within its grammar."""
+    message = f"The answer cannot be continued within its grammar: {why}"
+    return AbortReq(req.rid, "grammar_failed", 500, "grammar_failed", message, req.num_outputs)

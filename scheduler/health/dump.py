@@ -120,10 +120,8 @@ def _why_waiting(state: State, req: Request) -> str:
     needs, usable = pages_for(len(req.known), state.pool.page_size), state.pool.usable_pages
     if needs > state.pool.capacity:
         return f"needs {needs} pages and the whole pool has {state.pool.capacity}"
-    if not state.grammars.ready(req):
-        return "its grammar is being compiled"
-    if req.steps_in_flight:
-        return "a step from before its retraction is still in flight"
+    if reason := state.gates.why(req):
+        return reason
     if not state.free_rows:
         return f"no free row, {len(state.running)} running"
     if needs > usable:

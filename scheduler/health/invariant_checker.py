@@ -1,6 +1,6 @@
-"""The memory books: what each holder counts must add up to the pool, and the ledger must say the same.
+"""Memory invariants: what each owner counts must add up to the pool, and the ledger must agree.
 
-Reads the holders' own counters and structures; changes nothing.
+Reads the owners' counters and structures; changes nothing.
 """
 
 from __future__ import annotations
@@ -11,27 +11,35 @@ from typing import NoReturn
 from ebbtide.errors import InvariantViolation
 from ebbtide.plan import PlanItem
 
+from ..lifecycle import Lifecycle
 from ..memory.accounting import AuditedPool, describe, mismatches
 from ..memory.ledger import tag
+from ..memory.pool import Pool
 from ..request import Request
-from ..state import State
 
 NAMED_ROWS = 8  # in a message
 
 
 class InvariantChecker:
-    """Raises InvariantViolation with the pages and their holders when the books do not balance."""
+    """Raises InvariantViolation with the pages and their owners if the accounting does not balance."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, lifecycle: Lifecycle, pool: Pool, pools: Sequence[AuditedPool], num_rows: int) -> None:
+        """pools: all of them; pool: the one that the prefix cache is on."""
+        self._lifecycle = lifecycle
+        self._pool = pool
+        self._pools = pools
+        self._num_rows = num_rows
 
     def audit_plan(self, items: Sequence[PlanItem], requests: Sequence[Request]) -> None:
-        """Before a plan runs: every page that it writes to is its request's own, and every page that it is told is its
-        request's own or locked in the tree."""
-        size = self._state.pool.page_size
-        owners = self._state.pool.ledger.owners
+        """Check a plan before it runs.
+
+        Each page that an item writes to is private to its request; each page that it adds to the page table is private
+        to its request or locked in the tree.
+        """
+        size = self._pool.page_size
+        owners = self._pool.ledger.owners
         try:
-            closer = [  # in one go, some 60 ns a row: a row that decodes is told the page it writes to, or none
+            unusual = [  # one pass of some 60 ns a row: a decode row gets the page that it writes to, or none
                 (item, req)
                 for item, req in zip(items, requests, strict=True)
                 if owners[req.pages[item.start // size]] is not req
@@ -39,11 +47,11 @@ class InvariantChecker:
             ]
         except IndexError:
             raise InvariantViolation(_without_page(items, requests, size)) from None
-        for item, req in closer:
+        for item, req in unusual:
             self._audit_item(item, req, item.start // size)
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
-        """The page it writes to first, and the pages that the runner is told with it: the last ones of its list."""
+        """Check the page that the item writes to first, and the pages that it adds to the page table."""
         if not item.pages:
             self._agrees(req.pages[page_index : page_index + 1], req)
             return
@@ -52,31 +60,31 @@ class InvariantChecker:
             self._is_locked(page, req)
 
     def self_check_during_busy(self) -> None:
-        """The conservation law, and a share of all pages against the ledger, in turn. Costs the same for every pool."""
-        running = self._state.running
-        for pool in self._state.pools:
+        """Check the equation of each pool and a share of all pages, in turn. Constant cost for every pool size."""
+        running = self._lifecycle.running
+        for pool in self._pools:
             self._check_pool_invariant(pool)
             errors = pool.sweep(running)
             if errors:
                 raise InvariantViolation(_of(pool, describe(errors, pool.ledger)))
-        if len(running) + len(self._state.free_rows) != self._state.limits.num_rows:
+        if len(running) + len(self._lifecycle.free_rows) != self._num_rows:
             self._check_req_pool()
 
     def on_idle(self) -> None:
-        """Everything, when nothing runs: every page, every row, the tree and its counters."""
+        """Check every page, every row, the tree and its counters."""
         self._check_all_pools()
         self._check_req_pool()
         self._check_tree_cache()
 
     def _check_all_pools(self) -> None:
-        for pool in self._state.pools:
+        for pool in self._pools:
             self._check_pool_invariant(pool)
             self._check_full_pool(pool)
 
     def _check_pool_invariant(self, pool: AuditedPool) -> None:
-        """The terms add up, and what requests hold by their own lists is what is booked for them."""
+        """The terms add up to the total, and the pages in the requests' lists are as many as the pool counts."""
         accounting = pool.accounting()
-        held = pool.recount(self._state.running)
+        held = pool.recount(self._lifecycle.running)
         total_accounted = (
             accounting.available + accounting.evictable + accounting.protected + accounting.session_held + held
         )
@@ -85,58 +93,58 @@ class InvariantChecker:
         )
         leak = total_accounted != accounting.total or negative
         if held != accounting.uncached:
-            self._unbalanced(pool, f"requests hold {held} pages of their own, but {accounting.uncached} are booked")
+            self._unbalanced(pool, f"requests hold {held} private pages, but {accounting.uncached} are counted")
         if leak:
             self._unbalanced(
                 pool, f"{accounting.total} pages, of which {total_accounted} are accounted for: {accounting}"
             )
 
     def _unbalanced(self, pool: AuditedPool, terms: str) -> NoReturn:
-        """The sum says that something is wrong; the pages say what."""
-        errors = pool.find_ownership_errors(self._state.running)
+        """Raise for a wrong sum, with the pages that explain it."""
+        errors = pool.find_ownership_errors(self._lifecycle.running)
         raise InvariantViolation(_of(pool, f"{terms}; {describe(errors, pool.ledger)}"))
 
     def _check_full_pool(self, pool: AuditedPool) -> None:
-        """Every page is in exactly one holder's own structure, and the ledger names that holder."""
-        errors = pool.find_ownership_errors(self._state.running)
+        """Every page is in exactly one owner's structure, and the ledger names that owner."""
+        errors = pool.find_ownership_errors(self._lifecycle.running)
         if errors:
             raise InvariantViolation(_of(pool, describe(errors, pool.ledger)))
 
     def _is_locked(self, page: int, req: Request) -> None:
-        owner = self._state.pool.ledger.owner(page)
+        owner = self._pool.ledger.owner(page)
         if owner is None or not owner.is_locked:
             raise InvariantViolation(
                 f"{req.tag} is about to read page {page}, which is owned by {tag(owner)} and not locked; "
-                f"last moves: {self._state.pool.ledger.history([page])}",
+                f"last moves: {self._pool.ledger.history([page])}",
                 pages=(page,),
             )
 
     def _agrees(self, pages: Sequence[int], req: Request) -> None:
-        ledger = self._state.pool.ledger
+        ledger = self._pool.ledger
         errors = mismatches(ledger, pages, req)
         if errors:
             raise InvariantViolation(describe(errors, ledger), pages=tuple(error.page for error in errors))
 
     def _check_req_pool(self) -> None:
-        """Every row is free or one running request's; whoever runs or waits is in the table of requests."""
-        state = self._state
-        tenants: dict[int | None, list[str]] = {row: [] for row in range(state.limits.num_rows)}
-        for row in state.free_rows:
+        """Every row is free or belongs to one running request; every running or waiting request is registered."""
+        lifecycle = self._lifecycle
+        tenants: dict[int | None, list[str]] = {row: [] for row in range(self._num_rows)}
+        for row in lifecycle.free_rows:
             tenants.setdefault(row, []).append("the free list")
-        for req in state.running:
+        for req in lifecycle.running:
             tenants.setdefault(req.row, []).append(req.tag)
-        wrong = [f"row {row}: {' and '.join(who) or 'nobody'}" for row, who in tenants.items() if len(who) != 1]
-        if wrong or len(tenants) != state.limits.num_rows:
-            raise InvariantViolation(f"rows without exactly one holder: {', '.join(wrong[:NAMED_ROWS])}")
-        known = set(state.requests)
-        stray = {req.rid for req in state.running} | {req.rid for req in state.waiting}
+        wrong = [f"row {row}: {' and '.join(who) or 'no owner'}" for row, who in tenants.items() if len(who) != 1]
+        if wrong or len(tenants) != self._num_rows:
+            raise InvariantViolation(f"rows without exactly one owner: {', '.join(wrong[:NAMED_ROWS])}")
+        known = set(lifecycle.requests)
+        stray = {req.rid for req in lifecycle.running} | {req.rid for req in lifecycle.waiting}
         if not stray <= known:
             raise InvariantViolation(f"requests that run or wait but have ended: {sorted(stray - known)}")
 
     def _check_tree_cache(self) -> None:
         """Counters against a recount; every lock belongs to a running request."""
-        pool = self._state.pool
-        faults = pool.tree_cache.validate(self._state.running)
+        pool = self._pool
+        faults = pool.tree_cache.validate(self._lifecycle.running)
         if faults:
             raise InvariantViolation("; ".join(faults))
 

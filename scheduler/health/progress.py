@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from ..outbox import Output
 from ..request import Request
-from ..state import Output
 
 
 class Activity(Enum):

@@ -1,60 +1,68 @@
-"""After a violation of the memory books: find out what can still be trusted, give up the rest, serve on.
+"""Recovery from an invariant violation: quarantine the pages in doubt, recompute what used them, and go on serving.
 
-Nothing computes on a page in doubt. Requests that stand on one lose their memory, not their tokens, and are
-recomputed. What the books say afterwards is derived anew from the structures that are left.
+No request computes on a page in doubt. A request that holds one loses its K/V, not its tokens, and is recomputed. All
+accounting is then derived from the structures that are left.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 
-from ebbtide.plan import StepPlan
+from ebbtide.paging import pages_for
 
-from ..memory.accounting import OwnershipError, owners_missing_pages
-from ..request import Phase, Request
-from ..state import State
-
-Flights = deque[tuple[StepPlan, list[Request | None]]]
+from ..lifecycle import Lifecycle
+from ..memory.accounting import AuditedPool, OwnershipError, owners_missing_pages
+from ..memory.pool import Pool
+from ..request import Request
+from ..state import StepsInFlight
 
 
 class Recovery:
-    """Repairs a state in place. ``flights`` are the plans in flight with their requests."""
+    """Repairs the scheduler's state in place."""
 
-    def __init__(self, state: State, flights: Flights) -> None:
-        self._state = state
-        self._flights = flights
+    def __init__(
+        self, lifecycle: Lifecycle, pools: Sequence[AuditedPool], pool: Pool, steps_in_flight: StepsInFlight
+    ) -> None:
+        """pools: all of them; pool: the one that the prefix cache is on."""
+        self._lifecycle = lifecycle
+        self._pools = pools
+        self._pool = pool
+        self._steps_in_flight = steps_in_flight
 
     def recover(self, pages: Iterable[int], *, everybody: bool) -> dict[str, list[int]]:
-        """Bring the state into order; returns the pages that left service, by pool.
+        """Repair the state.
 
-        pages: in doubt whatever the books say of them now.
-        everybody: the violation was met in the middle of an operation, so no running request can be trusted to be
-        whole, and all of them are recomputed; otherwise only those that stand on a page in doubt.
+        Args:
+            pages: in doubt, whatever the accounting says of them now.
+            everybody: the violation interrupted an operation, so no running request is certain to be intact, and all
+                are recomputed; otherwise only those that hold a page in doubt.
+
+        Returns:
+            The pages that were taken out of service, by pool.
         """
-        before = {pool.name: set(pool.quarantined) for pool in self._state.pools}
-        errors = self._state.pool.find_ownership_errors([] if everybody else self._state.running)
+        running = self._lifecycle.running
+        before = {pool.name: set(pool.quarantined) for pool in self._pools}
+        errors = self._pool.find_ownership_errors([] if everybody else running)
         doubt = self._pages_in_doubt(errors, everybody=everybody).union(pages)
         torn = owners_missing_pages(errors)
-        self._state.pool.quarantined |= doubt
-        cache = self._state.pool.tree_cache
-        # What is left in a list with a hole stands for the wrong tokens: its holder goes, though the pages are sound.
+        self._pool.quarantined |= doubt
+        cache = self._pool.tree_cache
+        # An owner that lost a page has its other pages at the wrong positions: it goes, although those are intact.
         alive = cache.drop_pages(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
-        for req in list(self._state.requests.values()):
-            is_torn = id(req) in torn and req.phase is Phase.RUNNING
-            if is_torn or self._must_leave(req, doubt, alive, everybody=everybody):
-                self._send_back(req)
-        self._state.filter_batch()
+        for req in list(running):
+            in_doubt = id(req) in torn or id(req.node) not in alive or any(page in doubt for page in req.pages)
+            if everybody or in_doubt:
+                self._release(req)
         self._rebuild()
         self._keep_promises()
-        gone = {pool.name: sorted(pool.quarantined - before[pool.name]) for pool in self._state.pools}
+        gone = {pool.name: sorted(pool.quarantined - before[pool.name]) for pool in self._pools}
         return {name: pages for name, pages in gone.items() if pages}
 
     def _pages_in_doubt(self, errors: Iterable[OwnershipError], *, everybody: bool) -> set[int]:
-        """Pages with several claims, none, or one that the ledger denies; one out of service must have none.
+        """Pages with several owners, none, or one that the ledger denies. A page out of service must have none.
 
-        A page without a claim that was a running request's (with ``everybody``), or hung in a part of the tree that
-        came off, is in nobody's hands once that request has left, and is simply free afterwards.
+        A page that no owner lists is free afterwards, without doubt, if it belonged to a running request (with
+        ``everybody``) or to a part of the tree that was cut off.
         """
         return {
             error.page
@@ -62,44 +70,30 @@ class Recovery:
             if error.listed_by or not (everybody or (error.ledger_owner and error.ledger_owner.is_tree_node))
         }
 
-    def _must_leave(self, req: Request, doubt: Collection[int], alive: Collection[int], *, everybody: bool) -> bool:
-        if req.phase is Phase.WAITING:
-            return everybody and not (req in self._state.waiting or self._is_held(req))  # was on its way back
-        return everybody or id(req.node) not in alive or any(page in doubt for page in req.pages)
-
-    def _is_held(self, req: Request) -> bool:
-        return any(req in other.sibling_choices for other in self._state.requests.values())
-
-    def _send_back(self, req: Request) -> None:
-        """Back to the queue without counting: it was not the request's size that cost it its memory."""
+    def _release(self, req: Request) -> None:
+        """Requeue a running request without counting a retraction: memory pressure is not the reason."""
         req.history.high_water = max(req.history.high_water, req.computed)
         req.clear_kv_state()
-        req.phase = Phase.WAITING
-        req.is_retracted = False
         req.steps_in_flight = req.samples_in_flight = 0
-        for _, requests in self._flights:
+        for _, requests in self._steps_in_flight:
             requests[:] = [None if other is req else other for other in requests]
-        if req in self._state.waiting:
-            self._state.waiting.remove(req, self._state.queue_class(req))
-        self._state.add_request_to_queue(req, is_retracted=True)
+        if req in self._lifecycle.waiting:  # it was being admitted
+            self._lifecycle.leave_queue([req])
+        self._lifecycle.requeue(req, front=True, counted=False)
 
     def _rebuild(self) -> None:
-        """Derive the pools' books and the rows from what is left."""
-        state = self._state
-        for pool in state.pools:
-            pool.repair(state.running)
-        rows = {req.row for req in state.running}
-        state.free_rows[:] = [row for row in range(state.limits.num_rows - 1, -1, -1) if row not in rows]
-        state.num_retracted = sum(req.is_retracted for req in state.requests.values())
+        """Derive the pools' accounting, rows and counters from what is left."""
+        for pool in self._pools:
+            pool.repair(self._lifecycle.running)
+        self._lifecycle.recount()
 
     def _keep_promises(self) -> None:
-        """The pool has shrunk: protected requests whose needs no longer add up leave, the youngest first."""
-        pool = self._state.pool
+        """Release protected requests, the youngest first, until their needs fit the pool, which has shrunk."""
+        pool = self._pool
         while True:
-            protected = [req for req in self._state.running if req.protected]
-            need = sum(min(-(-req.max_kv_tokens // pool.page_size), pool.capacity) for req in protected)
+            protected = [req for req in self._lifecycle.running if req.protected]
+            need = sum(min(pages_for(req.max_kv_tokens, pool.page_size), pool.capacity) for req in protected)
             if need <= pool.capacity or len(protected) < 2:
                 return
-            self._send_back(max(protected, key=lambda req: req.arrival))
-            self._state.filter_batch()
+            self._release(max(protected, key=lambda req: req.arrival))
             self._rebuild()

@@ -25,7 +25,7 @@ from ebbtide.runtime.stacks import thread_stacks, write_dump
 from ebbtide.runtime.suspend_aware_clock import SuspendAwareClock
 
 from ..core import Scheduler
-from ..state import Output
+from ..outbox import Output
 from .dump import SchedulerSnapshot, render_dump, take_snapshot, waiting_reasons
 from .progress import (
     Activity,

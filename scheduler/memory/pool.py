@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ebbtide.paging import pages_for
+from ebbtide.paging import least_pages, pages_for
 
 from .accounting import OwnershipError, PoolAccounting, Sweep, compare_with_ledger, mismatches, rebuild
 from .allocator import PageAllocator
@@ -41,6 +41,12 @@ class Pool:
         """Free pages plus pages that eviction can free. Admission is based on this number."""
         cache = self.tree_cache
         return self.token_to_kv_pool_allocator.available_pages + cache.evictable_pages + cache.evictable_session_pages
+
+    def never_fits(self, prompt_len: int, max_tokens: int) -> str:
+        """Why a request of that size can never run, or "". Such a request must not block the queue."""
+        if least_pages(prompt_len, max_tokens, self.page_size) <= self.capacity:
+            return ""
+        return f"The prompt has {prompt_len} tokens and the KV pool holds {self.capacity * self.page_size}."
 
     def accounting(self) -> PoolAccounting:
         """See ``AuditedPool``."""

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ebbtide.plan import PlanItem
-from ebbtide.scheduler.batching.planner import Planner
+from ebbtide.scheduler.batching.admitter import Admitter
+from ebbtide.scheduler.lifecycle import Lifecycle, ReleaseReason
 from ebbtide.scheduler.memory.accounting import QuarantineOwner
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.host_tier import HostCopy, HostTier
@@ -20,8 +21,8 @@ from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.pressure import Pressure, Why
 from ebbtide.scheduler.request import Request
+from ebbtide.scheduler.retraction import Memory
 
 Patch = pytest.MonkeyPatch
 
@@ -176,15 +177,15 @@ def quarantined_page_left_free(patch: Patch) -> None:
 
 def early_publish(patch: Patch) -> None:
     """The whole prompt is published when its first chunk is planned."""
-    original = Planner._start
+    original = Admitter._start
 
-    def start(self: Planner, req: Request, *args: object) -> PlanItem | None:
+    def start(self: Admitter, req: Request, *args: object) -> PlanItem | None:
         item = original(self, req, *args)  # type: ignore[arg-type]
-        pool = self._state.pool
+        pool = self.memory.pool
         pool.publish(req, min(pool.allocate_up_to(req, req.prompt_len), req.prompt_len))
         return item
 
-    patch.setattr(Planner, "_start", start)
+    patch.setattr(Admitter, "_start", start)
 
 
 def publish_half_a_page(patch: Patch) -> None:
@@ -276,35 +277,35 @@ def shared_pages_given_back(patch: Patch) -> None:
 
 
 def abort_frees_nothing(patch: Patch) -> None:
-    original = Pressure.release_req
+    original = Memory.release_req
 
-    def release(self: Pressure, req: Request, why: Why) -> bool:
-        return why is not Why.ABORT and original(self, req, why)
+    def release(self: Memory, req: Request, why: ReleaseReason) -> bool:
+        return why is not ReleaseReason.ABORT and original(self, req, why)
 
-    patch.setattr(Pressure, "release_req", release)
+    patch.setattr(Memory, "release_req", release)
 
 
 def lost_row(patch: Patch) -> None:
-    original = Pressure.release_req
+    original = Lifecycle.finish
 
-    def release(self: Pressure, req: Request, why: Why) -> None:
-        original(self, req, why)
-        if why is Why.FINISH and len(self._state.free_rows) > 2:
-            self._state.free_rows.pop()
+    def finish(self: Lifecycle, req: Request, *args: object, **kwargs: object) -> None:
+        original(self, req, *args, **kwargs)  # type: ignore[arg-type]
+        if len(self.free_rows) > 2:
+            self.free_rows.pop()
 
-    patch.setattr(Pressure, "release_req", release)
+    patch.setattr(Lifecycle, "finish", finish)
 
 
 def row_given_twice(patch: Patch) -> None:
-    original = Pressure.release_req
+    original = Lifecycle.finish
 
-    def release(self: Pressure, req: Request, why: Why) -> None:
+    def finish(self: Lifecycle, req: Request, *args: object, **kwargs: object) -> None:
         row = req.row
-        original(self, req, why)
-        if row is not None and why is Why.FINISH:
-            self._state.free_rows.append(row)
+        original(self, req, *args, **kwargs)  # type: ignore[arg-type]
+        if row is not None:
+            self.free_rows.append(row)
 
-    patch.setattr(Pressure, "release_req", release)
+    patch.setattr(Lifecycle, "finish", finish)
 
 
 def host_copy_never_freed(patch: Patch) -> None:

@@ -34,6 +34,6 @@ def run(pool: Pool, req: Request, computed: int | None = None) -> Request:
     pool.tree_cache.attach(req, pool.tree_cache.match_prefix(req))
     req.computed = req.num_confirmed = len(req.known) - 1 if computed is None else computed
     pool.allocate_up_to(req, req.computed)
-    req.move_to(Phase.RUNNING)
+    req.phase = Phase.RUNNING
     req.row = req.arrival
     return req

@@ -15,15 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 from ebbtide.plan import PlanItem
-from ebbtide.scheduler.batching.planner import Planner
+from ebbtide.scheduler.batching.plan_items import PlanItems
+from ebbtide.scheduler.batching.queue import WaitingQueue
 from ebbtide.scheduler.core import Scheduler
-from ebbtide.scheduler.endings import Endings
+from ebbtide.scheduler.lifecycle import Lifecycle, ReleaseReason
 from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.pressure import Pressure, Why
-from ebbtide.scheduler.relief import Relief
+from ebbtide.scheduler.outbox import Outbox
 from ebbtide.scheduler.request import Request
-from ebbtide.scheduler.state import State
+from ebbtide.scheduler.retraction import Memory
 
 from .accounting_bugs import ACCOUNTING
 from .loads import (
@@ -90,15 +90,15 @@ def stale_page_table(patch: Patch) -> None:
 
 def publish_on_abort(patch: Patch) -> None:
     """An aborted request publishes what was planned, not what was computed."""
-    original = Pressure.release_req
+    original = Memory.release_req
 
-    def release(self: Pressure, req: Request, why: Why) -> bool:
-        if why is Why.ABORT:
+    def release(self: Memory, req: Request, why: ReleaseReason) -> bool:
+        if why is ReleaseReason.ABORT:
             req.num_confirmed = len(req.pages) * req.page_size
-            why = Why.FINISH
+            why = ReleaseReason.FINISH
         return original(self, req, why)
 
-    patch.setattr(Pressure, "release_req", release)
+    patch.setattr(Memory, "release_req", release)
 
 
 def stale_row_state(patch: Patch) -> None:
@@ -137,15 +137,15 @@ def retract_drops_a_token(patch: Patch) -> None:
 
 def resume_without_outputs(patch: Patch) -> None:
     """Penalties restart: the row is rebuilt from the prompt only."""
-    original = Planner._item
+    original = PlanItems._item
 
-    def item(self: Planner, req: Request, *args: object, **kwargs: object) -> PlanItem:
+    def item(self: PlanItems, req: Request, *args: object, **kwargs: object) -> PlanItem:
         made = original(self, req, *args, **kwargs)  # type: ignore[arg-type]
         if made.init is None:
             return made
         return replace(made, init=replace(made.init, known=made.init.known[: req.prompt_len]))
 
-    patch.setattr(Planner, "_item", item)
+    patch.setattr(PlanItems, "_item", item)
 
 
 def match_everything(patch: Patch) -> None:
@@ -182,14 +182,14 @@ def evict_the_head_of_a_leaf(patch: Patch) -> None:
 
 
 def token_delivered_twice(patch: Patch) -> None:
-    original = Endings.emit
+    original = Outbox.emit
 
-    def emit(self: Endings, req: Request, *args: object) -> None:
+    def emit(self: Outbox, req: Request, *args: object) -> None:
         original(self, req, *args)  # type: ignore[arg-type]
         if req.history.retracted_stain:
             original(self, req, *args)  # type: ignore[arg-type]
 
-    patch.setattr(Endings, "emit", emit)
+    patch.setattr(Outbox, "emit", emit)
 
 
 def late_result_lost(patch: Patch) -> None:
@@ -207,22 +207,27 @@ def late_result_lost(patch: Patch) -> None:
 
 
 def retracted_request_forgotten(patch: Patch) -> None:
-    patch.setattr(Relief, "went_back", lambda self, req, now: None)
+    original = Lifecycle.requeue
+
+    def requeue(self: Lifecycle, req: Request, *, front: bool, counted: bool, now: float = 0.0) -> None:
+        original(self, req, front=front, counted=counted, now=now)
+        self.waiting.remove(req)
+
+    patch.setattr(Lifecycle, "requeue", requeue)
 
 
-def followers_forgotten(patch: Patch) -> None:
-    patch.setattr(Endings, "queue_siblings", lambda self, req: req.sibling_choices.clear())
+def siblings_forgotten(patch: Patch) -> None:
+    patch.setattr(Lifecycle, "queue_siblings", lambda self, req: req.sibling_choices.clear())
 
 
 def queue_head_skipped(patch: Patch) -> None:
-    original = State.add_request_to_queue
+    original = WaitingQueue.put
 
-    def add(self: State, req: Request, *, is_retracted: bool) -> None:
-        original(self, req, is_retracted=is_retracted)
-        if is_retracted:
-            self.waiting.remove(req, self.queue_class(req))
+    def put(self: WaitingQueue, req: Request, *, front: bool) -> None:
+        if not front:
+            original(self, req, front=front)
 
-    patch.setattr(State, "add_request_to_queue", add)
+    patch.setattr(WaitingQueue, "put", put)
 
 
 OTHERS = [
@@ -238,7 +243,7 @@ OTHERS = [
     token_delivered_twice,
     late_result_lost,
     retracted_request_forgotten,
-    followers_forgotten,
+    siblings_forgotten,
     queue_head_skipped,
 ]
 SEEDED = [*ACCOUNTING, *OTHERS]

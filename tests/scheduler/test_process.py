@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,11 @@ from ebbtide.messages import (
 )
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.runtime.channel import Receiver, Sender
+from ebbtide.scheduler.build import Extras, build_scheduler
 from ebbtide.scheduler.health.watchdog import LoopMonitor
 from ebbtide.scheduler.kv_events.publisher import KvEventPublisher
 from ebbtide.scheduler.memory.prefix_cache import NoCache
-from ebbtide.scheduler.process import Channels, Loop, build_scheduler
+from ebbtide.scheduler.process import Channels, Loop
 
 from .make import request
 
@@ -41,7 +41,13 @@ class Daemon:
     """A scheduler process's loop, and the far ends of its channels."""
 
     def __init__(
-        self, folder: Path, shape: SimShape, *, alarm_s: float = 30.0, events: KvEventPublisher | None = None
+        self,
+        folder: Path,
+        shape: SimShape,
+        *,
+        alarm_s: float = 30.0,
+        events: KvEventPublisher | None = None,
+        config: SchedulerConfig | None = None,
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         inbox, tokens, front = (f"ipc://{folder}/{name}" for name in ("scheduler", "detokenizer", "front"))
@@ -51,9 +57,8 @@ class Daemon:
         self.channels = Channels(receiver, Sender(self.context, tokens), Sender(self.context, front))
         self.sender: Sender[ToScheduler] = Sender(self.context, inbox)
         self.runner = SimRunner(shape)
-        self.scheduler = build_scheduler(
-            SchedulerConfig(), self.runner.info, None if events is None else events.recorder
-        )
+        extras = Extras(observer=None if events is None else events.recorder)
+        self.scheduler = build_scheduler(config or SchedulerConfig(), self.runner.info, extras)
         self.loop = Loop(self.scheduler, self.runner, self.channels, LoopMonitor(alarm_s), events)
         self.items: list[TokenItem] = []
         self.heard: list[ToFront] = []
@@ -167,7 +172,7 @@ def test_a_detokenizer_that_takes_nothing_ends_the_scheduler(daemon: Daemon, mon
 
 def test_a_blocked_scheduler_waits_a_moment_and_is_not_idle(daemon: Daemon) -> None:
     state = daemon.scheduler.state
-    state.limits = replace(state.limits, memory_check="off")  # it would take the pages for lost
+    daemon.scheduler.memory_check = "off"  # the check would report the pages as leaked
     held = state.pool.token_to_kv_pool_allocator.take(8, SOMEBODY)
     daemon.sender.send(generate("a", 6))
     daemon.turn_until(lambda: bool(daemon.scheduler.state.requests))
@@ -177,10 +182,11 @@ def test_a_blocked_scheduler_waits_a_moment_and_is_not_idle(daemon: Daemon) -> N
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
 
 
-def test_the_loop_never_sleeps_while_a_request_can_go_on(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_never_sleeps_while_a_request_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A retraction for a test in every step: each time results come first, and nothing is planned meanwhile."""
+    config = SchedulerConfig(test_retract_interval=1, max_retractions=-1)
+    daemon = Daemon(tmp_path, SimShape(num_pages=8, page_size=4, num_rows=4), config=config)
     state = daemon.scheduler.state
-    state.limits = replace(state.limits, test_retract_interval=1, max_retractions=-1)
     waits: list[float] = []
     drain = daemon.channels.inbox.drain
 
@@ -194,13 +200,14 @@ def test_the_loop_never_sleeps_while_a_request_can_go_on(daemon: Daemon, monkeyp
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
     assert len(waits) > 20
     assert set(waits) == {0.0}
+    daemon.close()
 
 
 def test_the_prefix_cache_can_be_switched_off() -> None:
     info = SimRunner(SimShape(num_pages=8, page_size=4, num_rows=4)).info
     scheduler = build_scheduler(SchedulerConfig(disable_radix_cache=True), info)
     assert isinstance(scheduler.state.pool.tree_cache, NoCache)
-    assert scheduler.state.limits.chunked_prefill_size == 256
+    assert scheduler.planner.chunked_prefill_size == 256
 
 
 def test_requests_that_nobody_admits_are_told_of_in_the_heartbeats(
@@ -208,7 +215,7 @@ def test_requests_that_nobody_admits_are_told_of_in_the_heartbeats(
 ) -> None:
     daemon = Daemon(tmp_path, SimShape(num_pages=8, page_size=4, num_rows=4), alarm_s=0.2)
     state = daemon.scheduler.state
-    state.limits = replace(state.limits, memory_check="off")
+    daemon.scheduler.memory_check = "off"
     state.pool.token_to_kv_pool_allocator.take(8, SOMEBODY)
     daemon.sender.send(generate("a", 6))
     daemon.turn_until(lambda: any(isinstance(message, Heartbeat) and message.reason for message in daemon.heard))

@@ -8,8 +8,8 @@ import pytest
 
 from ebbtide.messages import AbortReq, GenerateReq, PromptLogprobs, SamplingParams
 from ebbtide.plan import PromptLogprobSpec
-from ebbtide.scheduler.batching import planner as planning
-from ebbtide.scheduler.endings import Endings
+from ebbtide.scheduler.batching import plan_items
+from ebbtide.scheduler.outbox import Outbox
 from ebbtide.scheduler.request import Request
 
 from .loads import random_load, scored
@@ -171,14 +171,14 @@ def uncapped_hits(patch: pytest.MonkeyPatch) -> None:
 
 def forgotten_prompt_logprobs(patch: pytest.MonkeyPatch) -> None:
     """What has gone out is asked for again after a retraction."""
-    emit = Endings.emit_prompt_logprobs
+    emit = Outbox.emit_prompt_logprobs
 
-    def forgetful(self: Endings, req: Request, logprobs: PromptLogprobs) -> None:
+    def forgetful(self: Outbox, req: Request, logprobs: PromptLogprobs) -> None:
         before = req.num_prompt_logprobs_sent
         emit(self, req, logprobs)
         req.num_prompt_logprobs_sent = before
 
-    patch.setattr(Endings, "emit_prompt_logprobs", forgetful)
+    patch.setattr(Outbox, "emit_prompt_logprobs", forgetful)
 
 
 def chunks_in_flight(patch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def chunks_in_flight(patch: pytest.MonkeyPatch) -> None:
             max(first - 1 - req.computed, 0), req.known[first : last + 1], req.sampling.prompt_logprobs
         )
 
-    patch.setattr(planning, "prompt_logprobs_for", blind)
+    patch.setattr(plan_items, "prompt_logprobs_for", blind)
 
 
 @pytest.mark.parametrize("bug", [uncapped_hits, forgotten_prompt_logprobs, chunks_in_flight])

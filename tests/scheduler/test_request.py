@@ -4,19 +4,24 @@ import dataclasses
 
 import pytest
 
-from ebbtide.scheduler.request import Phase, Request
+from ebbtide.scheduler.request import Request
 
 from .make import request
+from .world import World, greedy, text
 
 RESET = {"computed", "num_confirmed", "sent_pages", "row_ready"}
 HISTORY = {"retraction_count", "retracted_stain"}
 
 
 def test_a_request_cannot_end_twice() -> None:
-    req = request()
-    req.move_to(Phase.FINISHED)
+    world = World()
+    world.generate("a", text("tide"), greedy(4))
+    world.step()
+    (req,) = world.scheduler.state.running
+    lifecycle = world.scheduler.state.lifecycle
+    lifecycle.finish(req, "stop")
     with pytest.raises(ValueError, match="request a cannot go from FINISHED to RUNNING"):
-        req.move_to(Phase.RUNNING)
+        lifecycle.start(req, 0.0)
 
 
 def test_a_retraction_resets_what_describes_memory_and_nothing_else() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import Literal
 
+from ebbtide.config import SchedulerConfig
 from ebbtide.errors import GrammarError
 from ebbtide.grammar import Guidance, grammar_of
 from ebbtide.messages import (
@@ -20,17 +22,9 @@ from ebbtide.messages import (
     UseVocabulary,
 )
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
-from ebbtide.scheduler.core import Scheduler
+from ebbtide.scheduler.build import Extras, build_scheduler
 from ebbtide.scheduler.grammar.grammar_state import Compiled, GrammarCompiler
-from ebbtide.scheduler.health.invariant_checker import InvariantChecker
-from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.node import CacheObserver
-from ebbtide.scheduler.memory.pool import Pool
-from ebbtide.scheduler.memory.prefix_cache import BasePrefixCache, NoCache
-from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
-from ebbtide.scheduler.sessions.session import SessionLimits
-from ebbtide.scheduler.state import Limits
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
 GUIDANCE = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ())
@@ -89,15 +83,15 @@ class Shape:
     page_size: int = 4
     num_rows: int = 8
     chunk: int = 32
-    policy: str = "fcfs"
+    policy: Literal["fcfs", "lpm", "priority"] = "fcfs"
     overlap: int = 1
     cache: bool = True
     max_retractions: int = 3
-    retract_policy: str = "length"
+    retract_policy: Literal["length", "cost", "priority"] = "length"
     retract_interval: int = 0
     max_queued: int | None = None
     host_pages: int = 0
-    memory_check: str = "strict"
+    memory_check: Literal["strict", "quarantine", "off"] = "strict"
     context_length: int = 4096
     conservativeness: float = 1.0
     sessions: bool = False
@@ -121,26 +115,26 @@ class World:
         )
         self.runner = SimRunner(sim)
         self._freed: list[int] = []
-        self.allocator = PageAllocator(shape.num_pages, shape.page_size, on_free=self._freed.extend)
-        cache: BasePrefixCache = RadixCache(self.allocator, observer) if shape.cache else NoCache()
-        if shape.sessions:
-            cache = SessionAwareCache(cache, self.allocator)
-        self.pool = Pool(self.allocator, cache)
-        limits = Limits(
-            num_rows=shape.num_rows,
-            context_length=shape.context_length,
+        config = SchedulerConfig(
             chunked_prefill_size=shape.chunk,
             schedule_policy=shape.policy,
             schedule_conservativeness=shape.conservativeness,
+            disable_radix_cache=not shape.cache,
             max_retractions=shape.max_retractions,
             retract_policy=shape.retract_policy,
             test_retract_interval=shape.retract_interval,
             max_queued_requests=shape.max_queued,
             memory_check=shape.memory_check,
-            sessions=SessionLimits(shape.max_sessions, shape.session_timeout, shape.max_per_owner),
+            enable_streaming_session=shape.sessions,
+            max_sessions=shape.max_sessions,
+            session_timeout=shape.session_timeout,
+            max_sessions_per_key=shape.max_per_owner,
         )
-        self.scheduler = Scheduler(self.pool, self.runner.info, limits, compiler=compiler or Compiler())
-        self.checker = InvariantChecker(self.scheduler.state)
+        extras = Extras(compiler=compiler or Compiler(), observer=observer, on_free=self._freed.extend)
+        self.scheduler = build_scheduler(config, self.runner.info, extras)
+        self.pool = self.scheduler.state.pool
+        self.allocator = self.pool.token_to_kv_pool_allocator
+        self.checker = self.scheduler.checker
         self.outcomes: dict[str, Outcome] = {}
         self.prompts: dict[str, int] = {}  # prompt lengths, for loads that keep them
         self.events: list[PressureEvent] = []

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ebbtide.scheduler.batching.admission import Judgement, Verdict
+from ebbtide.scheduler.batching.admission import AdmissionResult, Verdict
 from ebbtide.scheduler.batching.new_token_ratio import RETRACT_LOOKAHEAD, NewTokenRatio, OutputLengths
 from ebbtide.scheduler.batching.policies import Candidate, by_length
-from ebbtide.scheduler.batching.scheduling_policies import Rules, rules_for
+from ebbtide.scheduler.batching.scheduling_policies import SchedulingPolicies, default_policies
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.request import Request
@@ -23,12 +23,12 @@ CLIP = 4096  # output tokens beyond which SGLang's admission does not look
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """rules: made from the admission parameter. parameter: its name and its default.
+    """policies: made from the admission parameter. parameter: its name and its default.
 
     bounded: --max-retractions and --headroom are for it.
     """
 
-    rules: Callable[[float], Rules]
+    policies: Callable[[float], SchedulingPolicies]
     parameter: str
     default: float
     bounded: bool
@@ -47,23 +47,23 @@ class WatermarkAdmission:
         self._watermark_pages = watermark * pool.capacity
         self._alone = True
 
-    def begin(self, running: Iterable[Request]) -> None:
+    def start_step(self, running: Iterable[Request]) -> None:
         """See ``AdmissionRule``."""
         self._alone = not list(running)
 
-    def admitted(self, req: Request) -> None:
+    def charge(self, req: Request) -> None:
         """See ``AdmissionRule``."""
         self._alone = False
 
-    def judge(self, req: Request, *, extra_pages: int = 0) -> Judgement:
+    def evaluate(self, req: Request, *, extra_pages: int = 0) -> AdmissionResult:
         """See ``AdmissionRule``."""
         known = pages_for(len(req.known), self._pool.page_size)
         if known > self._pool.capacity:
-            return Judgement(Verdict.HOPELESS, MatchResult())
+            return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
         match = self._pool.tree_cache.match_prefix(req)
         kept_free = 0.0 if self._alone else self._watermark_pages
         fits = known - match.num_locked + kept_free <= self._pool.usable_pages + extra_pages
-        return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)
+        return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
 
 
 class RemainderAdmission:
@@ -79,7 +79,7 @@ class RemainderAdmission:
         self._reserved = 0.0
         self._alone = True
 
-    def begin(self, running: Iterable[Request]) -> None:
+    def start_step(self, running: Iterable[Request]) -> None:
         """See ``AdmissionRule``."""
         self._reserved = 0.0
         self._alone = True
@@ -87,17 +87,17 @@ class RemainderAdmission:
             self._alone = False
             self._reserved += self._ratio.value * _clipped_remainder(req)
 
-    def admitted(self, req: Request) -> None:
+    def charge(self, req: Request) -> None:
         """See ``AdmissionRule``. In the pass that admits it a request is charged in full."""
         self._alone = False
         self._reserved += (req.num_missing_pages + 1) * self._pool.page_size + _clipped_remainder(req)
 
-    def judge(self, req: Request, *, extra_pages: int = 0) -> Judgement:
+    def evaluate(self, req: Request, *, extra_pages: int = 0) -> AdmissionResult:
         """See ``AdmissionRule``."""
         size = self._pool.page_size
         known = pages_for(len(req.known), size)
         if known > self._pool.capacity:
-            return Judgement(Verdict.HOPELESS, MatchResult())
+            return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
         match = self._pool.tree_cache.match_prefix(req)
         usable = self._pool.usable_pages + extra_pages
         if self._alone:
@@ -105,7 +105,7 @@ class RemainderAdmission:
         else:
             charge = (known - match.num_locked + 1) * size + _clipped_remainder(req)
             fits = self._reserved + charge < usable * size
-        return Judgement(Verdict.ADMIT if fits else Verdict.WAIT, match)
+        return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
 
 
 class ReplacedRatio(NewTokenRatio):
@@ -124,21 +124,21 @@ def _clipped_remainder(req: Request) -> int:
 
 
 def _own(name: str) -> Policy:
-    return Policy(lambda _: rules_for(name), "conservativeness", 1.0, bounded=True)
+    return Policy(lambda _: default_policies(name), "conservativeness", 1.0, bounded=True)
 
 
-def _vllm(watermark: float) -> Rules:
+def _vllm(watermark: float) -> SchedulingPolicies:
     def admission(pool: Pool, _ratio: NewTokenRatio, _lengths: OutputLengths) -> WatermarkAdmission:
         return WatermarkAdmission(pool, watermark)
 
-    return Rules(newest_first, admission, headroom=0)
+    return SchedulingPolicies(newest_first, admission, headroom=0)
 
 
-def _sglang(_conservativeness: float) -> Rules:
+def _sglang(_conservativeness: float) -> SchedulingPolicies:
     def admission(pool: Pool, ratio: NewTokenRatio, _lengths: OutputLengths) -> RemainderAdmission:
         return RemainderAdmission(pool, ratio)
 
-    return Rules(by_length, admission, ReplacedRatio, to_front=False, headroom=0)
+    return SchedulingPolicies(by_length, admission, ReplacedRatio, retracted_first=False, headroom=0)
 
 
 POLICIES: dict[str, Policy] = {

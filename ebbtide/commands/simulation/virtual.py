@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from ebbtide.scheduler.core import Scheduler
-from ebbtide.scheduler.memory.allocator import PageAllocator
-from ebbtide.scheduler.memory.pool import Pool
-from ebbtide.scheduler.memory.radix_cache import RadixCache
-from ebbtide.scheduler.state import Limits
+from ebbtide.scheduler.build import Extras, build_scheduler
 
+from ...config import SchedulerConfig
 from ...errors import EbbtideError
 from ...messages import GenerateReq, RunnerInfo, SamplingParams, TokenItem
 from ...paging import pages_for
@@ -25,13 +23,13 @@ TURNS_WITHOUT_STEP = 3  # a turn may end requests instead of planning a step, bu
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the load runs on, the size of its pool apart. headroom: see ``Rules``; None leaves ours as they are."""
+    """The machine of a simulation, without the size of its pool. headroom: None keeps that of the policy."""
 
     page_size: int = 16
     num_rows: int = 64
     chunk: int = 2048
     context_length: int = 32768
-    schedule_policy: str = "fcfs"
+    schedule_policy: Literal["fcfs", "lpm", "priority"] = "fcfs"
     max_retractions: int = 3
     headroom: int | None = None
     cost: CostModel = field(default_factory=CostModel)
@@ -79,20 +77,18 @@ class Simulation:
             machine.context_length, 2 * PREFIX_TOKENS, num_pages, machine.page_size, machine.num_rows, (EOS,)
         )
         self._runner = CostRunner(requests, info)
-        allocator = PageAllocator(num_pages, machine.page_size)
-        self._pool = Pool(allocator, RadixCache(allocator))
-        limits = Limits(
-            num_rows=machine.num_rows,
-            context_length=machine.context_length,
+        config = SchedulerConfig(
             chunked_prefill_size=machine.chunk,
             schedule_policy=machine.schedule_policy,
             schedule_conservativeness=parameter if policy.parameter == "conservativeness" else 1.0,
             max_retractions=machine.max_retractions if policy.bounded else -1,
+            memory_check="strict",
         )
-        rules = policy.rules(parameter)
+        policies = policy.policies(parameter)
         if policy.bounded and machine.headroom is not None:
-            rules = replace(rules, headroom=machine.headroom)
-        self._scheduler = Scheduler(self._pool, info, limits, rules)
+            policies = replace(policies, headroom=machine.headroom)
+        self._scheduler = build_scheduler(config, info, Extras(policies=policies))
+        self._pool = self._scheduler.state.pool
         self._context_length = machine.context_length
         self._prefixes: dict[str | int, int] = {}
         self._sent = 0
@@ -154,7 +150,7 @@ class Simulation:
         self._runner.submit(plan)
         books = self._pool
         in_use = books.capacity - books.usable_pages
-        run.usage.append((self._now, in_use * books.page_size, self._scheduler.state.num_queued))
+        run.usage.append((self._now, in_use * books.page_size, self._scheduler.state.lifecycle.num_queued))
         self._now += self._cost.step_s(plan.items)
         run.num_steps += 1
         run.computed_tokens += sum(1 if item.tokens is None else len(item.tokens) for item in plan.items)

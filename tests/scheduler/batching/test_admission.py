@@ -15,13 +15,13 @@ from ..make import pool, request, run
 def admission(pages: Pool, running: list[Request], ratio: float = 0.5) -> Admission:
     controller = NewTokenRatio()
     controller.value = ratio
-    judge = Admission(pages, controller, OutputLengths())
-    judge.begin(running)
-    return judge
+    rule = Admission(pages, controller, OutputLengths())
+    rule.start_step(running)
+    return rule
 
 
 def verdict(pages: Pool, running: list[Request], req: Request, ratio: float = 0.5) -> Verdict:
-    return admission(pages, running, ratio).judge(req).verdict
+    return admission(pages, running, ratio).evaluate(req).verdict
 
 
 def test_alone_it_needs_room_for_its_known_tokens_only() -> None:
@@ -30,7 +30,7 @@ def test_alone_it_needs_room_for_its_known_tokens_only() -> None:
 
 
 def test_who_has_outgrown_the_pool_is_hopeless() -> None:
-    assert verdict(pool(16), [], request(prompt=60, outputs=5)) is Verdict.HOPELESS
+    assert verdict(pool(16), [], request(prompt=60, outputs=5)) is Verdict.NEVER_FITS
 
 
 def test_alone_it_waits_while_something_else_holds_the_pool() -> None:
@@ -78,10 +78,10 @@ def test_an_absurd_max_tokens_is_charged_by_what_others_finished_with() -> None:
     for _ in range(20):
         lengths.add(100)
     ratio.value = 1.0
-    judge = Admission(pages, ratio, lengths)
+    rule = Admission(pages, ratio, lengths)
     runs = run(pages, request("a", prompt=1, max_tokens=1_000_000), computed=1)
-    judge.begin([runs])
-    assert judge.judge(request("b", prompt=1, max_tokens=1_000_000, arrival=1)).verdict is Verdict.ADMIT
+    rule.start_step([runs])
+    assert rule.evaluate(request("b", prompt=1, max_tokens=1_000_000, arrival=1)).verdict is Verdict.ADMIT
 
 
 def protected(rid: str, *, prompt: int, max_tokens: int, arrival: int) -> Request:
@@ -92,15 +92,15 @@ def test_protected_needs_never_add_up_to_more_than_the_pool() -> None:
     pages = pool(16)
     runs = run(pages, protected("a", prompt=8, max_tokens=25, arrival=0))  # needs 8 of 16 pages
     assert verdict(pages, [runs], protected("b", prompt=8, max_tokens=25, arrival=1)) is Verdict.ADMIT
-    assert verdict(pages, [runs], protected("b", prompt=8, max_tokens=26, arrival=1)) is Verdict.PASS
+    assert verdict(pages, [runs], protected("b", prompt=8, max_tokens=26, arrival=1)) is Verdict.SKIP
 
 
 def test_a_protected_request_that_cannot_start_is_passed_by_unprotected_ones_only() -> None:
     pages = pool(16)
-    judge = admission(pages, [run(pages, protected("a", prompt=8, max_tokens=25, arrival=0))], ratio=0.0)
-    assert judge.judge(protected("big", prompt=8, max_tokens=50, arrival=1)).verdict is Verdict.PASS
-    assert judge.judge(protected("small", prompt=1, max_tokens=2, arrival=2)).verdict is Verdict.PASS
-    assert judge.judge(request("young", prompt=4, max_tokens=1, arrival=3)).verdict is Verdict.ADMIT
+    rule = admission(pages, [run(pages, protected("a", prompt=8, max_tokens=25, arrival=0))], ratio=0.0)
+    assert rule.evaluate(protected("big", prompt=8, max_tokens=50, arrival=1)).verdict is Verdict.SKIP
+    assert rule.evaluate(protected("small", prompt=1, max_tokens=2, arrival=2)).verdict is Verdict.SKIP
+    assert rule.evaluate(request("young", prompt=4, max_tokens=1, arrival=3)).verdict is Verdict.ADMIT
 
 
 def test_a_protected_request_that_only_lacks_room_now_holds_back_all_others() -> None:

@@ -2,81 +2,20 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from ebbtide.scheduler.batching.policies import (
     ADMISSION_ORDERS,
     LPM_MAX_PASSED,
     RETRACT_POLICIES,
     Candidate,
-    WaitingQueue,
     by_cost,
     by_length,
     by_priority,
     longest_prefix_match,
-    queue_class,
     shortest_output_first,
 )
 from ebbtide.scheduler.request import Request
 
 from ..make import request
-
-
-def rids(queue: WaitingQueue) -> str:
-    return "".join(req.rid for req in queue)
-
-
-def test_new_requests_wait_in_order_of_arrival() -> None:
-    queue = WaitingQueue()
-    for index, rid in enumerate("abc"):
-        queue.append(request(rid, arrival=index), 0)
-    assert (rids(queue), len(queue)) == ("abc", 3)
-
-
-def test_those_that_come_back_stand_before_the_new_ones_by_arrival() -> None:
-    queue = WaitingQueue()
-    queue.append(request("z", arrival=9), 0)
-    for rid, arrival in [("c", 3), ("a", 1), ("b", 2)]:
-        queue.put_front(request(rid, arrival=arrival), 0)
-    assert rids(queue) == "abcz"
-
-
-def test_higher_priority_stands_before_lower_even_when_that_comes_back() -> None:
-    queue = WaitingQueue()
-    queue.put_front(request("low"), -5)
-    queue.append(request("high"), 7)
-    queue.append(request("mid"), 0)
-    assert rids(queue) == "highmidlow"
-
-
-def test_a_request_is_removed_from_where_it_stands() -> None:
-    queue = WaitingQueue()
-    back, new = request("b"), request("n")
-    queue.put_front(back, 0)
-    queue.append(new, 0)
-    assert back in queue
-    assert new in queue
-    queue.remove(back, 0)
-    queue.remove(new, 0)
-    assert (len(queue), rids(queue)) == (0, "")
-    assert back not in queue
-    with pytest.raises(KeyError):
-        queue.remove(new, 0)
-
-
-def test_taking_from_the_head_of_a_long_queue_does_not_walk_it() -> None:
-    queue = WaitingQueue()
-    requests = [request(str(index)) for index in range(20_000)]
-    for req in requests:
-        queue.append(req, 0)
-    for req in requests:  # with a plain dict this is quadratic and takes a minute
-        assert next(iter(queue)) is req
-        queue.remove(req, 0)
-
-
-def test_only_the_priority_policy_looks_at_priorities() -> None:
-    req = request(priority=7)
-    assert [queue_class(name, req) for name in ("fcfs", "lpm", "priority")] == [0, 0, 7]
 
 
 def test_longest_prefix_goes_first_and_equal_ones_by_arrival() -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Literal
 
 import pytest
 
@@ -117,7 +118,9 @@ def test_a_retraction_changes_nothing(interval: int, overlap: int, chunk: int) -
 
 @pytest.mark.parametrize("host_pages", [0, 200])
 @pytest.mark.parametrize("policy", ["fcfs", "lpm", "priority"])
-def test_a_small_pool_and_a_late_grammar_change_nothing(policy: str, host_pages: int) -> None:
+def test_a_small_pool_and_a_late_grammar_change_nothing(
+    policy: Literal["fcfs", "lpm", "priority"], host_pages: int
+) -> None:
     expected = ample_answers(9)
     shape = Shape(num_pages=34, num_rows=8, chunk=16, overlap=2, policy=policy, host_pages=host_pages)
     world = play(shape, Compiler(delay=7), count=9)

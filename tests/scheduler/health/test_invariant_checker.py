@@ -58,7 +58,7 @@ def test_a_free_page_with_an_owner_is_found(busy: World) -> None:
 
 def test_a_lost_row_is_found(busy: World) -> None:
     busy.scheduler.state.free_rows.pop()
-    with pytest.raises(InvariantViolation, match="rows without exactly one holder: row 1: nobody"):
+    with pytest.raises(InvariantViolation, match="rows without exactly one owner: row 1: no owner"):
         busy.checker.on_idle()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -162,7 +161,6 @@ def test_a_violation_during_a_finish_emits_the_last_token_once(busy: World) -> N
         world.step()
     req = running(world, "a")
     world.allocator.ledger.assign(req.pages[-1:], request("somebody"))
-    world.scheduler.state.limits = replace(world.scheduler.state.limits, memory_check="quarantine")
     outcomes = world.run()
     assert outcomes["a"].tokens == alone("a")[:5]
     assert outcomes["b"].tokens == alone("b")
@@ -209,8 +207,8 @@ def test_a_plan_without_items_still_copies_pages(monkeypatch: Patch) -> None:
     world = World(shape)
     for rid in "ab":
         world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
-    checker = world.scheduler._checker
-    hit: list[Any] = []
+    checker = world.scheduler.checker
+    hit: list[str] = []
     audit = checker.audit_plan
 
     def corrupted(items: list[PlanItem], requests: list[Request]) -> None:

@@ -7,13 +7,10 @@ import random
 import pytest
 
 from ebbtide.messages import SamplingParams, TextParams
-from ebbtide.scheduler.batching.new_token_ratio import NewTokenRatio
-from ebbtide.scheduler.health.invariant_checker import InvariantChecker
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.request import Phase, Request
-from ebbtide.scheduler.state import Limits, State
 
 
 class Bench:
@@ -23,7 +20,7 @@ class Bench:
         self.allocator = PageAllocator(num_pages, page_size)
         self.cache = RadixCache(self.allocator)
         self.pool = Pool(self.allocator, self.cache)
-        self.state = State(self.pool, Limits(num_rows=0, context_length=1 << 20), NewTokenRatio())
+        self.running: list[Request] = []
         self._serial = 0
 
     def start(self, tokens: list[int], namespace: str = "") -> Request:
@@ -43,16 +40,14 @@ class Bench:
         req.computed = len(req.pages) * req.page_size
         self.pool.allocate_up_to(req, len(tokens))
         req.num_confirmed = req.computed = len(tokens)
-        req.move_to(Phase.RUNNING)
-        self.state.running.append(req)
-        self.state.requests[req.rid] = req
+        req.phase = Phase.RUNNING
+        self.running.append(req)
         return req
 
     def end(self, req: Request, *, is_insert: bool = True) -> None:
         """Release a request. Its pages enter the tree by default."""
         self.pool.release_kv_cache(req, is_insert=is_insert)
-        self.state.running.remove(req)
-        del self.state.requests[req.rid]
+        self.running.remove(req)
 
     def put(self, tokens: list[int], namespace: str = "") -> None:
         """Start and release a request."""
@@ -67,10 +62,12 @@ class Bench:
         return len(self.cache.match_prefix(req).pages) * self.allocator.page_size
 
     def check(self) -> None:
-        """Check accounting, structure and locks."""
-        checker = InvariantChecker(self.state)
-        checker._check_all_pools()
-        checker._check_tree_cache()
+        """All books, the structure and the locks."""
+        accounting = self.pool.accounting()
+        assert accounting.accounted == accounting.total
+        assert accounting.uncached == self.pool.recount(self.running)
+        assert not self.pool.find_ownership_errors(self.running)
+        assert not self.cache.validate(self.running)
 
 
 def test_a_prefix_is_found_in_whole_pages() -> None:

@@ -45,9 +45,9 @@ def test_vllm_sends_back_the_newest_where_the_others_send_back_the_longest_promp
 
 def test_vllm_looks_at_admission_only_and_the_others_at_the_output() -> None:
     candidates = [Candidate(request_with(outputs, 100), frees=1, cost=1) for outputs in (5, 9, 7)]
-    assert POLICIES["vllm"].rules(0.0).pick(candidates, 1) is candidates[-1]
-    assert POLICIES["sglang"].rules(1.0).pick(candidates, 1) is candidates[0]
-    assert POLICIES["length"].rules(1.0).pick(candidates, 1) is candidates[0]
+    assert POLICIES["vllm"].policies(0.0).select_victim(candidates, 1) is candidates[-1]
+    assert POLICIES["sglang"].policies(1.0).select_victim(candidates, 1) is candidates[0]
+    assert POLICIES["length"].policies(1.0).select_victim(candidates, 1) is candidates[0]
 
 
 def test_sglang_lets_a_retracted_request_wait_behind_those_that_came_meanwhile() -> None:
@@ -99,7 +99,7 @@ def test_less_headroom_sends_back_fewer_at_a_time() -> None:
         usage = simulate(requests, machine, Case("length", 0.01, 48 * PAGE, 0.0)).run.usage
         events[headroom] = max(after[2] - before[2] for before, after in pairwise(usage))
     assert events == {0: 2, 2: 3}  # all eight reach a page end together and a victim has six pages
-    assert POLICIES["sglang"].rules(1.0).headroom == POLICIES["vllm"].rules(0.0).headroom == 0
+    assert POLICIES["sglang"].policies(1.0).headroom == POLICIES["vllm"].policies(0.0).headroom == 0
 
 
 def test_the_front_keeps_what_nothing_else_beats() -> None:

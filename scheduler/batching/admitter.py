@@ -1,0 +1,105 @@
+"""Starting waiting requests, in order, while budget, rows and memory last."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from ebbtide.plan import PlanItem
+
+from ..gates import Gates
+from ..lifecycle import Lifecycle
+from ..memory.prefix_cache import MatchResult
+from ..request import Request
+from ..retraction import Memory, Retractor, RetractReason
+from .admission import Verdict
+from .plan_items import PlanItems
+from .policies import AdmissionOrder
+from .scheduling_policies import AdmissionRule
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one pass over the queue decided. The queue is changed afterwards, because it must not change meanwhile."""
+
+    items: list[PlanItem] = field(default_factory=list)
+    started: list[Request] = field(default_factory=list)
+    without_page: list[Request] = field(default_factory=list)  # started, but there is no page for even one token
+    never_fit: list[Request] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitter:
+    """Admits requests and makes their first chunks."""
+
+    memory: Memory
+    lifecycle: Lifecycle
+    retractor: Retractor
+    admission: AdmissionRule
+    items: PlanItems
+    gates: Gates
+    order: AdmissionOrder
+
+    def admit(self, budget: int, now: float) -> list[PlanItem]:
+        """Start waiting requests; return their first chunks, at most ``budget`` tokens together."""
+        if budget <= 0 or not self.lifecycle.waiting or not self.lifecycle.free_rows:
+            return []
+        this = _Round()
+        self._admit(this, budget, now)
+        self.lifecycle.leave_queue(this.started)
+        for req in this.never_fit:
+            self.retractor.abort_kv_exhausted(req)
+        if this.without_page:  # the cache reported more evictable pages than it could free
+            log.error("Request %s was admitted without room for one token.", this.without_page[0].rid)
+            self.retractor.retract(this.without_page, RetractReason.MEMORY, now)
+        return this.items
+
+    def _admit(self, this: _Round, budget: int, now: float) -> None:
+        lifecycle = self.lifecycle
+        self.admission.start_step(lifecycle.running)
+        for req in self.order(iter(lifecycle.waiting), self._match_len):
+            if budget <= 0 or not lifecycle.free_rows:
+                break
+            if not self.gates.ready(req):
+                continue
+            result = self.admission.evaluate(req)
+            if result.verdict is Verdict.NEVER_FITS:
+                this.never_fit.append(req)
+            elif result.verdict is Verdict.WAIT:
+                break
+            elif result.verdict is Verdict.ADMIT:
+                item = self._start(req, result.match, budget, now)
+                this.started.append(req)
+                if item is None:
+                    this.without_page.append(req)
+                    break
+                this.items.append(item)
+                budget -= len(item.tokens or ())
+
+    def _start(self, req: Request, match: MatchResult, budget: int, now: float) -> PlanItem | None:
+        """Give an admitted request its cached prefix, a row and its first chunk. Returns None if there is no page."""
+        pool = self.memory.pool
+        pool.tree_cache.attach(req, match)
+        req.computed = req.num_confirmed = len(req.pages) * pool.page_size
+        self.lifecycle.start(req, now)
+        self._restore(req)
+        item = self.items.prefill(req, budget)
+        if item is not None:
+            self.admission.charge(req)
+        return item
+
+    def _restore(self, req: Request) -> None:
+        """Copy K/V back from the host tier if it has more than the prefix cache and there are pages for it."""
+        tier = self.memory.host_tier
+        if tier is None:
+            return
+        num_tokens = tier.restorable(req, len(req.pages))
+        if num_tokens > req.computed and self.memory.pool.allocate_up_to(req, num_tokens) >= num_tokens:
+            tier.restore(req)
+            req.computed = req.num_confirmed = num_tokens
+        tier.discard(req)
+
+    def _match_len(self, req: Request) -> int:
+        return len(self.memory.pool.tree_cache.match_prefix(req).pages)

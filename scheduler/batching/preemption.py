@@ -1,0 +1,105 @@
+"""Retractions for reasons other than memory: a higher priority, or a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..gates import Gates
+from ..lifecycle import Lifecycle
+from ..metrics import SchedulerMetrics
+from ..request import Request
+from ..retraction import Retractor, RetractReason
+from .admission import Verdict
+from .policies import Candidate, shortest_output_first
+from .scheduling_policies import AdmissionRule
+
+
+class Preemption:
+    """Retracts requests of strictly lower priority for the head of the queue."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        retractor: Retractor,
+        admission: AdmissionRule,
+        gates: Gates,
+        metrics: SchedulerMetrics,
+        *,
+        enabled: bool,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._retractor = retractor
+        self._admission = admission
+        self._gates = gates
+        self._metrics = metrics
+        self._enabled = enabled
+
+    def due(self) -> bool:
+        """True if retracting requests of lower priority is necessary and sufficient to start the head."""
+        return bool(self._enabled and self._candidates())
+
+    def preempt(self, now: float) -> None:
+        """Retract one request after another, the lowest priority first, until the head may start."""
+        before = self._lifecycle.num_retracted
+        self._retractor.retract(self._victims(), RetractReason.PRIORITY, now)
+        self._metrics.count("num_preempted_requests_total", self._lifecycle.num_retracted - before)
+
+    def _victims(self) -> Iterator[Request]:
+        head = self._head()
+        for candidate in self._candidates():
+            if head is None or self._may_start(head, []):
+                return
+            yield candidate.req
+
+    def _head(self) -> Request | None:
+        return next(iter(self._lifecycle.waiting), None)
+
+    def _may_start(self, head: Request, without: Sequence[Candidate]) -> bool:
+        """True if ``head`` could start now if those candidates did not run."""
+        gone = {candidate.req.rid for candidate in without}
+        self._admission.start_step(req for req in self._lifecycle.running if req.rid not in gone)
+        extra_pages = sum(candidate.frees for candidate in without)
+        verdict = self._admission.evaluate(head, extra_pages=extra_pages).verdict
+        return verdict is not Verdict.WAIT and bool(self._lifecycle.free_rows or without)
+
+    def _candidates(self) -> list[Candidate]:
+        """Unprotected requests of lower priority than the head. Empty if the head may start or could not even then."""
+        head = self._head()
+        if head is None or not self._gates.ready(head):
+            return []
+        lower = [req for req in self._lifecycle.running if req.priority < head.priority and not req.protected]
+        lower.sort(key=lambda req: (req.priority, shortest_output_first(req)))
+        candidates = [self._retractor.candidate(req) for req in lower]
+        if not candidates or self._may_start(head, []) or not self._may_start(head, candidates):
+            return []
+        return candidates
+
+
+class ForcedRetraction:
+    """``--test-retract-interval``: retracts a running request every ``interval`` steps; 0 never."""
+
+    def __init__(self, lifecycle: Lifecycle, retractor: Retractor, interval: int, *, bounded: bool) -> None:
+        """bounded: requests become protected after some retractions."""
+        self._lifecycle = lifecycle
+        self._retractor = retractor
+        self._interval = interval
+        self._bounded = bounded
+        self._last = 0
+
+    def due(self) -> bool:
+        """True if the interval has passed and a request may be retracted."""
+        return bool(self._interval and self._retractor.num_steps - self._last >= self._interval and self._victims())
+
+    def retract(self, now: float) -> None:
+        """Retract one request."""
+        victims = self._victims()
+        self._last = self._retractor.num_steps
+        self._retractor.retract([victims[self._last % len(victims)]], RetractReason.TEST, now)
+
+    def _victims(self) -> list[Request]:
+        """Without a bound, only requests that produced a token since they started: an interval of 1 must end too."""
+        return [
+            req
+            for req in self._lifecycle.running
+            if not req.protected and (self._bounded or req.num_outputs > req.history.outputs_at_start)
+        ]

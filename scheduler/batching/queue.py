@@ -1,0 +1,89 @@
+"""The waiting queue."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from ..request import Request
+
+
+class WaitingQueue:
+    """Waiting requests by priority class, the highest first.
+
+    Within a class, requests that ran before come first, then new ones, each in order of arrival. A request is found
+    and removed in constant time.
+    """
+
+    def __init__(self, *, by_priority: bool = False) -> None:
+        """by_priority: one class per priority; otherwise all requests share one class."""
+        self._by_priority = by_priority
+        self._classes: dict[int, _Class] = {}
+        self._order: list[int] = []
+        self._len = 0
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __iter__(self) -> Iterator[Request]:
+        for priority in self._order:
+            yield from self._classes[priority]
+
+    def __contains__(self, req: Request) -> bool:
+        return any(req.rid in group for group in self._classes.values())
+
+    def put(self, req: Request, *, front: bool) -> None:
+        """Add a request to its class: at the back, or before all new ones, in order of arrival among those."""
+        self._class(self._priority(req)).put(req, front=front)
+        self._len += 1
+
+    def remove(self, req: Request) -> None:
+        """Remove one request. Raises KeyError if it is not waiting."""
+        priority = self._priority(req)
+        group = self._classes[priority]
+        group.remove(req)
+        self._len -= 1
+        if not group:
+            del self._classes[priority]
+            self._order.remove(priority)
+
+    def _priority(self, req: Request) -> int:
+        return req.priority if self._by_priority else 0
+
+    def _class(self, priority: int) -> _Class:
+        if priority not in self._classes:
+            self._classes[priority] = _Class()
+            self._order = sorted(self._classes, reverse=True)
+        return self._classes[priority]
+
+
+class _Class:
+    """One priority class."""
+
+    def __init__(self) -> None:
+        self._front: dict[str, Request] = {}
+        # Removing from the head of a plain dict costs time for each earlier removal; an OrderedDict does not.
+        self._new: OrderedDict[str, Request] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._front or self._new)
+
+    def __contains__(self, rid: str) -> bool:
+        return rid in self._front or rid in self._new
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self._front.values()
+        yield from self._new.values()
+
+    def put(self, req: Request, *, front: bool) -> None:
+        if not front:
+            self._new[req.rid] = req
+            return
+        self._front[req.rid] = req
+        if len(self._front) > 1:
+            ordered = sorted(self._front.values(), key=lambda other: other.arrival)
+            self._front = {other.rid: other for other in ordered}
+
+    def remove(self, req: Request) -> None:
+        if self._front.pop(req.rid, None) is None:
+            del self._new[req.rid]

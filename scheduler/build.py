@@ -1,0 +1,180 @@
+"""Assembles a scheduler: for the process, the simulator, the benchmarks and the tests alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ebbtide.config import SchedulerConfig
+from ebbtide.messages import RunnerInfo
+
+from .batching.admitter import Admitter
+from .batching.new_token_ratio import OutputLengths
+from .batching.plan_items import PlanItems
+from .batching.planner import Planner
+from .batching.policies import ADMISSION_ORDERS
+from .batching.preemption import ForcedRetraction, Preemption
+from .batching.queue import WaitingQueue
+from .batching.scheduling_policies import AdmissionRule, SchedulingPolicies, default_policies
+from .control import Control
+from .core import Scheduler
+from .deadlines import Deadlines
+from .dispatcher import Dispatcher
+from .gates import Gates
+from .grammar.grammar_state import GrammarCompiler, Grammars, NoCompiler
+from .health.invariant_checker import InvariantChecker
+from .health.recovery import Recovery
+from .lifecycle import Lifecycle
+from .memory.accounting import AuditedPool
+from .memory.allocator import PageAllocator
+from .memory.host_tier import HostTier
+from .memory.node import CacheObserver
+from .memory.pool import Pool
+from .memory.prefix_cache import BasePrefixCache, NoCache
+from .memory.radix_cache import RadixCache
+from .memory.session_aware_cache import SessionAwareCache
+from .metrics import SchedulerMetrics
+from .outbox import Outbox
+from .retraction import Memory, Retractor
+from .sessions.session import SessionKvStore, SessionLimits
+from .sessions.session_controller import SessionController
+from .state import State
+
+CPU_CHUNK_SIZE = 256  # default --chunked-prefill-size, in tokens
+CUDA_CHUNK_SIZE = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a scheduler may be given besides its configuration.
+
+    Attributes:
+        policies: default: those that the configuration selects.
+        compiler: compiles grammars; without one, requests with a grammar are refused.
+        observer: is told what the prefix cache holds.
+        on_free: is told every page that becomes free.
+    """
+
+    policies: SchedulingPolicies | None = None
+    compiler: GrammarCompiler | None = None
+    observer: CacheObserver | None = None
+    on_free: Callable[[Sequence[int]], None] | None = None
+
+
+def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | None = None) -> Scheduler:
+    """A scheduler over the pools that the runner measured."""
+    extras = extras or Extras()
+    if config.chunked_prefill_size is None:
+        chunk_size = CUDA_CHUNK_SIZE if info.device == "cuda" else CPU_CHUNK_SIZE
+        config = replace(config, chunked_prefill_size=chunk_size)
+    policies = extras.policies or default_policies(config.retract_policy)
+    pool, slots = _build_pool(config, info, extras)
+    state, memory = _build_state(config, info, pool, policies, extras.compiler or NoCompiler())
+    checker = InvariantChecker(state.lifecycle, pool, state.pools, info.num_rows)
+    lengths = OutputLengths()
+    sessions = SessionController(
+        SessionLimits(config.max_sessions, config.session_timeout, config.max_sessions_per_key),
+        slots,
+        info.context_length,
+        info.page_size,
+        pool.never_fits,
+    )
+    state.lifecycle.end_listeners += [lengths, state.gates, sessions]
+    retractor = Retractor(
+        memory,
+        state.lifecycle,
+        state.ratio,
+        policies,
+        state.outbox,
+        audit=_no_audit if config.memory_check == "off" else checker.on_idle,
+    )
+    planner = _build_planner(config, state, memory, retractor, policies.admission(pool, state.ratio, lengths))
+    dispatcher = Dispatcher(
+        lifecycle=state.lifecycle,
+        pool=pool,
+        outbox=state.outbox,
+        metrics=state.metrics,
+        gates=state.gates,
+        grammars=state.grammars,
+        sessions=sessions,
+        deadlines=Deadlines(state.lifecycle),
+        config=config,
+        control=Control(state.lifecycle, pool, state.outbox),
+        eos_token_ids=frozenset(info.eos_token_ids),
+    )
+    recovery = Recovery(state.lifecycle, state.pools, pool, state.steps_in_flight)
+    return Scheduler(
+        state=state,
+        planner=planner,
+        dispatcher=dispatcher,
+        checker=checker,
+        recovery=recovery,
+        context_length=info.context_length,
+        memory_check=config.memory_check,
+    )
+
+
+def _build_pool(config: SchedulerConfig, info: RunnerInfo, extras: Extras) -> tuple[Pool, SessionKvStore | None]:
+    """The pool, and the slots of streaming sessions if they are enabled."""
+    allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free)
+    cache: BasePrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator, extras.observer)
+    if not config.enable_streaming_session:
+        return Pool(allocator, cache), None
+    session_cache = SessionAwareCache(cache, allocator)
+    return Pool(allocator, session_cache), session_cache
+
+
+def _build_state(
+    config: SchedulerConfig, info: RunnerInfo, pool: Pool, policies: SchedulingPolicies, compiler: GrammarCompiler
+) -> tuple[State, Memory]:
+    metrics = SchedulerMetrics()
+    outbox = Outbox()
+    tier = HostTier(info, metrics.count) if info.num_host_pages else None
+    pools: list[AuditedPool] = [pool] if tier is None else [pool, tier]
+    memory = Memory(pool, tier, config.max_retractions)
+    grammars = Grammars(compiler, metrics)
+    waiting = WaitingQueue(by_priority=config.schedule_policy == "priority")
+    state = State(
+        lifecycle=Lifecycle(info.num_rows, waiting, memory.release_req, outbox, metrics),
+        pool=pool,
+        pools=pools,
+        host_tier=tier,
+        ratio=policies.ratio(config.schedule_conservativeness),
+        metrics=metrics,
+        outbox=outbox,
+        gates=Gates([grammars]),
+        grammars=grammars,
+    )
+    return state, memory
+
+
+def _build_planner(
+    config: SchedulerConfig, state: State, memory: Memory, retractor: Retractor, admission: AdmissionRule
+) -> Planner:
+    items = PlanItems(memory.pool, state.grammars, state.metrics)
+    by_priority = config.schedule_policy == "priority"
+    assert config.chunked_prefill_size is not None
+    return Planner(
+        lifecycle=state.lifecycle,
+        retractor=retractor,
+        preemption=Preemption(state.lifecycle, retractor, admission, state.gates, state.metrics, enabled=by_priority),
+        forced=ForcedRetraction(
+            state.lifecycle, retractor, config.test_retract_interval, bounded=config.max_retractions >= 0
+        ),
+        admitter=Admitter(
+            memory=memory,
+            lifecycle=state.lifecycle,
+            retractor=retractor,
+            admission=admission,
+            items=items,
+            gates=state.gates,
+            order=ADMISSION_ORDERS[config.schedule_policy],
+        ),
+        items=items,
+        ratio=state.ratio,
+        chunked_prefill_size=config.chunked_prefill_size,
+    )
+
+
+def _no_audit() -> None:
+    """``--memory-check off``."""

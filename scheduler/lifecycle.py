@@ -1,0 +1,182 @@
+"""The life of a request: waiting, running, finished.
+
+The only code that writes a request's phase, the waiting queue, the running list, rows, and the counters that go with
+them. It does not decide who runs, who is retracted or when a request ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Protocol
+
+from ebbtide.messages import AbortReq, Finish, TokenLogprob
+
+from .batching.queue import WaitingQueue
+from .metrics import SchedulerMetrics
+from .outbox import Outbox
+from .request import Phase, Request
+
+ALLOWED = {
+    Phase.WAITING: {Phase.RUNNING, Phase.FINISHED},
+    Phase.RUNNING: {Phase.WAITING, Phase.FINISHED},  # RUNNING -> WAITING: retracted, or released by a recovery
+    Phase.FINISHED: set[Phase](),
+}
+
+
+class ReleaseReason(Enum):
+    """Why a request's memory is released."""
+
+    FINISH = auto()
+    ABORT = auto()
+    RETRACT = auto()
+    PREEMPT = auto()
+
+
+class EndListener(Protocol):
+    """Is called at the end of every request."""
+
+    def ended(self, req: Request, *, finished: bool) -> None:
+        """``req`` has ended and holds no memory. ``finished`` is False for an abort."""
+
+
+class Lifecycle:
+    """Every request that has not ended.
+
+    Attributes:
+        requests: all of them, by id; also choices that wait for their first sibling and are in no queue.
+        waiting: the queue.
+        running: in order of admission.
+        free_rows: rows without a request.
+        num_retracted: requests that were retracted and do not run again yet.
+        end_listeners: called in order at the end of each request.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        waiting: WaitingQueue,
+        release_req: Callable[[Request, ReleaseReason], bool],
+        outbox: Outbox,
+        metrics: SchedulerMetrics,
+    ) -> None:
+        self.requests: dict[str, Request] = {}
+        self.waiting = waiting
+        self.running: list[Request] = []
+        self.free_rows = list(range(num_rows - 1, -1, -1))
+        self.num_retracted = 0
+        self.end_listeners: list[EndListener] = []
+        self._num_rows = num_rows
+        self._release_req = release_req
+        self._outbox = outbox
+        self._metrics = metrics
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that do not run: waiting, retracted, or held behind their first choice."""
+        return len(self.requests) - len(self.running)
+
+    def add(self, req: Request) -> None:
+        """Register a new request. It is not queued yet."""
+        self.requests[req.rid] = req
+
+    def enqueue(self, req: Request, *, front: bool) -> None:
+        """Put a request that has never run into the queue, at the back or before all requests that never ran."""
+        self.waiting.put(req, front=front)
+
+    def queue_siblings(self, req: Request) -> None:
+        """Queue the other choices of the request's prompt: its pages are published, or it has ended."""
+        for sibling in req.sibling_choices:
+            if sibling.phase is Phase.WAITING:
+                self.enqueue(sibling, front=True)
+        req.sibling_choices = []
+
+    def start(self, req: Request, now: float) -> None:
+        """WAITING → RUNNING, with a row. Call ``leave_queue`` once the queue is no longer being iterated."""
+        _move(req, Phase.RUNNING)
+        req.row = self.free_rows.pop()
+        self.running.append(req)
+        req.history.outputs_at_start = req.num_outputs
+        self._metrics.admitted(req, req.computed, now)
+        if req.is_retracted:
+            req.is_retracted = False
+            self.num_retracted -= 1
+
+    def leave_queue(self, started: Iterable[Request]) -> None:
+        """Remove requests that were started from the queue."""
+        for req in started:
+            self.waiting.remove(req)
+
+    def requeue(self, req: Request, *, front: bool, counted: bool, now: float = 0.0) -> None:
+        """RUNNING → WAITING, after the request's memory was released.
+
+        Args:
+            front: before all requests that never ran, in order of arrival; else at the back.
+            counted: it is a retraction; a recovery from an invariant violation is not.
+            now: seconds; only read if counted.
+        """
+        assert not req.steps_in_flight, f"{req} is requeued with {req.steps_in_flight} steps in flight"
+        _move(req, Phase.WAITING)
+        self.filter_batch(req)
+        self.waiting.put(req, front=front)
+        if counted:
+            self.num_retracted += 1
+            self._metrics.retracted(req, now)
+
+    def finish(
+        self, req: Request, reason: Finish, *, token: int | None = None, logprob: TokenLogprob | None = None
+    ) -> None:
+        """End a request normally and publish what it computed.
+
+        Args:
+            reason: "stop" or "length".
+            token: its last token; None if a stop string was found in tokens that were sent already.
+            logprob: of that token.
+        """
+        self._end(req, ReleaseReason.FINISH, reason)
+        self._outbox.close(req, reason, token, logprob)
+
+    def finish_at(self, req: Request, num_outputs: int) -> None:
+        """End a request at a stop string: outputs after the first ``num_outputs`` are dropped."""
+        del req.known[req.prompt_len + num_outputs :]
+        self.finish(req, "stop")
+
+    def abort(self, req: Request, abort: AbortReq, *, tell_front: bool) -> None:
+        """End a request early. ``tell_front`` is False if the front asked for it."""
+        self._end(req, ReleaseReason.ABORT, abort.reason)
+        self._outbox.close_aborted(req, abort, tell_front=tell_front)
+
+    def recount(self) -> None:
+        """Derive free rows and counters from the requests. Only a recovery needs it."""
+        rows = {req.row for req in self.running}
+        self.free_rows[:] = [row for row in range(self._num_rows - 1, -1, -1) if row not in rows]
+        self.num_retracted = sum(req.is_retracted for req in self.requests.values())
+
+    def _end(self, req: Request, why: ReleaseReason, reason: str) -> None:
+        self._release_req(req, why)  # first: it may raise InvariantViolation, and the request is still whole then
+        if req.phase is Phase.RUNNING:
+            self.filter_batch(req)
+        elif req in self.waiting:
+            self.waiting.remove(req)
+        if req.is_retracted:
+            self.num_retracted -= 1
+        del self.requests[req.rid]
+        self._metrics.ended(req, reason, aborted=why is ReleaseReason.ABORT)
+        _move(req, Phase.FINISHED)
+        for listener in self.end_listeners:
+            listener.ended(req, finished=why is ReleaseReason.FINISH)
+        self.queue_siblings(req)
+
+    def filter_batch(self, req: Request) -> None:
+        """Remove a request from the running batch and free its row."""
+        self.running.remove(req)
+        assert req.row is not None
+        self.free_rows.append(req.row)
+        req.row = None
+
+
+def _move(req: Request, phase: Phase) -> None:
+    """Change the phase. Raises ValueError for a move that is not in ALLOWED."""
+    if phase not in ALLOWED[req.phase]:
+        raise ValueError(f"{req} cannot go from {req.phase.name} to {phase.name}")
+    req.phase = phase

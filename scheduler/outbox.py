@@ -1,0 +1,97 @@
+"""What a step has to tell the detokenizer and the front. Knows messages; changes no request's phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ebbtide.messages import (
+    AbortReq,
+    Finish,
+    PressureEvent,
+    PressureUsage,
+    PromptLogprobs,
+    Reply,
+    StreamStart,
+    TokenItem,
+    TokenLogprob,
+)
+
+from .request import Request
+
+PROMPT_TAIL = 8  # prompt tokens sent to the detokenizer, for a character that spans the end of the prompt
+
+
+@dataclass(slots=True)
+class Output:
+    """The messages of one step."""
+
+    items: list[TokenItem] = field(default_factory=list)
+    aborts: list[AbortReq] = field(default_factory=list)
+    events: list[PressureEvent] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+
+
+class Outbox:
+    """Collects messages until ``drain``."""
+
+    def __init__(self) -> None:
+        self.output = Output()
+
+    def drain(self) -> Output:
+        """Return the messages collected since the last call."""
+        output, self.output = self.output, Output()
+        return output
+
+    def emit(self, req: Request, token: int, logprob: TokenLogprob | None) -> None:
+        """Send one output token.
+
+        The first token after a retraction carries the pressure usage, not only the last one: when a stop string ends
+        the request, the detokenizer decides which token is the last.
+        """
+        pressure = None
+        if req.history.reported_retractions != req.history.retraction_count:
+            req.history.reported_retractions = req.history.retraction_count
+            pressure = pressure_usage(req)
+        logprobs = None if logprob is None else [logprob]
+        self.output.items.append(TokenItem(req.rid, [token], _stream_start(req), logprobs=logprobs, pressure=pressure))
+
+    def emit_prompt_logprobs(self, req: Request, logprobs: PromptLogprobs) -> None:
+        """Send the log-probabilities of the next prompt tokens."""
+        req.num_prompt_logprobs_sent += len(logprobs.tokens)
+        self.output.items.append(TokenItem(req.rid, [], _stream_start(req), prompt=logprobs))
+
+    def close(self, req: Request, reason: Finish, token: int | None, logprob: TokenLogprob | None) -> None:
+        """Close the detokenizer's entry of a request that finished, with its last token if there is one."""
+        self.output.items.append(
+            TokenItem(
+                req.rid,
+                [] if token is None else [token],
+                _stream_start(req),
+                finish=reason,
+                stop_token=token if reason == "stop" else None,
+                logprobs=None if logprob is None else [logprob],
+                pressure=pressure_usage(req),
+            )
+        )
+
+    def close_aborted(self, req: Request, abort: AbortReq, *, tell_front: bool) -> None:
+        """Close the detokenizer's entry of an aborted request; ``tell_front`` also sends ``abort`` to the front."""
+        self.output.items.append(TokenItem(req.rid, [], finish="abort", pressure=pressure_usage(req)))
+        if tell_front:
+            self.output.aborts.append(abort)
+
+
+def pressure_usage(req: Request) -> PressureUsage | None:
+    """What retractions cost the request so far. Returns None if it was never retracted."""
+    history = req.history
+    if not history.retracted_stain:
+        return None
+    return PressureUsage(history.retraction_count, history.recomputed_tokens, round(history.queue_s * 1000))
+
+
+def _stream_start(req: Request) -> StreamStart | None:
+    if req.started:
+        return None
+    req.started = True
+    tail = req.known[max(req.prompt_len - PROMPT_TAIL, 0) : req.prompt_len]
+    return StreamStart(req.text, tail, req.history.cached_tokens, req.prompt_len)

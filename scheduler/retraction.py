@@ -1,0 +1,270 @@
+"""Memory pressure: does the next step fit, and which requests are retracted if it does not.
+
+In the order of the owner's text: ``check_decode_mem`` → ``retract_decode`` → ``release_req`` → ``requeue``. Unused
+cached pages are evicted first, then running requests are retracted (they resume later), and only the last running
+request is aborted. Knows pages and requests; knows no plans, sockets or text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from http import HTTPStatus
+
+from ebbtide.messages import AbortReq, PressureEvent, PressureVictim
+
+from .batching.new_token_ratio import NewTokenRatio
+from .batching.policies import Candidate
+from .batching.scheduling_policies import SchedulingPolicies
+from .lifecycle import Lifecycle, ReleaseReason
+from .memory.host_tier import HostTier
+from .memory.pool import Pool
+from .outbox import Outbox
+from .request import Phase, Request
+
+log = logging.getLogger(__name__)
+
+
+class RetractReason(Enum):
+    """Why requests are retracted before a step."""
+
+    MEMORY = "memory"
+    PRIORITY = "priority"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class FINISH_ABORT:
+    """The end of the last running request when its next step does not fit even alone."""
+
+    message: str
+    status_code: int = HTTPStatus.INTERNAL_SERVER_ERROR.value
+    reason: str = "kv_cache_exhausted"
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A retracted request, as it was when it left."""
+
+    req: Request
+    freed_pages: int
+    lost_tokens: int  # tokens to recompute if nothing of it stays cached
+    offloaded: bool  # its K/V went to the host tier
+
+
+@dataclass(slots=True)
+class Retraction:
+    """One pressure event."""
+
+    reason: RetractReason
+    now: float
+    old_available_tokens: int
+    old_ratio: float
+    victims: list[Victim] = field(default_factory=list)
+    aborted: Request | None = None  # the last request, if not even it fits
+
+
+class Retractor:
+    """Keeps the next step within the pool. Each retraction is one event, one WARNING and one requeue."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        lifecycle: Lifecycle,
+        ratio: NewTokenRatio,
+        policies: SchedulingPolicies,
+        outbox: Outbox,
+        audit: Callable[[], None],
+    ) -> None:
+        """audit: checks all books, and raises InvariantViolation if they do not balance."""
+        self.num_steps = 0
+        self._memory = memory
+        self._pool = memory.pool
+        self._lifecycle = lifecycle
+        self._ratio = ratio
+        self._policies = policies
+        self._outbox = outbox
+        self._audit = audit
+
+    def new_tokens_required_next_decode(self, running: Sequence[Request]) -> int:
+        """Tokens, in whole pages, that the next step of ``running`` takes from the free list.
+
+        A decode row at a page end takes one page. So does a protected request in mid-prefill: others must make room
+        for it. If nothing decodes, the smallest chunk counts: half-prefilled prompts can fill a pool too.
+        """
+        at_end = [req for req in running if req.at_page_end]
+        pages = sum(req.is_decoding or req.protected for req in at_end)
+        if pages == 0 and at_end and len(at_end) == len(running):
+            pages = 1
+        return pages * self._pool.page_size
+
+    def check_decode_mem(self, running: Sequence[Request], *, headroom_pages: int = 0) -> bool:
+        """True if the next step of ``running`` fits. Evicts the shortfall from the prefix cache first."""
+        return self._shortfall(running, headroom_pages) == 0
+
+    def retract_decode(self, now: float) -> None:
+        """Retract running requests until the next step of the rest fits.
+
+        Ends because each iteration retracts one request or stops. At most one request is aborted, and only the last.
+        """
+        running = self._lifecycle.running
+        with self._event(RetractReason.MEMORY, now) as event:
+            while shortfall := self._shortfall(running, self._headroom(running)):
+                if len(running) == 1:
+                    self._audit()  # a leaked page must not look like exhaustion
+                    event.aborted = running[0]
+                    break
+                self._retract(self._victim(running, shortfall), event)
+            self._ratio.raise_after_retract([] if event.aborted else running)
+        if event.aborted is not None:
+            self.abort_kv_exhausted(event.aborted)
+
+    def retract(self, victims: Iterable[Request], reason: RetractReason, now: float) -> None:
+        """Retract these running requests as one event."""
+        with self._event(reason, now) as event:
+            for req in victims:
+                self._retract(self.candidate(req), event)
+            if reason is RetractReason.MEMORY:
+                self._ratio.raise_after_retract(self._lifecycle.running)
+
+    def candidate(self, req: Request) -> Candidate:
+        """What retracting ``req`` frees and costs. Pages that other requests share count for neither."""
+        own = self._pool.tree_cache.exclusively_locked_pages(req)
+        kept = (req.num_shared - own) * req.page_size
+        return Candidate(req, req.num_private + own, max(req.computed - kept, 0))
+
+    def abort_kv_exhausted(self, req: Request) -> None:
+        """Abort a request that does not fit even alone."""
+        capacity = self._pool.capacity * self._pool.page_size
+        message = (
+            f"The KV cache is exhausted: the request has {len(req.known)} tokens (prompt {req.prompt_len}, output "
+            f"{req.num_outputs}) and the pool holds {capacity}, even with nothing else in it. Ask for fewer tokens or "
+            f"start the server with a larger --max-total-tokens."
+        )
+        end = FINISH_ABORT(message)
+        abort = AbortReq(req.rid, end.reason, end.status_code, end.reason, end.message, req.num_outputs)
+        self._lifecycle.abort(req, abort, tell_front=True)
+
+    def _retract(self, candidate: Candidate, event: Retraction) -> None:
+        """Release one running request and requeue it: the only way a request is retracted."""
+        req = candidate.req
+        preempted = event.reason is RetractReason.PRIORITY
+        offloaded = self._memory.release_req(req, ReleaseReason.PREEMPT if preempted else ReleaseReason.RETRACT)
+        self._lifecycle.requeue(req, front=self._policies.retracted_first, counted=True, now=event.now)
+        event.victims.append(Victim(req, candidate.frees, candidate.cost, offloaded))
+
+    @contextmanager
+    def _event(self, reason: RetractReason, now: float) -> Iterator[Retraction]:
+        """Record an event and publish it, also if an invariant violation interrupts it."""
+        available = self._pool.token_to_kv_pool_allocator.available_size()
+        event = Retraction(reason, now, available, self._ratio.value)
+        try:
+            yield event
+        finally:
+            if event.victims or event.aborted:
+                self._publish(event)
+
+    def _headroom(self, running: Sequence[Request]) -> int:
+        return self._policies.headroom * len(running) if len(running) > 1 else 0
+
+    def _shortfall(self, running: Sequence[Request], headroom_pages: int) -> int:
+        """Pages that the next step lacks after eviction."""
+        pages = self.new_tokens_required_next_decode(running) // self._pool.page_size + headroom_pages
+        self._pool.evict_from_tree_cache(pages)
+        return max(pages - self._pool.token_to_kv_pool_allocator.available_pages, 0)
+
+    def _victim(self, running: Sequence[Request], shortfall: int) -> Candidate:
+        """The policy's next victim. One that would free nothing is skipped unless there is no other.
+
+        If all are protected, which only a shrinking pool can cause, the youngest is chosen.
+        """
+        unprotected = [self.candidate(req) for req in running if not req.protected]
+        candidates = [candidate for candidate in unprotected if candidate.frees] or unprotected
+        if candidates:
+            return self._policies.select_victim(candidates, shortfall)
+        return self.candidate(max(running, key=lambda req: req.arrival))
+
+    def _publish(self, event: Retraction) -> None:
+        """Send one PressureEvent and log one WARNING."""
+        size = self._pool.page_size
+        published = PressureEvent(
+            step=self.num_steps,
+            cause=event.reason.value,
+            victims=[_pressure_victim(victim, size) for victim in event.victims],
+            available_before=event.old_available_tokens,
+            available_after=self._pool.token_to_kv_pool_allocator.available_size(),
+            ratio_before=event.old_ratio,
+            ratio_after=self._ratio.value,
+            num_running=len(self._lifecycle.running) - (event.aborted is not None),
+            num_waiting=len(self._lifecycle.waiting),
+            aborted=None if event.aborted is None else event.aborted.rid,
+        )
+        self._outbox.output.events.append(published)
+        log.warning(
+            "Retract requests (%s): %s; %d tokens gained, available %d -> %d tokens, new_token_ratio %.4f -> %.4f%s",
+            published.cause,
+            ", ".join(
+                f"{victim.rid} ({victim.num_output_tokens} outputs, {victim.freed_tokens // size} pages)"
+                for victim in published.victims
+            )
+            or "none",
+            sum(victim.freed_tokens for victim in published.victims),
+            published.available_before,
+            published.available_after,
+            published.ratio_before,
+            published.ratio_after,
+            "" if published.aborted is None else f"; {published.aborted} does not fit even alone and is aborted",
+        )
+
+
+@dataclass(slots=True)
+class Memory:
+    """The memory of requests.
+
+    Attributes:
+        max_retractions: retractions after which a request is protected; -1 for no bound.
+    """
+
+    pool: Pool
+    host_tier: HostTier | None
+    max_retractions: int
+
+    def release_req(self, req: Request, why: ReleaseReason) -> bool:
+        """Release the K/V that ``req`` holds: the one place that frees a request's memory.
+
+        Only a finish publishes what was computed; only a retraction and a preemption reset the request. A finish and
+        an abort also drop the copy that a waiting request has in the host tier.
+
+        Returns:
+            True if the K/V went to the host tier.
+        """
+        comes_back = why in (ReleaseReason.RETRACT, ReleaseReason.PREEMPT)
+        offloaded = False
+        if self.host_tier is not None:
+            if comes_back:
+                offloaded = self.host_tier.offload_kv_cache(
+                    req, req.num_shared - self.pool.tree_cache.exclusively_locked_pages(req)
+                )
+            else:
+                self.host_tier.discard(req)
+        if req.phase is Phase.RUNNING:
+            self.pool.release_kv_cache(req, is_insert=why is ReleaseReason.FINISH)
+        if comes_back:
+            req.history.high_water = max(req.history.high_water, req.computed)
+            req.reset_for_retract(max_retractions=self.max_retractions)
+        return offloaded
+
+
+def _pressure_victim(victim: Victim, page_size: int) -> PressureVictim:
+    return PressureVictim(
+        rid=victim.req.rid,
+        num_output_tokens=victim.req.num_outputs,
+        prompt_tokens=victim.req.prompt_len,
+        freed_tokens=victim.freed_pages * page_size,
+        tokens_to_recompute=victim.lost_tokens,
+        num_retractions=victim.req.history.retraction_count,
+        offloaded=victim.offloaded,
+    )
