@@ -1,4 +1,4 @@
-"""Chat messages as the first or the next turn of a conversation whose earlier turns are stored as tokens.
+"""Encodes chat messages as the first or the next turn of a conversation whose earlier turns are stored as tokens.
 
 The template renders a placeholder exchange with and without the new messages; the difference is the text of the new
 turn. Knows templates, not sessions.
@@ -28,7 +28,7 @@ class NextTurn:
 
 
 def encode_first_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
-    """Token ids of ``chat`` as the beginning of a conversation.
+    """Return the token ids of ``chat`` as the beginning of a conversation.
 
     Raises Rejected ``session_chat_unsupported`` if the template renders ``chat`` differently once messages follow.
     """
@@ -46,7 +46,7 @@ def encode_first_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
 
 
 def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
-    """The messages of ``chat`` as the continuation of a conversation that ends with an assistant message.
+    """Return the messages of ``chat`` as the continuation of a conversation that ends with an assistant message.
 
     Raises Rejected ``session_chat_unsupported`` if the template renders the earlier messages differently because of it.
     """
@@ -67,7 +67,7 @@ def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
 
 
 def _words(count: int) -> list[str]:
-    """Random words, which are found exactly once in the rendered text."""
+    """Return random words, which are found exactly once in the rendered text."""
     return [f"W{secrets.token_hex(8)}" for _ in range(count)]
 
 
@@ -80,7 +80,7 @@ def _rendered(tokenizer: TextTokenizer, chat: ChatPrompt, messages: list[dict[st
 
 
 def _end_of(answer: str, text: str) -> int:
-    """Index of the end of ``answer`` in the text."""
+    """Return the index of the end of ``answer`` in the text."""
     if text.count(answer) != 1:
         raise _unsupported("This model's chat template does not render an assistant message verbatim.")
     return text.index(answer) + len(answer)
@@ -92,7 +92,7 @@ def _check_begins(text: str, beginning: str) -> None:
 
 
 def _common(ids: list[int], others: list[int]) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix."""
     pairs = zip(ids, others, strict=False)
     return next((count for count, (one, other) in enumerate(pairs) if one != other), min(len(ids), len(others)))
 

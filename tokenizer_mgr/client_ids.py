@@ -58,15 +58,15 @@ class ClientIds:
                 del self._named[name]
 
     def count(self, owner: str) -> int:
-        """Number of open requests of ``owner``."""
+        """Return the number of open requests of ``owner``."""
         return self._owners[owner]
 
     def every(self) -> list[OpenRequest]:
-        """All open requests, in the order of their arrival."""
+        """Return all open requests, in the order of their arrival."""
         return [request for request, _ in self._open.values()]
 
     def find(self, name: str) -> list[OpenRequest]:
-        """The open requests with the id ``name``, which may have the prefix of a response id."""
+        """Return the open requests with the id ``name``, which may have the prefix of a response id."""
         bare = next((name.removeprefix(prefix) for prefix in RESPONSE_PREFIXES if name.startswith(prefix)), name)
         found = [*self._named.get(name, ()), *(self._named.get(bare, ()) if bare != name else ())]
         return list({id(request): request for request in found}.values())

@@ -31,7 +31,7 @@ class ControlClient:
         return len(self._open)
 
     async def ask(self, make: Callable[[str], ToScheduler]) -> Reply:
-        """Send ``make(call id)`` and wait for the reply. Raises Rejected if the reply is an error or cannot come."""
+        """Send ``make(call id)`` and wait for the reply. Raises Rejected if it is an error, or if none will come."""
         call = secrets.token_hex(8)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._open[call] = future

@@ -39,7 +39,7 @@ Refusal = Callable[[], Rejected | None]
 
 
 def no_refusal() -> Rejected | None:
-    """Never a reason to refuse work."""
+    """Return None: the engine always accepts work."""
     return None
 
 
@@ -121,7 +121,7 @@ class TokenizerManager:
         preparing.check()
 
     def num_open_of(self, owner: str) -> int:
-        """Number of HTTP requests of ``owner`` that are being prepared or whose response is not complete."""
+        """Return the number of HTTP requests of ``owner`` that are being prepared or whose response is not complete."""
         return self._client_ids.count(owner)
 
     def submit(self, prepared: PreparedRequest, sender: Sender, *, received_s: float) -> ResponseStream:
@@ -229,7 +229,7 @@ class TokenizerManager:
     def _fail(self, choice: _Choice, abort: AbortReq) -> None:
         self._choices.pop(abort.rid, None)
         choice.stream.fail(_as_error(abort))
-        # The abort may be the detokenizer's, then the scheduler still runs the request. If not, it ignores the message.
+        # If the detokenizer sent the abort, the scheduler still runs the request. Otherwise it ignores this message.
         self._send(AbortReq(abort.rid, abort.reason))
         self._abort_choices(choice.stream, reason="sibling")
 
@@ -258,7 +258,7 @@ class TokenizerManager:
 
 
 def send_error(refusal: Rejected | None) -> Rejected:
-    """The error for a message that could not be sent: ``refusal`` if the reason is known."""
+    """Return the error for a message that could not be sent: ``refusal`` if the reason is known."""
     return refusal or Rejected(
         "The scheduler does not accept new work.",
         status=503,
@@ -269,7 +269,7 @@ def send_error(refusal: Rejected | None) -> Rejected:
 
 
 def error_kind(status: int) -> str:
-    """The ``type`` of OpenAI's error object for an HTTP status."""
+    """Return the ``type`` of OpenAI's error object for an HTTP status."""
     return STATUS_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
@@ -278,7 +278,7 @@ def _remaining(limit_s: float | None, spent_s: float) -> float | None:
 
 
 def _as_error(abort: AbortReq) -> Rejected:
-    """The scheduler's abort as the client's error, with the advice whether to retry."""
+    """Convert the scheduler's abort to the client's error, with retry advice."""
     status = abort.status or 500
     is_permanent = status in NEVER_RETRIED or abort.code in PERMANENT_CODES
     default_s = 1.0 if status in RETRIABLE and not is_permanent else None

@@ -1,7 +1,4 @@
-"""One HTTP request with its prompts tokenized and its parameters validated, and what its sender may have of the engine.
-
-Knows no API.
-"""
+"""A validated and tokenized HTTP request, and the limits of its sender. Knows no API."""
 
 from __future__ import annotations
 
@@ -43,9 +40,9 @@ class Sender:
 
     Attributes:
         ids: ids by which the client knows the request
-        owner: who may abort it by such an id, and whose sessions it may use
+        owner: API key that may abort it by these ids and whose sessions it may use, "" without keys
         max_priority: None is no limit
-        is_isolated: the owner's part of the prefix cache is its own
+        is_isolated: the owner shares no prefix cache with other owners
         queue_timeout_s: seconds from its arrival until it must run
         timeout_s: seconds from its arrival until it must have ended
     """
@@ -58,13 +55,13 @@ class Sender:
     timeout_s: float | None = None
 
     def priority(self, wanted: int) -> int:
-        """The priority that a request gets."""
+        """Return the priority that a request gets."""
         return wanted if self.max_priority is None else min(wanted, self.max_priority)
 
     def namespace(self, wanted: str) -> str:
-        """The part of the prefix cache that a request uses; the tag separates keys from salts and other names."""
+        """Return the part of the prefix cache that a request uses. The tag separates keys from salts."""
         return f"key:{self.owner}|{wanted}" if self.is_isolated and self.owner else wanted
 
     def session(self, wanted: SessionTurn | None) -> SessionTurn | None:
-        """The turn, of a session of the sender's own."""
+        """Return ``wanted`` with the sender as the owner of the session."""
         return None if wanted is None else structs.replace(wanted, owner=self.owner)

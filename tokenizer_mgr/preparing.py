@@ -24,6 +24,6 @@ class PreparingRequest:
         self._error = error
 
     def check(self) -> None:
-        """Raises the error with which the request was aborted, if it was."""
+        """Raises the error of the abort if the request was aborted."""
         if self._error is not None:
             raise self._error

@@ -58,17 +58,17 @@ class PromptReader:
         return self._tokenizer.vocabulary.pieces
 
     def special_ids(self, texts: Iterable[str]) -> tuple[int, ...]:
-        """The ids of the control tokens whose text is in ``texts``. End-of-text tokens are excluded."""
+        """Return the ids of the control tokens whose text is in ``texts``. End-of-text tokens are excluded."""
         written = {text.encode() for text in texts}
         ids = set(self._tokenizer.vocabulary.special_ids).difference(self.eos_ids)
         return tuple(sorted(i for i in ids if i < len(self.pieces) and self.pieces[i] in written))
 
     def ending(self, ids: list[int]) -> str:
-        """The text of the last ``ENDING`` tokens of a prompt."""
+        """Return the text of the last ``ENDING`` tokens of a prompt."""
         return b"".join([self.pieces[i] for i in ids[-ENDING:]]).decode(errors="replace")
 
     async def chat(self, chat: ChatPrompt) -> list[int]:
-        """Token ids of a conversation, rendered by the model's template. Raises Rejected."""
+        """Return the token ids of a conversation, rendered by the model's template. Raises Rejected."""
         self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
         return await self._encode(lambda: self._tokenizer.encode_chat(chat), "messages")
 
@@ -78,15 +78,15 @@ class PromptReader:
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, first, later)
 
     async def text(self, text: str) -> list[int]:
-        """Token ids of a raw prompt. Raises Rejected."""
+        """Return the token ids of a raw prompt. Raises Rejected."""
         return await self._text(text, add_special_tokens=True)
 
     async def text_or_ids(self, prompt: str | list[Any], param: str) -> list[int]:
-        """Token ids of a raw prompt, text or ids; ``param`` is the field of ids. Raises Rejected."""
+        """Return the token ids of a raw prompt, text or ids; ``param`` is the field of ids. Raises Rejected."""
         return await self.text(prompt) if isinstance(prompt, str) else self.checked_ids(prompt, param)
 
     async def continuation(self, prompt: str | list[Any]) -> list[int]:
-        """Token ids of a raw prompt, text or ids, that continues an earlier one: without BOS token. Raises Rejected."""
+        """Return the token ids of a raw prompt that continues an earlier one, so without BOS token. Raises Rejected."""
         if isinstance(prompt, str):
             return await self._text(prompt, add_special_tokens=False)
         ids = self.checked_ids(prompt, "prompt")
@@ -94,22 +94,22 @@ class PromptReader:
         return _not_empty(ids, "prompt")
 
     async def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text, [] for an empty one. Raises Rejected if it is too long for any prompt."""
+        """Return the token ids of a text, [] for an empty one. Raises Rejected if it is too long for any prompt."""
         self._check_size(_num_bytes(text), "prompt")
         encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode)
 
     async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of ids of the vocabulary."""
+        """Decode ``ids``, which must be in the vocabulary."""
         decode = partial(self._decoder.decode, ids, skip_special_tokens=skip_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """The text of each id by itself; an incomplete character is U+FFFD."""
+        """Return the text of each id by itself; an incomplete character is U+FFFD."""
         return [self._decoder.decode([token], skip_special_tokens=False, begins=False) for token in ids]
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
-        """``ids``, which a client sent. Raises Rejected unless each is a token id of the vocabulary."""
+        """Return ``ids``. Raises Rejected unless each is a token id of the vocabulary."""
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise Rejected(
@@ -121,7 +121,7 @@ class PromptReader:
     def max_tokens(
         self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
     ) -> int:
-        """The maximum number of output tokens: ``wanted``, or ``default`` limited to the rest of the context.
+        """Return the maximum number of output tokens: ``wanted``, or ``default`` limited to the rest of the context.
 
         Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, by the formula of admission. Its
         param is ``name``, the client's name for ``wanted``, if a smaller value would fit.
@@ -171,7 +171,7 @@ def _not_empty(ids: list[int], param: str) -> list[int]:
 
 
 def _bos(tokenizer: TextTokenizer) -> list[int]:
-    """The BOS id that the tokenizer adds to every text, as a list; [] if there is none."""
+    """Return the BOS id that the tokenizer adds to every text, as a list; [] if there is none."""
     with_marks, without = (tokenizer.encode("a", add_special_tokens=marks) for marks in (True, False))
     return with_marks[:1] if with_marks[1 : 1 + len(without)] == without else []
 

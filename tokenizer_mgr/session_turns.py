@@ -1,4 +1,4 @@
-"""New chat messages as token ids, for a session of which the front does not know whether it has a turn already."""
+"""Encodes new chat messages both as a first and as a later turn: only the scheduler knows which one a session needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EncodedTurn:
 
 
 def encode_turn(tokenizer: TextTokenizer, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
-    """Both forms of the messages; one may be missing. Raises Rejected if the template supports neither.
+    """Return both forms of the messages; one may be missing. Raises Rejected if the template supports neither.
 
     first, later: the messages as a first and as a later turn. Only the first may have a description of the tools.
     """

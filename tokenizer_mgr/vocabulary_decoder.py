@@ -16,7 +16,7 @@ class VocabularyDecoder:
         self._strips_first_space = vocabulary.strips_first_space
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool, begins: bool = True) -> str:
-        """The text of ``ids``; invalid UTF-8 becomes U+FFFD. The padding ids of a padded vocabulary have no text.
+        """Decode ``ids``. Invalid UTF-8 becomes U+FFFD; padding ids of the vocabulary have no text.
 
         begins: the ids are the beginning of a text, whose first space some tokenizers add.
         """

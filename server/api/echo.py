@@ -20,13 +20,13 @@ class Echo:
 
 
 def echo_of_text(text: str, tokens: Sequence[int], vocabulary: Vocabulary) -> Echo:
-    """The echo of a prompt that was sent as text: the text itself."""
+    """Return the echo of a prompt that was sent as text: the text itself."""
     starts, shown = _decoded(tokens, vocabulary, hidden=(), is_complete=True)
     return Echo(text, _shifted(starts, len(shown) - len(text), len(text)))
 
 
 def echo_of_ids(tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], is_complete: bool) -> Echo:
-    """The echo of a prompt that was sent as token ids. Tokens of ``hidden`` have no text, as in the output.
+    """Return the echo of a prompt that was sent as token ids. Tokens of ``hidden`` have no text, as in the output.
 
     is_complete: no output follows. Otherwise the output may complete an incomplete character at the end.
     """
@@ -36,7 +36,7 @@ def echo_of_ids(tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collec
 
 
 def incomplete_character(tokens: Sequence[int], vocabulary: Vocabulary) -> bytes:
-    """The bytes of the incomplete character at the end of the tokens, b"" if there is none."""
+    """Return the bytes of the incomplete character at the end of the tokens, b"" if there is none."""
     data = b"".join([vocabulary.pieces[token] for token in tokens])
     return data[codecs.utf_8_decode(data, "replace", False)[1] :]
 
@@ -44,12 +44,12 @@ def incomplete_character(tokens: Sequence[int], vocabulary: Vocabulary) -> bytes
 def _decoded(
     tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], is_complete: bool
 ) -> tuple[list[int], str]:
-    """The offset of each token, and the text. A split character has the offset of its first byte."""
+    """Return the offset of each token, and the text. A split character has the offset of its first byte."""
     pieces = [b"" if token in hidden else vocabulary.pieces[token] for token in tokens]
     offsets = TokenOffsets()
     return [offsets.next(piece) for piece in pieces], codecs.utf_8_decode(b"".join(pieces), "replace", is_complete)[0]
 
 
 def _shifted(starts: list[int], excess: int, length: int) -> list[int]:
-    """The offsets without the first ``excess`` characters of the text: a BOS, or a space that the tokenizer adds."""
+    """Return the offsets after removing the first ``excess`` characters: a BOS, or a space that the tokenizer adds."""
     return [min(max(start - max(excess, 0), 0), length) for start in starts]

@@ -1,4 +1,4 @@
-"""The error forms of paths that do not use OpenAI's."""
+"""The error formats of the paths that do not use OpenAI's format."""
 
 from __future__ import annotations
 

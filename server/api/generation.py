@@ -1,6 +1,6 @@
 """The steps of every route that generates text: read, validate, prepare, submit, respond.
 
-Knows no API: a route brings its body type, and a function that makes the body ready for the scheduler.
+Knows no API: each route supplies its body type and a function that prepares the body for the scheduler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .unsupported import CHECKED_APART, refuse_unsupported
 
 
 class GenerationBody(Protocol):
-    """The fields of every route's body that do not depend on its API."""
+    """The fields that the bodies of all generating routes have."""
 
     __struct_fields__: ClassVar[tuple[str, ...]]
 
@@ -40,7 +40,7 @@ class GenerationBody(Protocol):
 
     @property
     def timeout(self) -> float | None:
-        """Seconds."""
+        """Time limit in seconds."""
 
 
 B = TypeVar("B", bound=GenerationBody)
@@ -54,7 +54,7 @@ class ResponseBuilder(ChunkWriter, Protocol):
         """How the chunks of a stream are sent."""
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
-        """The response to a request without stream."""
+        """Return the response to a request without stream."""
 
 
 Prepared = tuple[PreparedRequest, ResponseBuilder]
@@ -78,7 +78,7 @@ class RouteSpec(Generic[B]):
 
 
 def generation_route(path: str, state: AppState, spec: RouteSpec[B]) -> Route:
-    """The route at ``path`` that generates text as ``spec`` says."""
+    """Create the route at ``path`` for ``spec``."""
 
     async def create(request: Request) -> Response:
         return await _generate(request, state, spec)
@@ -106,5 +106,5 @@ async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Re
 
 
 def stop_reason(delta: Delta, stop_token_ids: frozenset[int]) -> str | int | None:
-    """The stop string, or the token of ``stop_token_ids``, that ended a choice. None if the model ended it."""
+    """Return the stop string, or the token of ``stop_token_ids``, that ended a choice. None if the model ended it."""
     return delta.matched if isinstance(delta.matched, str) or delta.matched in stop_token_ids else None

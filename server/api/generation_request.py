@@ -1,5 +1,5 @@
-"""The fields of a request that generates text, in this server's terms: the OpenAI routes extend them, the others are
-translated to them. Checks types and ranges only.
+"""The fields of a request that generates text, independent of the API. OpenAI's bodies extend them; the bodies of other
+APIs are translated to them. Checks types and ranges only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True):
 
 
 class GenerationRequest(SamplingOptions, kw_only=True):
-    """One request to generate text, its prompt apart."""
+    """One request to generate text, without its prompt."""
 
     model: str | None = None
     max_tokens: Index | None = None

@@ -50,9 +50,9 @@ class LogprobOptions:
 def logprob_options(
     request: GenerationRequest, limit: tuple[str, int | None], *, logprobs: int | None, echo: bool = False
 ) -> LogprobOptions:
-    """The options of a request. limit: name and value of the field that limits the output.
+    """Return the options of a request. limit: name and value of the field that limits the output.
 
-    Raises Rejected for options that exclude each other.
+    Raises Rejected for invalid combinations of options.
     """
     has_session = request.session_id is not None or request.session_params is not None
     reads_prompt = "echo" if echo else "prompt_logprobs" if request.prompt_logprobs is not None else None
@@ -86,26 +86,26 @@ def check_num_logprobs(options: LogprobOptions, prompts: list[list[int]], n: int
 
 
 class ChatTokens:
-    """The fields about single tokens in a chat response; empty for what the request did not ask for."""
+    """The fields of a chat response about single tokens. Fields that were not requested are left out."""
 
     def __init__(self, options: LogprobOptions, prompt: list[int]) -> None:
         self._options = options
         self._prompt = prompt
 
     def logprobs(self, delta: Delta) -> dict[str, Any] | None:
-        """``logprobs`` of a choice."""
+        """Return ``logprobs`` of a choice."""
         return None if self._options.logprobs is None else chat_logprobs(delta.logprobs, as_ids=self._options.as_ids)
 
     def of_choice(self, delta: Delta) -> dict[str, Any]:
-        """Further fields of a choice."""
+        """Return further fields of a choice."""
         return {"token_ids": delta.tokens} if self._options.token_ids and delta.tokens else {}
 
     def of_prompt(self) -> dict[str, Any]:
-        """The fields that are known before anything is computed."""
+        """Return the fields that are known before anything is computed."""
         return {"prompt_token_ids": self._prompt} if self._options.prompt_ids else {}
 
     def prompt_logprobs(self, delta: Delta) -> dict[str, Any]:
-        """The prompt's log-probabilities, which come with the first delta of the first choice."""
+        """Return the prompt's log-probabilities, which come with the first delta of the first choice."""
         num_top = self._options.prompt_logprobs
         if num_top is None or delta.index != 0 or delta.cached_tokens is None:
             return {}

@@ -17,7 +17,7 @@ Name = Callable[[TextAlternative], str]
 
 
 def as_text(alternative: TextAlternative) -> str:
-    """A token in the lists of a text completion: its text, or its bytes if they are not complete characters."""
+    """Return a token in the lists of a text completion: its text, or its bytes if they are not complete characters."""
     try:
         alternative.raw.decode()
     except UnicodeDecodeError:
@@ -26,12 +26,12 @@ def as_text(alternative: TextAlternative) -> str:
 
 
 def as_id(alternative: TextAlternative) -> str:
-    """A token as its id, which unlike its text is unique."""
+    """Return a token as its id, which unlike its text is unique."""
     return f"token_id:{alternative.token_id}"
 
 
 def chat_logprobs(entries: list[TextLogprob], *, as_ids: bool = False) -> dict[str, Any]:
-    """``choices[].logprobs`` of a chat completion."""
+    """Return ``choices[].logprobs`` of a chat completion."""
     content = [
         {
             **_chat_entry(entry.chosen, as_ids=as_ids),
@@ -77,7 +77,7 @@ class CompletionLogprobs:
         self._hidden = hidden
 
     def next_lists(self, entries: list[TextLogprob]) -> Lists:
-        """The lists for the next output tokens. A split character has the offset of its first byte."""
+        """Return the lists for the next output tokens. A split character has the offset of its first byte."""
         return _lists(entries, [self._offset(entry.chosen) for entry in entries], self._name)
 
     def _offset(self, token: TextAlternative) -> int:
@@ -92,13 +92,13 @@ class CompletionLogprobs:
 def echoed_logprobs(
     first: TextAlternative, entries: list[TextLogprob], offsets: list[int], *, num_top: int, name: Name
 ) -> Lists:
-    """The lists for a prompt. Its ``first`` token has no log-probability; ``offsets`` includes it."""
+    """Return the lists for a prompt. Its ``first`` token has no log-probability; ``offsets`` includes it."""
     lists = _lists([TextLogprob(entry.chosen, entry.top[:num_top]) for entry in entries], offsets[1:], name)
     return joined_lists({key: [value] for key, value in zip(lists, (name(first), None, None, 0), strict=True)}, lists)
 
 
 def joined_lists(front: Lists, back: Lists) -> Lists:
-    """The lists of ``front`` followed by those of ``back``."""
+    """Return the lists of ``front`` followed by those of ``back``."""
     return {key: front[key] + back[key] for key in back}
 
 

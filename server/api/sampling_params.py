@@ -1,4 +1,4 @@
-"""Request fields as the parameters of the scheduler, the runner and the detokenizer. Knows no route."""
+"""Converts request fields to the parameters of the scheduler, the runner and the detokenizer. Knows no route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALLEST_TOP_P = 1e-9  # OpenAI accepts top_p = 0: only the most likely token
 
 
 def text_params(request: GenerationRequest) -> TextParams:
-    """The parameters of the detokenizer. Raises Rejected for invalid stop strings."""
+    """Return the parameters of the detokenizer. Raises Rejected for invalid stop strings."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if len(stop) > MAX_STOP_STRINGS:
         raise Rejected(f"'stop' has {len(stop)} entries; at most {MAX_STOP_STRINGS} are allowed.", param="stop")
@@ -41,7 +41,7 @@ def text_params(request: GenerationRequest) -> TextParams:
 def sampling_params(
     request: GenerationRequest, reader: PromptReader, *, logprobs: int | None, prompt_logprobs: int | None = None
 ) -> SamplingParams:
-    """The sampling parameters of all prompts. Raises Rejected for values that the model does not allow.
+    """Return the sampling parameters of all prompts. Raises Rejected for values that the model does not allow.
 
     max_tokens and seed depend on the prompt: see ``for_prompt``.
     """
@@ -67,7 +67,7 @@ def sampling_params(
 
 
 def for_prompt(sampling: SamplingParams, *, max_tokens: int, seed: int | None) -> SamplingParams:
-    """``sampling`` with the limit of one prompt, and with a random seed if the client gave none.
+    """Return ``sampling`` with the limit of one prompt, and with a random seed if the client gave none.
 
     Raises Rejected if ``max_tokens`` is less than min_tokens.
     """

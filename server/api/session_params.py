@@ -1,4 +1,4 @@
-"""The session fields of a request that generates text, as the turn that the scheduler gets. Knows no route."""
+"""Converts the session fields of a request to the turn that is sent to the scheduler. Knows no route."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SessionFields(Protocol):
 
 
 def session_turn(body: SessionFields) -> SessionTurn | None:
-    """The turn of a session, still without its prompt; None if the request names no session.
+    """Return the turn of a session, still without its prompt; None if the request names no session.
 
     Raises Rejected if both fields are given.
     """
@@ -63,7 +63,7 @@ def session_turn(body: SessionFields) -> SessionTurn | None:
 async def raw_turn(
     body: SessionFields, reader: PromptReader, prompts: list[str | list[Any]], *, n: int, max_tokens: int | None
 ) -> SessionTurn | None:
-    """The turn of a request with raw prompts; None if it names no session. Raises Rejected."""
+    """Return the turn of a request with raw prompts; None if it names no session. Raises Rejected."""
     session = session_turn(body)
     if session is None:
         return None

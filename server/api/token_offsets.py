@@ -13,7 +13,7 @@ class TokenOffsets:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def next(self, raw: bytes) -> int:
-        """The offset of the next token, whose bytes are ``raw``: that of the character of its first byte."""
+        """Return the offset of the next token, whose bytes are ``raw``: that of the character of its first byte."""
         if raw and not continues(raw):
             self._length += len(self._decoder.decode(b"", final=True))  # an incomplete character becomes U+FFFD
         offset = self._length

@@ -10,12 +10,12 @@ SELECTION = ("stop_regex", "bad_words", "allowed_token_ids", "logprob_token_ids"
 PROMPT = ("truncate_prompt_tokens", "documents", "prompt_embeds", "web_search_options", "chat_template", "lora_path")
 LENGTHS = ("thinking_token_budget", "min_new_tokens")
 INTERNALS = ("logits_processors", "custom_logit_processor", "return_hidden_states")
-CONSTRAINTS = ("grammar", "json_schema", "structural_tag")  # for the supported ones see GenerationRequest
+CONSTRAINTS = ("grammar", "json_schema", "structural_tag")  # GenerationRequest has the supported ones
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend")
 UNSUPPORTED = (*SELECTION, *PROMPT, *LENGTHS, *INTERNALS, *CONSTRAINTS, *GUIDED)
 SUCCESSORS = {"functions": "tools", "function_call": "tool_choice"}  # deprecated field -> the field that replaced it
 
-CHECKED_APART = ("modalities", *SUCCESSORS)  # refused by ``refuse_unsupported`` whatever its ``names`` are
+CHECKED_APART = ("modalities", *SUCCESSORS)  # always checked by ``refuse_unsupported``
 
 
 def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:

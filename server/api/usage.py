@@ -1,4 +1,4 @@
-"""Token counts of one HTTP request while it runs. Each prompt counts once, and the output of each choice."""
+"""Token counts of one running HTTP request: each prompt once, and the output of every choice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class UsageCount:
 
 
 class StreamedUsage:
-    """The usage in the chunks of a stream: none, one last chunk, or in every chunk too."""
+    """The usage fields of a stream: none, only in the last chunk, or in every chunk."""
 
     def __init__(self, count: UsageCount, options: StreamOptions | None) -> None:
         self._count = count
@@ -66,9 +66,9 @@ class StreamedUsage:
         self._is_continuous = self._is_wanted and bool(options and options.continuous_usage_stats)
 
     def in_chunk(self) -> dict[str, Any]:
-        """The usage fields of an ordinary chunk."""
+        """Return the usage fields of an ordinary chunk."""
         return {"usage": self._count.report()} if self._is_continuous else {}
 
     def last_chunk(self, head: dict[str, Any]) -> list[dict[str, Any]]:
-        """The last chunk, if requested."""
+        """Return the last chunk, if requested."""
         return [{**head, "choices": [], "usage": self._count.report()}] if self._is_wanted else []

@@ -36,7 +36,7 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 def chat_messages(system: str | list[Block] | None, messages: list[Message]) -> list[ChatMessage]:
-    """The conversation as chat messages. Raises Rejected, whose message names the block."""
+    """Return the conversation as chat messages. Raises Rejected, whose message names the block."""
     chat: list[ChatMessage] = []
     if system:
         chat.append(ChatMessage(role="system", content=_joined(system, "system")))
@@ -52,7 +52,7 @@ def chat_messages(system: str | list[Block] | None, messages: list[Message]) -> 
 
 
 def _assistant(content: str | list[Block], where: str) -> ChatMessage:
-    """Text, reasoning and calls as one message."""
+    """Return text, reasoning and calls as one message."""
     if isinstance(content, str):
         return ChatMessage(role="assistant", content=content)
     text, reasoning, calls = "", "", []
@@ -68,7 +68,7 @@ def _assistant(content: str | list[Block], where: str) -> ChatMessage:
 
 
 def _user(content: str | list[Block], where: str) -> list[ChatMessage]:
-    """The user's text, and each tool result as a message of its own, in the order of the blocks."""
+    """Return the user's text, and each tool result as a message of its own, in the order of the blocks."""
     if isinstance(content, str):
         return [ChatMessage(role="user", content=content)]
     messages: list[ChatMessage] = []

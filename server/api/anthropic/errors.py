@@ -19,6 +19,6 @@ KINDS = {
 
 
 def anthropic_error(error: Rejected) -> dict[str, Any]:
-    """The body of an error response, and the data of an error event in a stream."""
+    """Return the body of an error response, and the data of an error event in a stream."""
     default = "invalid_request_error" if error.status < 500 else "api_error"
     return {"type": "error", "error": {"type": KINDS.get(error.status, default), "message": error.message}}

@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's messages of blocks in, one message of blocks out."""
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's messages API."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from ..chat.chat_request import ChatBody, Effort
 from ..generation_request import CacheSalt, Priority, Share, Timeout
 from .blocks import Block, Message, chat_messages
 
-# Refused, because ignoring them would change the response. Sessions: a request has the whole conversation.
+# Refused, because ignoring them would change the response. Sessions are not supported by this API.
 UNSUPPORTED = ("container", "mcp_servers", "session_id", "session_params")
-# field of ChatBody → field here, for errors
+# field of ChatBody -> field of this API, used in errors
 PARAM_NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config",
@@ -107,7 +107,7 @@ class MessagesBody(PromptFields, kw_only=True):
 
 
 def prompt_fields(body: PromptFields) -> dict[str, Any]:
-    """The fields of a ``ChatBody`` that its prompt depends on. Raises Rejected."""
+    """Return the fields of a ``ChatBody`` that its prompt depends on. Raises Rejected."""
     messages = chat_messages(body.system, body.messages)
     # An assistant message at the end is the beginning of the response, unless it is empty.
     begun = messages[-1].role == "assistant" and not messages[-1].tool_calls
@@ -127,7 +127,7 @@ def prompt_fields(body: PromptFields) -> dict[str, Any]:
 
 
 def chat_body(body: MessagesBody) -> ChatBody:
-    """The same request as a chat. Raises Rejected."""
+    """Translate the request to a chat request. Raises Rejected."""
     return ChatBody(
         **prompt_fields(body),
         max_tokens=body.max_tokens,
@@ -160,7 +160,7 @@ def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
 
 
 def _template_switches(thinking: Thinking) -> dict[str, bool]:
-    """The switch for reasoning, under both names that templates have for it."""
+    """Return the template arguments that turn reasoning on or off; templates use either of two names."""
     return dict.fromkeys(("enable_thinking", "thinking"), thinking.type != "disabled")
 
 

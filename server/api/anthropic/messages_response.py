@@ -25,7 +25,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Block:
-    """One block so far. text: of a call, its input as JSON."""
+    """One block with the content received so far. The text of a call is its input as JSON."""
 
     kind: Kind
     id: str | None = None
@@ -33,7 +33,7 @@ class _Block:
     text: str = ""
 
     def shown(self) -> dict[str, Any]:
-        """The block in the form of the API."""
+        """Return the block in the form of the API."""
         if self.kind is Kind.TEXT:
             return {"type": "text", "text": self.text}
         if self.kind is Kind.REASONING:
@@ -41,7 +41,7 @@ class _Block:
         return {"type": "tool_use", "id": self.id, "name": self.name, "input": _input(self.text)}
 
     def delta(self, text: str) -> dict[str, Any]:
-        """The ``delta`` that appends ``text``."""
+        """Return the ``delta`` that appends ``text``."""
         if self.kind is Kind.TEXT:
             return {"type": "text_delta", "text": text}
         if self.kind is Kind.REASONING:
@@ -63,7 +63,7 @@ class MessagesResponseBuilder:
         self._ending: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The response to a request without stream."""
+        """Return the response to a request without stream."""
         for delta in deltas:
             self.chunks(delta)
         return {
@@ -74,11 +74,11 @@ class MessagesResponseBuilder:
         }
 
     def first_chunks(self) -> list[Event]:
-        """None: the first event has counts that are known with the first delta."""
+        """Return no event: the first event has counts that are known only with the first delta."""
         return []
 
     def chunks(self, delta: Delta) -> list[Event]:
-        """The events for new output."""
+        """Return the events for new output."""
         parsed = self._parsers.parse(delta)
         self._usage.add(delta, parsed.reasoning_tokens)
         events = [] if self._begun else [self._start()]
@@ -88,7 +88,7 @@ class MessagesResponseBuilder:
         return events + [event for part in parsed.parts for event in self._add(part)]
 
     def last_chunks(self) -> list[Event]:
-        """The events that end the last block and the message."""
+        """Return the events that end the last block and the message."""
         ending = {"type": "message_delta", "delta": self._ending, "usage": self._usage_fields()}
         return [*self._close(), ending, {"type": "message_stop"}]
 
@@ -109,14 +109,14 @@ class MessagesResponseBuilder:
         return events
 
     def _close(self) -> list[Event]:
-        """The event that ends the open block, if any. Only the last block is open."""
+        """Return the event that ends the open block, if any. Only the last block is open."""
         return [self._block_event("content_block_stop")] if self._blocks else []
 
     def _block_event(self, kind: str, **more: Any) -> Event:
         return {"type": kind, "index": len(self._blocks) - 1, **more}
 
     def _usage_fields(self) -> dict[str, Any]:
-        """The counts under the names of this API. Its input tokens exclude cached tokens."""
+        """Return the token counts in Anthropic's format, whose input_tokens exclude cached tokens."""
         report = self._usage.report()
         cached = report["prompt_tokens_details"]["cached_tokens"]
         usage: dict[str, Any] = {
@@ -133,12 +133,12 @@ class MessagesResponseBuilder:
 
 
 def _ending(delta: Delta, finish: str) -> dict[str, Any]:
-    """The stop reason."""
+    """Return the stop reason."""
     if finish == "stop" and isinstance(delta.matched, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": delta.matched}
     return {"stop_reason": STOP_REASONS[finish], "stop_sequence": None}
 
 
 def _input(text: str) -> dict[str, Any]:
-    """The input of a call. {} if it was truncated: the stop reason is then max_tokens, and the call must not be run."""
+    """Return the input of a call, {} if it was truncated; the stop reason max_tokens then says so."""
     return parse_arguments(text) or {}

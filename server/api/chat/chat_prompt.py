@@ -1,4 +1,4 @@
-"""The messages of a chat request as the conversation that the model's template renders."""
+"""Converts the messages of a chat request to the conversation that the model's template renders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Message = dict[str, Any]
 def chat_prompt(
     body: ChatBody, options: ToolOptions | None, profile: ChatTemplateProfile, *, is_continuation: bool = False
 ) -> ChatPrompt:
-    """The conversation of a chat request. Raises Rejected.
+    """Return the conversation of a chat request. Raises Rejected.
 
     is_continuation: earlier messages precede these, so a description of the tools has been written already.
     """
@@ -50,7 +50,7 @@ def chat_prompt(
 
 
 def _options(body: ChatBody) -> dict[str, Any]:
-    """Further arguments of the template. Effort "none" also sets the switches that turn reasoning off."""
+    """Return further arguments of the template. Effort "none" also sets the switches that turn reasoning off."""
     options = dict(body.chat_template_kwargs or {})
     if "chat_template" in options:
         raise Rejected("A chat template cannot be sent with a request.", param="chat_template_kwargs")
@@ -62,7 +62,7 @@ def _options(body: ChatBody) -> dict[str, Any]:
 
 
 def _plain(message: ChatMessage, index: int) -> Message:
-    """The message as templates expect it: content as text, and the role "system" instead of "developer"."""
+    """Return the message as templates expect it: content as text, and the role "system" instead of "developer"."""
     plain: Message = {
         "role": "system" if message.role == "developer" else message.role,
         "content": _text(message, index),
@@ -82,7 +82,7 @@ def _plain(message: ChatMessage, index: int) -> Message:
 
 
 def _call(call_id: str | None, name: str, arguments: str | dict[str, Any] | None) -> Message:
-    """An earlier call. Arguments that are not a JSON object stay as the text that the model wrote."""
+    """Return an earlier call. Arguments that are not a JSON object stay as the text that the model wrote."""
     parsed = _parsed(arguments) if isinstance(arguments, str) else arguments
     function = {"name": name, "arguments": {} if parsed is None else parsed}
     return {"id": call_id or "", "type": "function", "function": function}
@@ -96,14 +96,14 @@ def _parsed(arguments: str) -> str | dict[str, Any]:
 
 
 def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
-    """The messages with calls as the template expects them, and each result with the name of its function."""
+    """Return the messages with calls as the template expects them, and each result with the name of its function."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     ordered = _one_by_one(messages) if style.single_calls else messages
     return [_styled(message, style, names) for message in ordered]
 
 
 def _one_by_one(messages: list[Message]) -> list[Message]:
-    """The conversation with one call per message, each followed by its result."""
+    """Return the conversation with one call per message, each followed by its result."""
     ordered: list[Message] = []
     results: list[Message] = []  # of the calls of one message
     for index, message in enumerate(messages):

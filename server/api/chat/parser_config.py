@@ -19,7 +19,7 @@ from .chat_request import ChatBody, ChatMessage
 def build_parser_config(
     body: ChatBody, options: ToolOptions | None, profile: ChatTemplateProfile, ending: str, pieces: Sequence[bytes]
 ) -> ParserConfig:
-    """The configuration for a prompt that ends with ``ending``. pieces: the bytes of each token id."""
+    """Return the configuration for a prompt that ends with ``ending``. pieces: the bytes of each token id."""
     form = profile.reasoning
     return ParserConfig(
         reasoning=form,
@@ -32,7 +32,7 @@ def build_parser_config(
 
 
 def reasoning_prefix(config: ParserConfig, body: ChatBody, ending: str) -> ReasoningPrefix | None:
-    """The reasoning that may precede constrained output; None if the prompt has closed it or the model has none."""
+    """Return the reasoning that may precede constrained output, None if there can be none."""
     form = config.reasoning
     if form is None:
         return None
@@ -43,7 +43,7 @@ def reasoning_prefix(config: ParserConfig, body: ChatBody, ending: str) -> Reaso
 
 
 def shown_marks(options: ToolOptions | None, profile: ChatTemplateProfile) -> tuple[str, ...]:
-    """The markers that the parser needs, which are decoded even if they are control tokens."""
+    """Return the markers that the parser needs, which are decoded even if they are control tokens."""
     reasoning = () if profile.reasoning is None else (profile.reasoning.opens, profile.reasoning.closes)
     return reasoning if options is None else (*reasoning, *profile.tool_format.markers)
 

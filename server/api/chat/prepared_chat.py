@@ -78,21 +78,21 @@ async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
 
 
 async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
-    """The number of tokens of a chat's prompt, which may be longer than the context. Raises Rejected."""
+    """Return the number of tokens of a chat's prompt, which may be longer than the context. Raises Rejected."""
     return len(await state.prompts.chat(chat_prompt(body, tool_options(body), state.profile)))
 
 
 @contextmanager
 def params_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors that leave the block name the parameter as the client does.
+    """Rename the parameters of errors that are raised in the block to the client's names.
 
-    names: field of ``ChatBody`` → field of the client's API, for those that differ.
+    names: field of ``ChatBody`` -> field of the client's API, for the fields whose names differ.
     """
     try:
         yield
     except Rejected as error:
         param = error.param or ""
-        name = names.get(param.replace("[", ".").partition(".")[0])  # a path inside of a field becomes the field
+        name = names.get(param.replace("[", ".").partition(".")[0])  # "messages[2].content" becomes "messages"
         if name is not None:
             error.message = error.message.replace(f"'{param}'", f"'{name}'")
             error.param = name
@@ -100,12 +100,12 @@ def params_named(names: Mapping[str, str]) -> Iterator[None]:
 
 
 async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, prefix: ReasoningPrefix | None) -> str:
-    """``PreparedRequest.grammar``: a required call or the constraint of the body, preceded by reasoning."""
+    """Return ``PreparedRequest.grammar``: a required call or the constraint of the body, preceded by reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
     if tools is None or not tools.required:
         alternative = "" if tools is None or form is None else calls_alternative(tools, form, structured.mark)
         return await structured.grammar_of(body, prefix=prefix, alternative=alternative)
-    # A response format has no effect here: it constrains an answer in text, and there will be none.
+    # Ignore a response format: it constrains text, and the output will be calls only.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
         raise Rejected("A required call cannot be combined with another constraint.", param="tool_choice")
     return await structured.compile(tool_constraint(tools), prefix=prefix)
@@ -114,7 +114,7 @@ async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, p
 async def _tokenize(
     state: AppState, body: ChatBody, tools: ToolOptions | None, *, context_limit: bool
 ) -> tuple[EncodedTurn, SessionTurn | None]:
-    """The messages as tokens, and the session that they continue, if any."""
+    """Return the messages as tokens, and the session that they continue, if any."""
     chat = chat_prompt(body, tools, state.profile)
     session = session_turn(body)
     if session is None:

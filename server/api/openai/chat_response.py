@@ -32,7 +32,7 @@ class ChatResponseBuilder:
         self._stop_token_ids = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The response to a request without stream."""
+        """Return the response to a request without stream."""
         choices = []
         for delta in deltas:
             parsed = self._parse(delta)
@@ -50,13 +50,13 @@ class ChatResponseBuilder:
         return whole | self._tokens.of_prompt() | self._tokens.prompt_logprobs(deltas[0])
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """The role of each choice, in index order: clients take the first choice that they see for choice 0."""
+        """Return the role of each choice, in index order: clients take the first choice that they see for choice 0."""
         roles = [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
         roles[0] |= self._tokens.of_prompt()
         return roles
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """One chunk per part of the output, then one with the finish reason.
+        """Return one chunk per part of the output, then one with the finish reason.
 
         Log-probabilities and token ids are in the first chunk, whose text is empty if all text is held back.
         """
@@ -77,7 +77,7 @@ class ChatResponseBuilder:
         return chunks
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """The usage chunk, if requested."""
+        """Return the usage chunk, if requested."""
         return self._streamed_usage.last_chunk({**self._head, "object": "chat.completion.chunk"})
 
     def _parse(self, delta: Delta) -> ParsedDelta:
@@ -94,7 +94,7 @@ class ChatResponseBuilder:
 
 
 def _message(parsed: ParsedDelta) -> dict[str, Any]:
-    """The assistant message. Its content is null only if it has calls."""
+    """Return the assistant message. Its content is null only if it has calls."""
     text, reasoning = parsed.text_of(Kind.TEXT), parsed.text_of(Kind.REASONING)
     calls = join_calls(parsed.parts)
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
@@ -109,7 +109,7 @@ def _message(parsed: ParsedDelta) -> dict[str, Any]:
 
 
 def _delta(part: ContentPart) -> dict[str, Any]:
-    """A part as the ``delta`` of a chunk. A call's id, type and name are sent once: clients concatenate them."""
+    """Return a part as the ``delta`` of a chunk. A call's id, type and name are sent once: clients concatenate them."""
     if part.kind is Kind.TEXT:
         return {"content": part.text}
     if part.kind is Kind.REASONING:
@@ -121,5 +121,5 @@ def _delta(part: ContentPart) -> dict[str, Any]:
 
 
 def _reasoning(text: str) -> dict[str, Any]:
-    """Reasoning, under both names that clients know."""
+    """Return reasoning, under both names that clients know."""
     return {"reasoning_content": text, "reasoning": text}

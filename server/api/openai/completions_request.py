@@ -22,7 +22,7 @@ class CompletionBody(GenerationRequest, kw_only=True):
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[Any]]:
-    """The prompts one by one, each a text or a list of what should be token ids. Raises Rejected."""
+    """Return the prompts one by one, each a text or a list of what should be token ids. Raises Rejected."""
     prompt = body.prompt
     is_single = isinstance(prompt, str) or (bool(prompt) and all(type(entry) is int for entry in prompt))
     prompts: list[str | list[Any]] = [prompt] if is_single else list(prompt)

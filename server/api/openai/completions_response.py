@@ -20,7 +20,7 @@ from ..logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists,
 from ..usage import StreamedUsage, UsageCount
 from .completions_request import CompletionBody
 
-LONGEST_CHARACTER = 4  # bytes, and so tokens
+LONGEST_CHARACTER = 4  # bytes of UTF-8, so at most 4 tokens
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class CompletionResponseBuilder:
         self._stop_token_ids = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The response to a request without stream."""
+        """Return the response to a request without stream."""
         choices = []
         for delta in deltas:
             self._usage.add(delta)
@@ -70,13 +70,13 @@ class CompletionResponseBuilder:
         return {**self._head, "choices": choices, "usage": self._usage.report()}
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """None for one choice. For several, an empty chunk of each, so that choice 0 comes first."""
+        """Return no chunk for one choice. For several, return an empty chunk of each, so that choice 0 is first."""
         if len(self._choices) == 1:
             return []
         return [self._chunk(Delta(index), {"text": "", "logprobs": None}) for index in range(len(self._choices))]
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """One chunk with the text and, in the last one, the finish reason; none if there is nothing to show."""
+        """Return one chunk with the text and, in the last one, the finish reason; none if there is nothing to show."""
         self._usage.add(delta)
         fields = self._choices[delta.index].fields(delta)
         lists = fields["logprobs"]
@@ -84,7 +84,7 @@ class CompletionResponseBuilder:
         return [self._chunk(delta, fields)] if is_shown else []
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """The usage chunk, if requested."""
+        """Return the usage chunk, if requested."""
         return self._streamed_usage.last_chunk(self._head)
 
     def _chunk(self, delta: Delta, fields: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class _Choice:
             )
 
     def fields(self, delta: Delta) -> dict[str, Any]:
-        """text and logprobs, and the further requested fields."""
+        """Return text, logprobs and the further requested fields."""
         self._prompt.logprobs += delta.prompt
         text = delta.text
         lists = None if self._logprobs is None else self._logprobs.next_lists(delta.logprobs)
@@ -161,5 +161,5 @@ def prompt_part(
 
 
 def completion_head(request_id: str, model: str) -> dict[str, Any]:
-    """The first fields of every object of a response."""
+    """Return the first fields of every object of a response."""
     return {"id": f"cmpl-{request_id}", "object": "text_completion", "created": int(time.time()), "model": model}

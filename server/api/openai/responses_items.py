@@ -38,7 +38,7 @@ class InputItem(msgspec.Struct, kw_only=True):
 
 
 def chat_messages(instructions: str | None, items: str | list[InputItem]) -> list[ChatMessage]:
-    """The conversation as chat messages. Raises Rejected, whose ``param`` names the item."""
+    """Return the conversation as chat messages. Raises Rejected, whose ``param`` names the item."""
     conversation = _Conversation()
     if instructions:
         conversation.say("system", instructions)

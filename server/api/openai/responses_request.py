@@ -20,9 +20,9 @@ MAX_METADATA = 16
 CHAT_ONLY = ("messages", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort", "functions")
 SAMPLING = ("n", "stop", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs")
 NOT_STORED = ("conversation", "prompt", "context_management")
-SESSIONS = ("session_id", "session_params")  # a request has the whole conversation
+SESSIONS = ("session_id", "session_params")  # not supported by this API
 UNSUPPORTED = (*CHAT_ONLY, *SAMPLING, *NOT_STORED, *SESSIONS)
-# field of ChatBody → field here, for errors
+# field of ChatBody -> field of this API, used in errors
 PARAM_NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -44,7 +44,7 @@ Include = Literal[
 
 
 class TextFormat(msgspec.Struct):
-    """``text.format``. All fields but type are those of the type json_schema."""
+    """``text.format``. The fields other than type belong to the type json_schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -132,7 +132,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
 
 
 def chat_body(body: ResponsesBody) -> ChatBody:
-    """The same request as a chat. Raises Rejected."""
+    """Translate the request to a chat request. Raises Rejected."""
     return ChatBody(
         messages=chat_messages(body.instructions, body.input),
         max_tokens=body.max_output_tokens,

@@ -25,7 +25,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Item:
-    """One output item so far. text: of a call, its arguments."""
+    """One output item with the content received so far. The text of a call is its arguments."""
 
     kind: Kind
     id: str
@@ -36,7 +36,7 @@ class _Item:
     status: str = "in_progress"
 
     def shown(self, *, empty: bool = False) -> dict[str, Any]:
-        """The item in the form of the API. empty: without content, as the item begins."""
+        """Return the item in the format of the API. empty: leave out the content, for the first event of the item."""
         head = {"id": self.id, "status": self.status}
         parts = [] if empty else [self.part()]
         if self.kind is Kind.TEXT:
@@ -46,7 +46,7 @@ class _Item:
         return {**head, "type": "function_call", "call_id": self.call_id, "name": self.name, "arguments": self.text}
 
     def part(self) -> dict[str, Any]:
-        """The only part of its content."""
+        """Return the only part of its content."""
         if self.kind is Kind.REASONING:
             return {"type": "reasoning_text", "text": self.text}
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
@@ -57,7 +57,7 @@ EVENTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text", Kind.CALL:
 
 
 class ResponsesResponseBuilder:
-    """Builds one response of the responses API. Without stream, it is the response in the last event."""
+    """Builds one response of the responses API. Without streaming, only the response of the last event is sent."""
 
     def __init__(self, request_id: str, model: str, body: ResponsesBody, chat: PreparedChat) -> None:
         self.framing = Framing(named=True, end_mark=b"", failure=self.failure)
@@ -73,21 +73,21 @@ class ResponsesResponseBuilder:
         self._finish: str | None = None
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """The response to a request without stream."""
+        """Return the response to a request without stream."""
         for delta in deltas:
             self.chunks(delta)
         response: dict[str, Any] = self.last_chunks()[-1]["response"]
         return response
 
     def first_chunks(self) -> list[Event]:
-        """The response without output, in both events that clients wait for."""
+        """Return the response without output, in both events that clients wait for."""
         return [
             self._event(f"response.{name}", response=self._response("in_progress"))
             for name in ("created", "in_progress")
         ]
 
     def chunks(self, delta: Delta) -> list[Event]:
-        """The events for new output."""
+        """Return the events for new output."""
         parsed = self._parsers.parse(delta)
         self._usage.add(delta, parsed.reasoning_tokens)
         self._finish = parsed.finish or self._finish
@@ -96,14 +96,14 @@ class ResponsesResponseBuilder:
         return [event for part in parsed.parts for event in self._add(part)]
 
     def last_chunks(self) -> list[Event]:
-        """The events that end the last item and the response."""
+        """Return the events that end the last item and the response."""
         events = [] if self._items else self._start(ContentPart(Kind.TEXT, ""))
         status = "incomplete" if self._finish == "length" else "completed"
         events += self._close(status)
         return [*events, self._event(f"response.{status}", response=self._response(status))]
 
     def failure(self, error: Rejected) -> list[Event]:
-        """The events that end a stream that fails after the status line."""
+        """Return the events that end a stream that fails after the status line."""
         events = [] if self._num_events else self.first_chunks()
         if self._open is not None:
             self._open.status = "incomplete"
@@ -134,7 +134,7 @@ class ResponsesResponseBuilder:
         return events
 
     def _close(self, status: str) -> list[Event]:
-        """The events that end the open item, if any."""
+        """Return the events that end the open item, if any."""
         item, self._open = self._open, None
         if item is None:
             return []
@@ -188,7 +188,7 @@ class ResponsesResponseBuilder:
 
 
 def _head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
-    """The fields of a response that depend only on the request."""
+    """Return the fields of a response that depend only on the request."""
     form = body.text.format if body.text else None
     parts = {} if form is None else {"name": form.name, "schema": form.schema, "strict": form.strict}
     shown_form = {
@@ -225,7 +225,7 @@ def _head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
 
 
 def _usage(report: dict[str, Any]) -> dict[str, Any]:
-    """The counts under the names of this API."""
+    """Return the token counts in the format of the responses API."""
     thought = report.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
     usage = {
         "input_tokens": report["prompt_tokens"],

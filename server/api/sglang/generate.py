@@ -70,7 +70,7 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepa
 
 
 def _requests(body: GenerateBody, count: int) -> list[GenerationRequest]:
-    """One request per prompt. Raises Rejected if they differ in ``n``."""
+    """Return one request per prompt. Raises Rejected if they differ in ``n``."""
     listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
     requests = [generation_request(sampling, body) for sampling in listed]
     if len({one.n or 1 for one in requests}) > 1:
@@ -98,7 +98,7 @@ async def _common_grammar(structured: StructuredOutput, body: GenerateBody, coun
 
 
 def _views(body: GenerateBody, requests: list[GenerationRequest]) -> list[LogprobView]:
-    """The log-probabilities that the response has for each prompt. Raises Rejected."""
+    """Return the log-probabilities that the response has for each prompt. Raises Rejected."""
     count = len(requests)
     wanted = per_prompt(body.return_logprob, False, count, "return_logprob")
     tops = per_prompt(body.top_logprobs_num, 0, count, "top_logprobs_num")

@@ -72,7 +72,7 @@ class GenerateBody(msgspec.Struct, kw_only=True):
 
 
 def prompts_of(body: GenerateBody) -> list[str | list[Any]]:
-    """The prompts one by one. Raises Rejected unless they are given either as texts or as token ids."""
+    """Return the prompts one by one. Raises Rejected unless they are given either as texts or as token ids."""
     if (body.text is None) == (body.input_ids is None):
         raise Rejected("Exactly one of 'text' and 'input_ids' is needed.", param="text")
     if body.text is not None:
@@ -84,7 +84,7 @@ def prompts_of(body: GenerateBody) -> list[str | list[Any]]:
 
 
 def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) -> list[V]:
-    """One value per prompt, from a single value or a list. Raises Rejected for a list of another length."""
+    """Return one value per prompt, from a single value or a list. Raises Rejected for a list of another length."""
     if not isinstance(value, list):
         return [default if value is None else value] * count
     if len(value) != count:
@@ -93,7 +93,7 @@ def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) ->
 
 
 def generation_request(sampling: SamplingFields, body: GenerateBody) -> GenerationRequest:
-    """The request for one prompt in this server's terms. Raises Rejected for unsupported fields."""
+    """Return the request for one prompt in this server's terms. Raises Rejected for unsupported fields."""
     for name in REFUSED_SAMPLING:
         if getattr(sampling, name) is not None:
             raise Rejected(f"'{name}' is not supported by this server.", param=f"sampling_params.{name}")
@@ -107,7 +107,7 @@ def generation_request(sampling: SamplingFields, body: GenerateBody) -> Generati
 
 
 def constraint_of(sampling: SamplingFields) -> Constraint | None:
-    """The constraint of the output, None without one. Raises Rejected for more than one."""
+    """Return the constraint of the output, None without one. Raises Rejected for more than one."""
     given = [(name, value) for name in CONSTRAINTS if (value := getattr(sampling, name)) is not None]
     if len(given) > 1:
         raise Rejected(f"Only one of {', '.join(CONSTRAINTS)} is allowed.", param=f"sampling_params.{given[1][0]}")

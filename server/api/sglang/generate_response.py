@@ -97,18 +97,18 @@ class GenerateResponseBuilder:
         self._choices = [_Choice(len(prompt)) for prompt in request.prompts for _ in range(request.n)]
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
-        """The response to a request without stream."""
+        """Return the response to a request without stream."""
         for delta in deltas:
             self._choices[delta.index].add(delta)
         shown = [self._shown(index) for index in range(len(self._choices))]
         return shown if self._options.is_list else shown[0]
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """None."""
+        """Return no chunk."""
         return []
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """One chunk, with all output of the choice so far or only with the new output."""
+        """Return one chunk, with all output of the choice so far or only with the new output."""
         choice = self._choices[delta.index]
         choice.add(delta)
         chunk = self._chunk(delta.index)
@@ -117,11 +117,11 @@ class GenerateResponseBuilder:
         return [chunk]
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """None."""
+        """Return no chunk."""
         return []
 
     def failure(self, error: Rejected) -> list[dict[str, Any]]:
-        """The last chunk of a stream that fails. It belongs to the first choice that has not ended."""
+        """Return the last chunk of a stream that fails. It belongs to the first choice that has not ended."""
         index = next((i for i, choice in enumerate(self._choices) if choice.finish is None), 0)
         self._choices[index].finish = {"type": "abort", "message": error.message, "status_code": error.status}
         return [{**self._chunk(index), **envelope(error)}]
@@ -146,14 +146,14 @@ class GenerateResponseBuilder:
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
     def _input_logprobs(self, index: int, view: LogprobView) -> dict[str, Any]:
-        """The log-probabilities of the prompt, for its first choice. As in SGLang, the first token shown has none."""
+        """Return the prompt's log-probabilities, for its first choice. As in SGLang, the first token shown has none."""
         choice, prompt = self._choices[index], self._request.prompts[index // self._request.n]
         if view.start is None or index % self._request.n or view.start >= len(prompt):
             return {"input_token_logprobs": []}
         first = prompt[view.start]
         lists = self._logprobs(
             "input", choice.prompt_logprobs[view.start :], top=view.top or 0
-        )  # they begin at token 1
+        )  # the list begins at token 1
         pieces = self._options.pieces
         text = None if pieces is None else pieces[first].decode("utf-8", "replace")
         lists["input_token_logprobs"].insert(0, [None, first, text])
@@ -168,13 +168,13 @@ class GenerateResponseBuilder:
         return shown
 
     def _triple(self, token: TextAlternative) -> list[Any]:
-        """[log-probability, token id, text or null]."""
+        """Return [log-probability, token id, text or None]."""
         logprob = token.logprob if math.isfinite(token.logprob) else MIN_LOGPROB
         return [logprob, token.token_id, None if self._options.pieces is None else token.token]
 
 
 def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int, n: int) -> list[str]:
-    """The name of each choice, derived from ``rid`` if it is valid. Raises Rejected unless it names all prompts."""
+    """Return the name of each choice, derived from ``rid`` if it is valid. Raises Rejected for missing names."""
     if isinstance(rid, list):
         if len(rid) != num_prompts or len(set(rid)) != num_prompts:
             raise Rejected("'rid' must have one entry per prompt, all of them different.", param="rid")
