@@ -134,7 +134,7 @@ def describe(errors: Sequence[OwnershipError], ledger: Ledger) -> str:
     """The pages in error with their owners and last moves. Without errors: that a counter must be wrong."""
     if not errors:
         moves = "; ".join(ledger.recent(LAST_MOVES)) or "none recorded"
-        return f"every page has exactly one owner, so a counter is wrong; last moves: {moves}"
+        return f"every page has exactly one owner, so a counter is wrong; last moves of any page: {moves}"
     text = "; ".join(_describe_error(error, ledger) for error in errors[:DESCRIBED_ERRORS])
     if len(errors) <= DESCRIBED_ERRORS:
         return text

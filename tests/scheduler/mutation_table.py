@@ -37,7 +37,7 @@ WITNESSES = {
 LOST = ("stuck", "no progress", "was expected to be over")
 HOLDERS = re.compile(
     r"the host copy of request [\w.]+|request [\w.]+|a tree node of \d+ pages|the free list|quarantine\b|no owner"
-    r"|running requests"
+    r"|nobody|running requests"
 )
 MAX_HOLDERS = 3
 

@@ -71,7 +71,9 @@ def test_the_description_is_short_for_any_number_of_errors() -> None:
 def test_without_errors_the_description_shows_the_last_moves_of_any_page() -> None:
     allocator = PageAllocator(8, 4)
     allocator.take(2, request("a"))
-    assert "so a counter is wrong; last moves: the free list -> request a: pages 0, 1" in describe([], allocator.ledger)
+    assert "so a counter is wrong; last moves of any page: the free list -> request a: pages 0, 1" in describe(
+        [], allocator.ledger
+    )
 
 
 class StatePool:
