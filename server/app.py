@@ -22,7 +22,7 @@ from .admin.sessions import CloseSession, NewSession, OpenSession, SessionRoutes
 from .admin.tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
 from .api.anthropic.messages import MESSAGES, CountTokensRoute
 from .api.anthropic.messages_request import CountTokensBody
-from .api.error_forms import ERROR_FORMS
+from .api.error_formats import ERROR_FORMATS
 from .api.generation import generation_route
 from .api.openai.chat import CHAT_COMPLETIONS
 from .api.openai.completions import COMPLETIONS
@@ -30,7 +30,7 @@ from .api.openai.responses import RESPONSES, stored
 from .api.sglang.generate import GENERATE
 from .http.auth import KeyCheck, require_control
 from .http.cors import OriginGuard, RootPath, add_cors
-from .http.error_replies import SuppressLoggedErrors, UseErrorForms, install_error_replies
+from .http.error_replies import SetErrorFormats, SuppressLoggedErrors, install_error_replies
 from .http.middleware import BodyLimit, RequestIds
 from .http.openapi import describe, operation
 from .metrics.http_counts import CountRequests
@@ -103,7 +103,7 @@ def create_app(state: AppState) -> ASGIApp:
             response_model=None,
             response_class=Response,
             dependencies=[Depends(require_control)] if route.is_admin else [],
-            **operation(route, ERROR_FORMS),
+            **operation(route, ERROR_FORMATS),
         )
         if route.method == "GET" and not route.is_admin:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
@@ -123,7 +123,7 @@ def _add_middleware(
     access = state.access
     app = KeyCheck(app, access.keys, access.config.root_path)
     app = OriginGuard(app, access.config.allowed_origins, admin_get_paths)
-    # Outside the checks: a preflight request has no key, and a page must be able to read a 401 reply.
+    # CORS wraps the checks: a preflight request has no key, and a page must be able to read a 401 reply.
     app = add_cors(app, access.config.allowed_origins)
     app = CountRequests(app, routes, state.metrics.http)
-    return RequestIds(UseErrorForms(RootPath(app, access.config.root_path), ERROR_FORMS))
+    return RequestIds(SetErrorFormats(RootPath(app, access.config.root_path), ERROR_FORMATS))

@@ -1,4 +1,4 @@
-"""Derives command line flags from the fields of the configuration. Knows no field by name."""
+"""Derives command line flags from the fields of the configuration. Does not depend on field names."""
 
 from __future__ import annotations
 

@@ -53,13 +53,13 @@ class Outbox(Protocol):
 class Timings(Protocol):
     """Receives latencies in seconds."""
 
-    def first_token(self, seconds: float) -> None:
+    def observe_first_token(self, seconds: float) -> None:
         """Record the time from a request's arrival to its first output token; once per HTTP request."""
 
-    def token_gap(self, seconds: float, count: int) -> None:
+    def observe_token_gap(self, seconds: float, count: int) -> None:
         """Record that ``count`` output tokens of one choice arrived, ``seconds`` apart on average."""
 
-    def completed(self, seconds: float) -> None:
+    def observe_completion(self, seconds: float) -> None:
         """Record the time from a request's arrival to its end, for a request that succeeds."""
 
 
@@ -209,7 +209,7 @@ class TokenizerManager:
             # Tell the scheduler about the stop string before the client can send its next request.
             self._send(FinishReq(item.rid, item.num_output_tokens, item.num_shown_tokens))
         if choice.stream.add(choice.index, item):
-            self._timings.completed(self.clock() - choice.stream.received_s)
+            self._timings.observe_completion(self.clock() - choice.stream.received_s)
 
     def _handle_closing_item(self, choice: _Choice, item: TextItem) -> None:
         choice.stream.add(choice.index, item)
@@ -247,9 +247,9 @@ class TokenizerManager:
         now = self.clock()
         if not choice.stream.had_token:
             choice.stream.had_token = True
-            self._timings.first_token(now - choice.stream.received_s)
+            self._timings.observe_first_token(now - choice.stream.received_s)
         if choice.last_token_s is not None:
-            self._timings.token_gap((now - choice.last_token_s) / count, count)
+            self._timings.observe_token_gap((now - choice.last_token_s) / count, count)
         choice.last_token_s = now
 
     def _send(self, message: ToScheduler) -> None:

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Rejected
 
-from ..api.error_forms import ERROR_FORMS
-from ..http.error_replies import UseErrorForms, error_reply
+from ..api.error_formats import ERROR_FORMATS
+from ..http.error_replies import SetErrorFormats, error_reply
 from ..http.middleware import RequestIds
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class AppSwitch:
         if self._app is not None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await RequestIds(UseErrorForms(_loading, ERROR_FORMS))(scope, receive, send)
+            await RequestIds(SetErrorFormats(_loading, ERROR_FORMATS))(scope, receive, send)
 
 
 async def _loading(scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,7 +23,7 @@ class StopSignals:
         """Install the signal handlers. Main thread only."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup: keep it so
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP: keep ignoring it
             signal.signal(signal.SIGHUP, self._on_signal)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:

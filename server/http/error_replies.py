@@ -1,4 +1,4 @@
-"""HTTP error responses: OpenAI's error object, unless the application passes another form for a path."""
+"""HTTP error responses: OpenAI's error object, unless the application passes another format for a path."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .middleware import REQUEST_ID
 
 log = logging.getLogger(__name__)
 
-ErrorForms = Mapping[str, Callable[[Rejected], dict[str, Any]]]  # path prefix -> body of every error below that path
-ERROR_FORMS = "ebbtide.error_forms"  # key of the ErrorForms in the ASGI scope
+ErrorFormats = Mapping[str, Callable[[Rejected], dict[str, Any]]]  # path prefix -> body of every error below that path
+ERROR_FORMATS = "ebbtide.error_formats"  # key of the ErrorFormats in the ASGI scope
 
 
 def envelope(error: Rejected) -> dict[str, Any]:
@@ -29,20 +29,20 @@ def envelope(error: Rejected) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 
-class UseErrorForms:
-    """Puts ``forms`` into the scope, where ``error_reply`` finds them."""
+class SetErrorFormats:
+    """Middleware that puts ``formats`` into the scope, where ``error_reply`` reads them."""
 
-    def __init__(self, app: ASGIApp, forms: ErrorForms) -> None:
+    def __init__(self, app: ASGIApp, formats: ErrorFormats) -> None:
         self._app = app
-        self._forms = forms
+        self._formats = formats
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[ERROR_FORMS] = self._forms
+        scope[ERROR_FORMATS] = self._formats
         await self._app(scope, receive, send)
 
 
 def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
-    """Return the HTTP response to a refused or failed request, in the form of its path."""
+    """Return the HTTP response to a refused or failed request, in the format of its path."""
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
@@ -57,8 +57,8 @@ def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
 
 def _body_for(scope: Scope) -> Callable[[Rejected], dict[str, Any]]:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    forms: ErrorForms = scope.get(ERROR_FORMS, {})
-    return next((form for start, form in forms.items() if path == start or path.startswith(f"{start}/")), envelope)
+    formats: ErrorFormats = scope.get(ERROR_FORMATS, {})
+    return next((body for start, body in formats.items() if path == start or path.startswith(f"{start}/")), envelope)
 
 
 async def _rejected(request: Request, error: Exception) -> Response:

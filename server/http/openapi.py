@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from ..route import JSON, Route
 from .auth import PUBLIC_PATHS
-from .error_replies import ErrorForms
+from .error_replies import ErrorFormats
 
 SCHEMAS = "#/components/schemas/"
 EVENTS = "text/event-stream"
@@ -37,14 +37,14 @@ class Error(msgspec.Struct):
     error: ErrorFields
 
 
-def operation(route: Route, forms: ErrorForms) -> dict[str, Any]:
+def operation(route: Route, formats: ErrorFormats) -> dict[str, Any]:
     """Return the arguments of FastAPI's ``add_api_route`` that describe a route."""
     summary, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n")
     refused = {
         "description": "The request is invalid or not allowed; the error gives the reason.",
-        **_error_content(route, forms),
+        **_error_content(route, formats),
     }
-    failed = {"description": "The server is unavailable or has failed.", **_error_content(route, forms)}
+    failed = {"description": "The server is unavailable or has failed.", **_error_content(route, formats)}
     return {
         "summary": summary,
         "description": rest.strip(),
@@ -100,7 +100,7 @@ def _good(route: Route) -> dict[str, Any]:
     return {"description": "The response.", "content": content}
 
 
-def _error_content(route: Route, forms: ErrorForms) -> dict[str, Any]:
-    if any(route.path.startswith(start) for start in forms):
-        return {"content": {JSON: {}}}  # the error form of another API
+def _error_content(route: Route, formats: ErrorFormats) -> dict[str, Any]:
+    if any(route.path.startswith(start) for start in formats):
+        return {"content": {JSON: {}}}  # the error format of another API
     return {"content": {JSON: {"schema": {"$ref": SCHEMAS + "Error"}}}}

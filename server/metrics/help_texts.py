@@ -7,7 +7,7 @@ from itertools import takewhile
 PREFIX = "ebbtide:"
 
 GAUGE_TEXTS = {
-    "num_running_reqs": "Running requests, which hold a row of the model runner. Each choice of n counts.",
+    "num_running_reqs": "Running requests, which hold a row of the model runner. Each of n choices counts.",
     "num_queue_reqs": "Waiting requests, new and retracted.",
     "num_retracted_reqs": "Requests that were retracted under memory pressure and are not running again yet.",
     "num_grammar_queue_reqs": "Requests that wait for their grammar to be compiled; they do not block others.",
@@ -41,7 +41,7 @@ TOTAL_TEXTS = {
     "num_ended_while_retracted_total": "Retracted requests that ended before they ran again, by reason.",
     "num_preempted_requests_total": "Running requests preempted for one of strictly higher priority.",
     "num_aborted_requests_total": "Requests that ended early, by reason.",
-    "num_requests_total": "Requests that ended normally, by finish reason. Each choice of n counts.",
+    "num_requests_total": "Requests that ended normally, by finish reason. Each of n choices counts.",
     "prompt_tokens_total": "Prompt tokens of requests that started running, counted once per request.",
     "cached_tokens_total": "Prompt tokens that were cached when their request first ran.",
     "generation_tokens_total": "Generated output tokens.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -99,15 +100,15 @@ class FrontMetrics:
             self.observe("request_params_n", n)
             self.observe("request_params_max_tokens", count)
 
-    def first_token(self, seconds: float) -> None:
+    def observe_first_token(self, seconds: float) -> None:
         """Record the time to the first generated token of an HTTP request."""
         self.observe("time_to_first_token_seconds", seconds)
 
-    def token_gap(self, seconds: float, count: int) -> None:
+    def observe_token_gap(self, seconds: float, count: int) -> None:
         """Record ``count`` tokens of a choice, each ``seconds`` after the previous one."""
         self.observe("inter_token_latency_seconds", seconds, count)
 
-    def completed(self, seconds: float) -> None:
+    def observe_completion(self, seconds: float) -> None:
         """Record the total time of an HTTP request that ended normally."""
         self.observe("e2e_request_latency_seconds", seconds)
 
@@ -132,13 +133,13 @@ class FrontMetrics:
         series.register_histograms(self._histograms)
 
 
+@dataclass(frozen=True, slots=True)
 class _HttpCollector:
     """HttpCounts as a Prometheus collector."""
 
-    def __init__(self, counts: HttpCounts, model_name: str) -> None:
-        self._counts = counts
-        self._labels = {"model_name": model_name}
+    counts: HttpCounts
+    model_name: str
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts under ebbtide's names."""
-        return self._counts.families(PREFIX, self._labels)
+        return self.counts.families(PREFIX, {"model_name": self.model_name})

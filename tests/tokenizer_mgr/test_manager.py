@@ -58,13 +58,13 @@ class Timings:
         self.gaps: list[tuple[float, int]] = []
         self.ends: list[float] = []
 
-    def first_token(self, seconds: float) -> None:
+    def observe_first_token(self, seconds: float) -> None:
         self.first.append(seconds)
 
-    def token_gap(self, seconds: float, count: int) -> None:
+    def observe_token_gap(self, seconds: float, count: int) -> None:
         self.gaps.append((seconds, count))
 
-    def completed(self, seconds: float) -> None:
+    def observe_completion(self, seconds: float) -> None:
         self.ends.append(seconds)
 
 

@@ -165,7 +165,7 @@ def test_buckets_are_theirs(both: FrontMetrics, name: str, count: int, first: fl
 
 
 def test_a_sample_is_in_every_histogram_of_its_quantity_once(both: FrontMetrics) -> None:
-    both.token_gap(0.05, 3)
+    both.observe_token_gap(0.05, 3)
     both.apply_stats(Stats({}, {}, {"prefill_time_seconds": [0.5], "decode_time_seconds": [2, 4]}))
     both.observe_request(2, [10, 20])
     for name in ("ebbtide:inter_token_latency_seconds", "vllm:inter_token_latency_seconds"):

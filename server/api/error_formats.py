@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..http.error_replies import ErrorForms
+from ..http.error_replies import ErrorFormats
 from .anthropic.errors import anthropic_error
 
-ERROR_FORMS: ErrorForms = {"/v1/messages": anthropic_error}
+ERROR_FORMATS: ErrorFormats = {"/v1/messages": anthropic_error}
