@@ -28,7 +28,7 @@ def test_impossible_tokens_keep_their_minus_infinity() -> None:
     assert Pieces(sim_vocabulary()).logprob(65, TokenLogprob(-math.inf)).chosen.logprob == -math.inf
 
 
-def test_entries_that_make_no_sense_are_an_error() -> None:
+def test_inconsistent_entries_raise() -> None:
     pieces = Pieces(sim_vocabulary())
     with pytest.raises(ValueError, match="no log-probability"):
         pieces.logprob(65, TokenLogprob(math.nan))

@@ -55,14 +55,14 @@ def test_requests_of_one_batch_keep_their_order_and_their_state(detokenizer: Det
     assert [(i.rid, i.text, i.num_output_tokens) for i in second] == [("b", "é", 2), ("a", "x", 1)]
 
 
-def test_the_closing_item_flushes_and_forgets(detokenizer: Detokenizer) -> None:
+def test_the_closing_item_flushes_and_removes_the_stream(detokenizer: Detokenizer) -> None:
     convert(detokenizer, item("a", "ab", start=start("bc")))
     (last,) = convert(detokenizer, item("a", "", finish="abort"))
     assert (last.text, last.finish, last.num_output_tokens) == ("b", "abort", 2)
     assert detokenizer.num_open == 0
 
 
-def test_a_stop_string_ends_the_answer_at_its_token(detokenizer: Detokenizer) -> None:
+def test_a_stop_string_ends_the_output_at_its_token(detokenizer: Detokenizer) -> None:
     logprobs = [TokenLogprob(-1.0), TokenLogprob(-2.0), TokenLogprob(-3.0)]
     (text,) = convert(
         detokenizer, item("a", "abc", start=start("b", cached_tokens=5, prompt_tokens=9), logprobs=logprobs)
@@ -79,7 +79,7 @@ def test_a_stop_string_ends_the_answer_at_its_token(detokenizer: Detokenizer) ->
     assert (text.cached_tokens, text.prompt_tokens) == (5, 9)
 
 
-def test_what_comes_after_a_stop_string_is_dropped_until_the_closing_item(detokenizer: Detokenizer) -> None:
+def test_items_after_a_stop_string_are_dropped_until_the_closing_item(detokenizer: Detokenizer) -> None:
     convert(detokenizer, item("a", "ab", start=start("b")))
     assert convert(detokenizer, item("a", "c"), item("a", "d")) == []
     assert detokenizer.num_open == 1
@@ -93,14 +93,14 @@ def test_a_stop_string_in_the_closing_item_leaves_no_trace(detokenizer: Detokeni
     assert detokenizer.num_open == 0
 
 
-def test_a_reused_id_starts_from_nothing(detokenizer: Detokenizer) -> None:
+def test_a_reused_id_starts_with_empty_state(detokenizer: Detokenizer) -> None:
     convert(detokenizer, item("a", "held", start=start("dog")))
     assert convert(detokenizer, item("a", "og", start=start()))[0].text == "og"
     convert(detokenizer, item("a", "x", start=start("x")))
     assert convert(detokenizer, item("a", "y", start=start()), item("a", "z"))[1].text == "z"
 
 
-def test_the_text_of_a_stop_token_is_no_part_of_the_answer(detokenizer: Detokenizer) -> None:
+def test_the_text_of_a_stop_token_is_not_output(detokenizer: Detokenizer) -> None:
     (text,) = convert(detokenizer, item("a", "hi.", start=start(), finish="stop", stop_token=ord(".")))
     assert (text.text, text.tokens, text.num_output_tokens, text.matched) == ("hi", list(b"hi."), 3, ord("."))
     (text,) = convert(detokenizer, TokenItem("b", [104, SIM_EOS], start(), finish="stop", stop_token=SIM_EOS))
@@ -183,14 +183,14 @@ def test_a_heartbeat_comes_first_and_then_in_time_also_within_a_backlog(detokeni
     assert Heartbeat("detokenizer", 10, "running", num_requests=1) in outbox.sent
 
 
-def test_failures_are_told_and_empty_batches_are_not_sent(detokenizer: Detokenizer) -> None:
+def test_failures_are_sent_and_empty_batches_are_not(detokenizer: Detokenizer) -> None:
     bad = item("bad", "x", start=start(), logprobs=[TokenLogprob(0.0, [1], [])])
     inbox, outbox = FakeInbox([TokenBatch([bad]), TokenBatch([item("ghost")])]), FakeOutbox()
     serve_once(detokenizer, inbox, outbox, HeartbeatTimer(detokenizer, inbox, outbox, lambda: 0.0))
     assert [type(message) for message in outbox.sent] == [Heartbeat, AbortReq]
 
 
-def test_a_front_that_takes_nothing_ends_the_process(detokenizer: Detokenizer) -> None:
+def test_a_full_queue_to_the_front_ends_the_process(detokenizer: Detokenizer) -> None:
     inbox, outbox = FakeInbox(), FakeOutbox(full=True)
     with pytest.raises(EbbtideError, match="queue to the front is full"):
         serve_once(detokenizer, inbox, outbox, HeartbeatTimer(detokenizer, inbox, outbox, lambda: 0.0))
@@ -210,7 +210,7 @@ def child(addresses: Addresses) -> Iterator[Child]:
     assert child.exit_code == 0
 
 
-def test_the_process_turns_batches_into_text_and_beats_when_idle(child: Child, addresses: Addresses) -> None:
+def test_the_process_decodes_batches_and_sends_heartbeats_when_idle(child: Child, addresses: Addresses) -> None:
     with zmq.Context() as context:
         front: Receiver[ToFront] = Receiver(context, addresses.front, ToFront)
         scheduler: Sender[TokenBatch] = Sender(context, addresses.detokenizer)

@@ -40,7 +40,7 @@ def stream(*, prompt: bytes = b"", **text: object) -> TextStream:
 
 
 def run(stream: TextStream, items: list[list[int]]) -> tuple[list[str], int, str | None]:
-    """(released texts, tokens that belong to the answer, the stop string)."""
+    """Return (released texts, number of output tokens, stop string)."""
     texts = []
     for tokens in items:
         released = stream.push(tokens)
@@ -55,7 +55,7 @@ def one_by_one(data: bytes) -> list[list[int]]:
 
 
 def reference(words: list[bytes], start: StreamStart, tokens: list[int]) -> tuple[str, int, str | None]:
-    """Decode everything, look everywhere, cut: slow and plain."""
+    """Decode all tokens at once, search all positions, cut: a slow reference."""
     params = start.text
     texts = [""]
     for count in range(1, len(tokens) + 1):
@@ -155,7 +155,7 @@ def test_any_bytes_in_any_split_decode_as_the_codec_does(case: tuple[bytes, list
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=20))
 @example(HAND)
-def test_no_part_of_a_character_is_ever_shown(text: str) -> None:
+def test_an_incomplete_character_is_never_shown(text: str) -> None:
     texts, _, _ = run(stream(), one_by_one(text.encode()))
     assert "".join(texts) == text
     assert all(len(part) <= 1 for part in texts)
@@ -174,7 +174,7 @@ def test_nothing_of_a_stop_string_is_shown_before_it_is_complete(text: str, stop
             return
         held = text[: index + 1].removeprefix(shown)
         longest = max(k for stop in stops for k in range(len(stop)) if text[: index + 1].endswith(stop[:k]))
-        assert len(held) == longest  # no more than needed is held back either
+        assert len(held) == longest  # holds back no more than necessary
     assert shown + decoder.flush() == text
 
 
@@ -192,7 +192,7 @@ def test_the_stop_that_ends_first_wins_and_the_longer_of_two() -> None:
     assert run(stream(stop=("c", "bc")), [list(b"xabcde")]) == (["xa"], 4, "bc")
 
 
-def test_text_after_the_stop_in_the_same_item_is_no_part_of_the_answer() -> None:
+def test_text_after_the_stop_in_the_same_item_is_not_output() -> None:
     released = stream(stop=("b",)).push(list(b"abcd"))
     assert (released.text, released.num_tokens, released.stop) == ("a", 2, "b")
 
@@ -227,7 +227,7 @@ def test_a_character_split_between_prompt_and_answer_comes_out_whole() -> None:
     assert "".join(run(stream(prompt=b"hi " + smile[:2]), one_by_one(smile[2:] + b"!"))[0]) == "😀!"
 
 
-def test_half_a_character_of_the_prompt_alone_is_never_shown() -> None:
+def test_an_incomplete_character_of_the_prompt_alone_is_never_shown() -> None:
     assert "".join(run(stream(prompt=b"hi \xf0\x9f"), one_by_one(b"ok"))[0]) == "ok"
     assert run(stream(prompt=b"hi \xf0\x9f"), [])[0] == [""]
 
@@ -248,7 +248,7 @@ def test_empty_stop_strings_are_ignored() -> None:
     assert run(stream(stop=("",)), one_by_one(b"ab"))[0] == ["a", "b", ""]
 
 
-def test_lone_continuation_bytes_do_not_pile_up() -> None:
+def test_lone_continuation_bytes_do_not_accumulate() -> None:
     decoder = stream(stop=("never",))
     assert all(decoder.push([0x80]).text == "\ufffd" for _ in range(4000))
 

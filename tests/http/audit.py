@@ -1,4 +1,4 @@
-"""What must hold at every scrape, and what must hold once nothing is asked any more."""
+"""Invariants of every scrape, and of an idle server."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-LIMIT_S = 2.0  # a second for an abort, and the next statistics
+LIMIT_S = 2.0  # a second for the abort, a second for the next snapshot
 IDLE_AT_ZERO = ("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "token_usage", "gen_throughput")
 POOL = ("kv_available_tokens", "kv_evictable_tokens", "kv_protected_tokens", "kv_session_held_tokens")
 
 
 def within(limit_s: float, claim: Callable[[], bool]) -> None:
-    """Ask until ``claim`` holds; each question is a request of its own, so nothing sleeps."""
+    """Poll until ``claim`` holds. Each poll is an HTTP request, so no sleep is needed."""
     deadline = time.monotonic() + limit_s
     while not claim():
         assert time.monotonic() < deadline, "it did not happen in time"
 
 
 def send(url: str, body: dict[str, Any]) -> socket.socket:
-    """A raw connection on which a completion was asked for."""
+    """Open a raw connection and send a completion request."""
     host, port = url.removeprefix("http://").split(":")
     data = json.dumps(body).encode()
     head = ["POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json"]
@@ -32,7 +32,7 @@ def send(url: str, body: dict[str, Any]) -> socket.socket:
 
 
 def check_scrape(totals: Counter[str]) -> None:
-    """Retractions are conserved exactly, the pool's parts add up, and the books were never wrong."""
+    """Check that retractions are conserved and no invariant was violated."""
     back = totals["num_resumed_requests_total"] + totals["num_ended_while_retracted_total"]
     assert totals["num_retracted_requests_total"] == back + totals["num_retracted_reqs"]
     assert totals["kv_invariant_violations_total"] == 0
@@ -40,7 +40,7 @@ def check_scrape(totals: Counter[str]) -> None:
 
 
 def check_idle(api: Any) -> None:
-    """Within two seconds nothing runs, waits or is open, every gauge of load reads 0 and every page is back."""
+    """Check that within two seconds no request is open, all load gauges read 0, and all pages are free or evictable."""
     within(LIMIT_S, lambda: not any(api.totals()[name] for name in (*IDLE_AT_ZERO, "open_http_requests")))
     check_scrape(api.totals())
     bar = api.http.get("/pressure").json()

@@ -1,4 +1,4 @@
-"""Nothing stays behind: not of mixed loads, not of clients that leave, not of retracted requests nobody wants."""
+"""Everything is released after mixed loads, after disconnects, and after disconnects of retracted requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
         pytest.param(16, 20, 256, marks=pytest.mark.soak),
     ],
 )
-def test_every_page_is_back_after_a_mixed_load(
+def test_every_page_is_returned_after_a_mixed_load(
     page_size: int, rounds: int, num_requests: int, start_daemon: Any
 ) -> None:
     flags = ("--page-size", str(page_size), "--chunked-prefill-size", "37", "--test-retract-interval", "11")
@@ -49,18 +49,18 @@ def test_every_page_is_back_after_a_mixed_load(
             assert api.metric("num_retracted_requests_total") > 0
 
 
-def test_a_hundred_clients_that_leave_stop_their_work(start_daemon: Any) -> None:
+def test_a_hundred_disconnects_stop_their_work(start_daemon: Any) -> None:
     with contextlib.closing(Api(start_daemon(*SMALL, "--sim-step-ms", "2").url)) as api:
 
         def leave(number: int) -> None:
             body = {"prompt": f"{number} " * 60, "max_tokens": 2000, **GREEDY, "stream": number % 2 == 0}
             with send(api.url, body) as connection:
-                events = (0, 0, 1, 0, 10, 0)[number % 6]  # else before any byte, queued or not
+                events = (0, 0, 1, 0, 10, 0)[number % 6]  # else disconnect before the first byte
                 received = b""
                 while received.count(b"data: ") < events:
                     chunk = connection.recv(4096)
                     if not chunk:
-                        return  # it outgrew the pool meanwhile
+                        return  # it outgrew the pool
                     received += chunk
 
         with ThreadPoolExecutor(8) as pool:
@@ -74,7 +74,7 @@ def test_a_hundred_clients_that_leave_stop_their_work(start_daemon: Any) -> None
 
 
 @pytest.mark.parametrize("tier", [(), ("--kv-offload-gb", "0.05")], ids=["recompute", "restore"])
-def test_clients_that_leave_while_retracted_cost_nothing(tier: tuple[str, ...], start_daemon: Any) -> None:
+def test_a_disconnect_while_retracted_releases_everything(tier: tuple[str, ...], start_daemon: Any) -> None:
     daemon = start_daemon(*SMALL, "--sim-step-ms", "2", *tier)
     scheduler, sizes = psutil.Process(daemon.pids["scheduler"]), []
     with contextlib.closing(Api(daemon.url)) as api:

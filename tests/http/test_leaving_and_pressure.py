@@ -1,4 +1,4 @@
-"""Clients that leave, silence that is filled, and answers that outgrow the pool."""
+"""Disconnects, keep-alive comments, and requests that outgrow the pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS = {"prompt": "tide", "max_tokens": 900, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_nothing_of_a_client_that_left_runs_or_waits(slow_api: Any, stream: bool) -> None:
+def test_a_disconnect_ends_running_and_waiting_work(slow_api: Any, stream: bool) -> None:
     connections = [send(slow_api.url, {**ENDLESS, "stream": stream, "n": 2}) for _ in range(3)]
     within(10, lambda: slow_api.metric("num_running_reqs") > 0)
     before = slow_api.metric("num_aborted_requests_total")
@@ -30,7 +30,7 @@ def test_nothing_of_a_client_that_left_runs_or_waits(slow_api: Any, stream: bool
     within(LIMIT_S, lambda: slow_api.metric("generation_tokens_total") == tokens + 1)
 
 
-def test_leaving_at_any_moment_leaves_nothing_behind(slow_api: Any) -> None:
+def test_a_disconnect_at_any_moment_releases_everything(slow_api: Any) -> None:
     for round_number in range(40):
         connection = send(slow_api.url, {**ENDLESS, "stream": round_number % 2 == 0})
         if round_number % 4 == 0:
@@ -42,7 +42,7 @@ def test_leaving_at_any_moment_leaves_nothing_behind(slow_api: Any) -> None:
     assert slow_api.metric("kv_available_tokens") + slow_api.metric("kv_evictable_tokens") == capacity
 
 
-def test_a_long_prefill_is_bridged_by_comments_that_clients_ignore(slow_api: Any) -> None:
+def test_a_long_prefill_sends_keep_alive_comments(slow_api: Any) -> None:
     body = {"prompt": "y" * 600, "max_tokens": 3, "ignore_eos": True, "stream": True}
     with slow_api.http.stream("POST", "/v1/completions", json=body) as reply:
         text = "".join(reply.iter_text())
@@ -53,7 +53,7 @@ def test_a_long_prefill_is_bridged_by_comments_that_clients_ignore(slow_api: Any
     assert sum(len(chunk.choices[0].delta.content or "") for chunk in chunks) <= 3
 
 
-def test_an_answer_that_outgrows_the_pool_is_an_error_and_the_others_finish(slow_api: Any) -> None:
+def test_a_request_that_outgrows_the_pool_fails_and_others_finish(slow_api: Any) -> None:
     too_much = {"prompt": "p" * 800, "max_tokens": 3000, "ignore_eos": True}
     with ThreadPoolExecutor(3) as pool:
         big = pool.submit(slow_api.http.post, "/v1/completions", json=too_much)
@@ -79,7 +79,7 @@ def test_an_answer_that_outgrows_the_pool_is_an_error_and_the_others_finish(slow
     within(LIMIT_S, lambda: slow_api.load() == 0)
 
 
-def test_a_prompt_larger_than_the_pool_is_refused_and_blocks_nobody(slow_api: Any) -> None:
+def test_a_prompt_larger_than_the_pool_is_refused_and_blocks_no_request(slow_api: Any) -> None:
     usable = int(slow_api.metric("max_total_num_tokens"))
     for num_tokens, status in ((usable - 1, 200), (usable, 400), (usable + 1, 400), (usable + 100, 400)):
         body = {"prompt": [65] * num_tokens, "max_tokens": 2, "ignore_eos": True}

@@ -1,4 +1,4 @@
-"""Clients of a daemon that read streams, and what they are told at the end."""
+"""Clients that read streams of a daemon, and the errors that end them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx
 
 @contextlib.contextmanager
 def streams(url: str, count: int, **body: Any) -> Iterator[list[Iterator[str]]]:
-    """Streaming answers whose first event has come, as iterators of the data that follows."""
+    """Open streams, read the first event of each, and yield iterators over the rest."""
     request = {"model": "sim", "prompt": "tide", "stream": True, "ignore_eos": True, "max_tokens": 30_000} | body
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None)))
@@ -26,7 +26,7 @@ def streams(url: str, count: int, **body: Any) -> Iterator[list[Iterator[str]]]:
 
 
 def rest(events: Iterator[str]) -> list[str]:
-    """All that still comes; a connection that breaks off is told apart by its lack of an end."""
+    """Return the remaining events. A broken connection shows as a missing end mark."""
     got: list[str] = []
     with contextlib.suppress(httpx.RemoteProtocolError):
         got.extend(events)
@@ -34,7 +34,7 @@ def rest(events: Iterator[str]) -> list[str]:
 
 
 def error_at_the_end(events: Iterator[str]) -> dict[str, Any]:
-    """The error that a stream ends with: one, and nothing after it."""
+    """Return the single error that ends a stream; nothing may follow it."""
     *before, last = rest(events)
     assert not any('"error"' in event or event == "[DONE]" for event in before)
     body = json.loads(last)

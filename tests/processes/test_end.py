@@ -1,4 +1,4 @@
-"""Every way in which a daemon ends: asked to, told to, or broken. Nothing is left, and nobody waits for ever."""
+"""Every way in which a daemon ends: drained, aborted or failed. No process, file or open request may remain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_idle_daemon_ends_at_once_with_exit_code_zero(start_daemon: Any, numb
     assert "Traceback" not in daemon.log
 
 
-def test_a_signal_while_it_loads_ends_it_well(start_daemon: Any) -> None:
+def test_a_signal_while_loading_exits_with_code_zero(start_daemon: Any) -> None:
     daemon = start_daemon(ready=False)
     front = psutil.Process(daemon.process.pid)
     children: list[psutil.Process] = []
@@ -42,7 +42,7 @@ def test_a_signal_while_it_loads_ends_it_well(start_daemon: Any) -> None:
     assert daemon.leftovers() == []
 
 
-def test_running_answers_end_whole_while_new_ones_are_refused(start_daemon: Any) -> None:
+def test_draining_completes_open_requests_and_refuses_new_ones(start_daemon: Any) -> None:
     daemon = start_daemon(*SLOW)
     with streams(daemon.url, 3, max_tokens=200) as opened:
         daemon.signal(signal.SIGTERM)
@@ -58,7 +58,7 @@ def test_running_answers_end_whole_while_new_ones_are_refused(start_daemon: Any)
 
 
 def _first_refusal(url: str) -> httpx.Response:
-    """The signal needs a moment to arrive."""
+    """Wait until the process has exited: the signal takes a moment."""
     while True:
         response = httpx.post(
             f"{url}/v1/completions", json={"model": "sim", "prompt": "x", "max_tokens": 1}, timeout=60
@@ -68,7 +68,7 @@ def _first_refusal(url: str) -> httpx.Response:
             return response
 
 
-def test_a_second_signal_aborts_what_still_runs(start_daemon: Any) -> None:
+def test_a_second_signal_aborts_open_requests(start_daemon: Any) -> None:
     daemon = start_daemon(*SLOW)
     with streams(daemon.url, 2) as opened:
         daemon.signal(signal.SIGTERM)
@@ -82,7 +82,7 @@ def test_a_second_signal_aborts_what_still_runs(start_daemon: Any) -> None:
     assert daemon.leftovers() == []
 
 
-def test_answers_that_outlast_the_shutdown_timeout_are_aborted(start_daemon: Any) -> None:
+def test_requests_that_outlast_the_shutdown_timeout_are_aborted(start_daemon: Any) -> None:
     daemon = start_daemon(*SLOW, "--shutdown-timeout", "0.2")
     with streams(daemon.url, 1) as (events,):
         daemon.signal(signal.SIGINT)
@@ -92,7 +92,7 @@ def test_answers_that_outlast_the_shutdown_timeout_are_aborted(start_daemon: Any
 
 
 @pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
-def test_the_death_of_a_child_answers_everybody_and_ends_the_daemon(start_daemon: Any, victim: str) -> None:
+def test_the_death_of_a_child_fails_every_request_and_ends_the_daemon(start_daemon: Any, victim: str) -> None:
     daemon = start_daemon(*SLOW, "--max-running-requests", "4")
     with streams(daemon.url, 4) as opened:
         os.kill(daemon.pids[victim], signal.SIGKILL)
@@ -146,4 +146,4 @@ def test_long_prompts_without_a_token_change_neither_liveness_nor_readiness(star
             for probe in ("health", "ready"):
                 assert httpx.get(f"{daemon.url}/{probe}", timeout=60).status_code == 200
     assert [reply.result().status_code for reply in replies] == [200, 200]
-    assert time.monotonic() - started > 3  # longer than either patience
+    assert time.monotonic() - started > 3  # longer than either grace period

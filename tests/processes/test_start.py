@@ -1,4 +1,4 @@
-"""From the command line to the first answer, or to one sentence."""
+"""The start of a daemon: from the command line to the first response, or to a one-sentence error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_processes_meet_in_a_private_directory_and_only_the_front_listens(sh
     assert listening == [("front", port)]
 
 
-def test_bytes_that_are_no_message_hurt_nobody(shared_daemon: Any) -> None:
+def test_invalid_messages_are_harmless(shared_daemon: Any) -> None:
     (directory,) = shared_daemon.tmp.iterdir()
     for name in ("front", "scheduler", "detokenizer"):
         with socket.socket(socket.AF_UNIX) as stranger:
@@ -68,7 +68,7 @@ def test_a_port_in_use_is_refused_in_one_sentence(start_daemon: Any, shared_daem
     fails_to_start(start_daemon("--port", port, ready=False), f"Cannot listen on 127.0.0.1 port {port}: .* in use")
 
 
-def test_a_model_that_is_not_there_is_refused_in_one_sentence(start_daemon: Any) -> None:
+def test_a_missing_model_is_refused_in_one_sentence(start_daemon: Any) -> None:
     fails_to_start(start_daemon(model="/no/such/model", ready=False), "MODEL '/no/such/model' is neither a folder")
 
 

@@ -1,4 +1,4 @@
-"""An application over a scripted engine: the whole front without another process."""
+"""The application with a scripted engine: the whole front in one process."""
 
 from __future__ import annotations
 
@@ -60,11 +60,7 @@ def ok(reply: httpx.Response) -> httpx.Response:
 
 @dataclass
 class ScriptedEngine:
-    """Scheduler, runner and detokenizer in one: every choice gets ``reply`` one byte at a time, then ``finish``.
-
-    held: requests are only recorded; the test emits what it wants. answer: replaces the script for a request.
-    on_call: the answer to anything else that is asked.
-    """
+    """Replaces scheduler, runner and detokenizer: each choice gets ``reply`` one byte at a time, then ``finish``."""
 
     reply: str = "Hello!"
     finish: str = "stop"
@@ -101,13 +97,13 @@ class ScriptedEngine:
         return True
 
     def emit(self, rid: str, text: str, num: int, **more: Any) -> None:
-        """One item for ``rid``; its token is ``num``'s."""
+        """Send one text item for ``rid`` that ends at output token ``num``."""
         assert self.manager is not None
         item = TextItem(rid, text, tokens=[ord(text[0]) % 256] if text else [], num_output_tokens=num, **more)
         self.manager.handle(TextBatch([item]))
 
     def abort(self, rid: str, num: int = 0, **more: Any) -> None:
-        """The scheduler gives ``rid`` up."""
+        """Let the scheduler abort ``rid``."""
         assert self.manager is not None
         self.manager.handle(AbortReq(rid, "kv_cache_exhausted", 500, "kv_cache_exhausted", "no room", num, **more))
 
@@ -139,7 +135,7 @@ class ScriptedEngine:
 
 @dataclass
 class World:
-    """A front over a scripted engine, and the ways to reach it."""
+    """A front with a scripted engine, and a client."""
 
     engine: ScriptedEngine
     state: AppState
@@ -221,7 +217,7 @@ async def world(
 
 @dataclass
 class Served:
-    """The same application behind a real socket, in a thread."""
+    """The application behind a real socket, in a thread."""
 
     url: str
     engine: ScriptedEngine
@@ -229,7 +225,7 @@ class Served:
     loop: asyncio.AbstractEventLoop
 
     def on_loop(self, call: Callable[[], object]) -> None:
-        """Run ``call`` on the server's loop and wait for it."""
+        """Run ``call`` on the server's event loop and wait for it."""
         done = threading.Event()
         self.loop.call_soon_threadsafe(call)
         self.loop.call_soon_threadsafe(done.set)

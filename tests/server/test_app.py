@@ -1,4 +1,4 @@
-"""Routes, layers and error replies of the application as a whole."""
+"""Routes, middleware and error replies of the whole application."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import World
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_unknown_route_is_an_envelope(world: World) -> None:
+async def test_an_unknown_route_answers_with_an_error_object(world: World) -> None:
     reply = await world.client.get("/v1/nothing")
     assert reply.status_code == 404
     assert reply.json()["error"]["type"] == "not_found_error"
@@ -68,7 +68,7 @@ async def test_another_request_id_is_replaced(world: World, wanted: str) -> None
         assert VALID_ID.fullmatch(reply.headers["x-request-id"])
 
 
-async def test_requests_with_one_id_do_not_meet(world: World) -> None:
+async def test_requests_with_the_same_id_are_independent(world: World) -> None:
     headers = {"x-request-id": "same"}
     body = {"prompt": ["a", "b"], "n": 2, "rid": "same", "request_id": "same"}
     for _ in range(3):
@@ -78,7 +78,9 @@ async def test_requests_with_one_id_do_not_meet(world: World) -> None:
     assert not any("same" in rid for rid in rids)
 
 
-async def test_a_bug_is_an_envelope_with_the_request_id(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_answers_with_an_error_object_and_the_request_id(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(message: object) -> bool:
         raise RuntimeError("broken")
 
@@ -115,7 +117,7 @@ async def test_the_debug_log_names_the_trace_of_a_request(world: World, caplog: 
     assert all(line.startswith("request mine: GET") for line in lines[1:])
 
 
-async def test_answers_say_how_long_their_making_took(world: World) -> None:
+async def test_responses_report_their_processing_time(world: World) -> None:
     for path in ("/health", "/nothing", "/v1/models"):
         assert int((await world.client.get(path)).headers["openai-processing-ms"]) >= 0
 

@@ -1,4 +1,4 @@
-"""The front over its real sockets, with a scripted engine at the other ends."""
+"""The front on real sockets, with a scripted engine at the other end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INFO = RunnerInfo(512, SIM_VOCAB_SIZE, 64, 16, 8, (SIM_EOS,))
 
 @dataclass
 class ConnectedFrontend:
-    """A started front, a client, and the engine's ends of the wires."""
+    """A started front, a client, and the engine's ends of the channels."""
 
     front: Frontend
     client: httpx.AsyncClient
@@ -49,11 +49,11 @@ class ConnectedFrontend:
     waiting: list[ToScheduler] = field(default_factory=list)
 
     async def ask(self) -> asyncio.Task[httpx.Response]:
-        """A completion on its way."""
+        """Start a completion request."""
         return asyncio.ensure_future(self.client.post("/v1/completions", json={"prompt": "hi", "stop": "!"}))
 
     async def received(self) -> Any:
-        """The next message to the scheduler, which the front sends as soon as its loop runs; not the vocabulary."""
+        """Return the next message to the scheduler, skipping the vocabulary."""
         while True:
             if not self.waiting:
                 self.waiting += await asyncio.to_thread(self.inbox.drain, 10)
@@ -81,7 +81,7 @@ async def connected() -> AsyncIterator[ConnectedFrontend]:
         context.term()
 
 
-async def test_a_request_goes_out_and_its_text_comes_back(connected: ConnectedFrontend) -> None:
+async def test_a_request_is_sent_and_its_text_is_returned(connected: ConnectedFrontend) -> None:
     assert (await connected.client.get("/ready")).json()["error"]["code"] == "loading"
     await connected.front.start()
     assert (await connected.client.get("/ready")).status_code == 200
@@ -96,14 +96,14 @@ async def test_a_request_goes_out_and_its_text_comes_back(connected: ConnectedFr
     assert connected.front.num_open == 0
 
 
-async def test_the_engine_hears_of_the_models_tokens_first(connected: ConnectedFrontend) -> None:
+async def test_the_vocabulary_is_sent_to_the_engine_first(connected: ConnectedFrontend) -> None:
     await connected.front.start()
     (told,) = await asyncio.to_thread(connected.inbox.drain, 10)
     vocabulary = sim_vocabulary()
     assert told == UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
 
 
-async def test_snapshots_and_heartbeats_are_taken_in(connected: ConnectedFrontend) -> None:
+async def test_snapshots_and_heartbeats_are_processed(connected: ConnectedFrontend) -> None:
     await connected.front.start()
     connected.outbox.send(Heartbeat("scheduler", 1))
     connected.outbox.send(Stats({"num_running_reqs": 5}, {"prompt_tokens_total": 9}, {}))
@@ -119,7 +119,7 @@ async def test_snapshots_and_heartbeats_are_taken_in(connected: ConnectedFronten
     assert (shown["num_running_reqs"], shown["events"][0]["cause"]) == (5, "priority")
 
 
-async def test_a_dead_child_answers_everybody_at_once(connected: ConnectedFrontend) -> None:
+async def test_a_dead_child_fails_every_open_request_at_once(connected: ConnectedFrontend) -> None:
     await connected.front.start()
     connected.outbox.send(Stats({"num_running_reqs": 5}, {}, {}))
     replies = [await connected.ask() for _ in range(3)]
@@ -148,7 +148,7 @@ async def test_draining_lets_open_requests_end_and_aborts_them_when_told(connect
     assert isinstance(await connected.received(), AbortReq)
 
 
-async def test_bytes_that_are_no_message_are_dropped(connected: ConnectedFrontend) -> None:
+async def test_invalid_messages_are_dropped(connected: ConnectedFrontend) -> None:
     await connected.front.start()
     connected.outbox.send("not a message")  # type: ignore[arg-type]
     reply = await connected.ask()
@@ -173,8 +173,8 @@ async def test_new_children_at_new_addresses_take_over_and_totals_stay(connected
         inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
         outbox: Sender[ToFront] = Sender(context, addresses.front)
         await connected.front.reconnect(addresses, INFO)
-        connected.outbox.send(Stats({}, {"prompt_tokens_total": 1000}, {}))  # the old one's last words reach nobody
-        outbox.send(Stats({"num_running_reqs": 1}, {"prompt_tokens_total": 30}, {}))  # more than the last one's
+        connected.outbox.send(Stats({}, {"prompt_tokens_total": 1000}, {}))  # late messages of the old engine are lost
+        outbox.send(Stats({"num_running_reqs": 1}, {"prompt_tokens_total": 30}, {}))  # from the new engine
         again = await connected.ask()
         told: list[Any] = []
         while len(told) < 2:
@@ -190,30 +190,30 @@ async def test_new_children_at_new_addresses_take_over_and_totals_stay(connected
         context.term()
 
 
-async def test_the_sizes_of_a_new_engine_are_those_that_count(connected: ConnectedFrontend) -> None:
-    """It measures its pool anew, and may find less memory than the last one did."""
+async def test_the_sizes_of_a_new_engine_apply(connected: ConnectedFrontend) -> None:
+    """A new engine measures its pool again, and may find less memory."""
     await connected.front.start()
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
         await connected.front.reconnect(addresses, replace(INFO, context_length=256, num_pages=4))
         assert (await connected.client.get("/v1/models")).json()["data"][0]["max_model_len"] == 256
-        for length in (100, 300):  # more than the pool, more than the context
+        for length in (100, 300):  # larger than the pool, larger than the context
             refused = await connected.client.post("/v1/completions", json={"prompt": "x" * length})
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
-async def test_nothing_is_sent_to_an_engine_that_is_gone(connected: ConnectedFrontend) -> None:
-    """A prompt that was tokenised while the engine died must not wait for an answer for ever."""
+async def test_nothing_is_sent_to_a_dead_engine(connected: ConnectedFrontend) -> None:
+    """A prompt that was tokenized while the engine died must not wait forever."""
     await connected.front.start()
     connected.front.on_child_death("scheduler")
     connected.front.liveness.mark_restarting()
-    connected.front.liveness.mark_started()  # ready by its heartbeats, but not connected again
+    connected.front.liveness.mark_started()  # ready by heartbeats, but not reconnected
     reply = await connected.client.post("/v1/completions", json={"prompt": "x"})
     assert (reply.status_code, "Retry-After" in reply.headers) == (503, True)
     assert reply.json()["error"]["code"] == "engine_silent"
 
 
-async def test_sessions_and_control_know_why_the_engine_takes_nothing(connected: ConnectedFrontend) -> None:
+async def test_session_and_control_calls_report_why_the_engine_refuses(connected: ConnectedFrontend) -> None:
     await connected.front.start()
     connected.front.on_child_death("scheduler")
     calls = [("GET", "/v1/sessions"), ("GET", "/v1/sessions/x"), ("DELETE", "/v1/sessions/x")]
@@ -228,7 +228,7 @@ async def test_sessions_and_control_know_why_the_engine_takes_nothing(connected:
             assert "Retry-After" in reply.headers
 
 
-async def test_a_child_that_falls_silent_is_named(connected: ConnectedFrontend) -> None:
+async def test_a_silent_child_is_reported_by_name(connected: ConnectedFrontend) -> None:
     config = ServeConfig(model="sim", watchdog=WatchdogConfig(watchdog_timeout=0.2))
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
@@ -238,7 +238,7 @@ async def test_a_child_that_falls_silent_is_named(connected: ConnectedFrontend) 
         await front.stop()
 
 
-async def test_a_front_that_takes_no_messages_any_more_says_so(
+async def test_a_front_that_stops_receiving_reports_failure(
     connected: ConnectedFrontend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(message: object) -> None:

@@ -1,4 +1,4 @@
-"""Requests ended by id, and what their clients see."""
+"""Requests aborted by id, and the errors that their clients receive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine() -> ScriptedEngine:
 
 
 async def started(world: World, count: int = 1, **sent: Any) -> list[asyncio.Task[httpx.Response]]:
-    """That many requests that the engine has and does not answer."""
+    """Open that many requests, which the engine holds without answering."""
     want = len(world.engine.requests) + count
     tasks = [asyncio.create_task(world.client.post("/v1/completions", **sent)) for _ in range(count)]
     while len(world.engine.requests) < want:
@@ -42,7 +42,7 @@ async def abort(world: World, **body: Any) -> int:
 
 
 @pytest.mark.parametrize("name", ["mine", "cmpl-mine", "chatcmpl-mine"])
-async def test_every_request_of_an_id_ends_and_no_other(world: World, name: str) -> None:
+async def test_an_abort_ends_exactly_the_requests_with_the_id(world: World, name: str) -> None:
     sent = {"json": {"prompt": "x", "n": 2}, "headers": {"x-request-id": "mine"}}
     tasks = await started(world, 2, **sent)
     [other] = await started(world, json={"prompt": "x"})
@@ -71,7 +71,7 @@ async def test_every_request_of_an_id_ends_and_no_other(world: World, name: str)
         ({"rid": "not good", "request_id": "b"}, {"x-request-id": "nor this"}, "b"),
     ],
 )
-async def test_all_ids_name_a_request_and_one_is_on_its_answer(
+async def test_every_id_identifies_a_request_and_one_is_on_its_response(
     world: World, body: Any, headers: dict[str, str], answered: str
 ) -> None:
     names = [name for name in (*body.values(), *headers.values()) if " " not in name]
@@ -82,7 +82,7 @@ async def test_all_ids_name_a_request_and_one_is_on_its_answer(
     assert await abort(world, rid="not good") == 0
 
 
-async def test_a_made_up_id_names_its_request_too(world: World) -> None:
+async def test_a_generated_id_identifies_its_request_too(world: World) -> None:
     [task] = await started(world, json={"prompt": "x", "stream": True})
     rid = world.engine.requests[0].rids[0]
     world.engine.emit(rid, "H", 1)
@@ -93,7 +93,7 @@ async def test_a_made_up_id_names_its_request_too(world: World) -> None:
     await task
 
 
-async def test_a_stream_that_has_begun_ends_with_one_error_event(world: World) -> None:
+async def test_a_started_stream_ends_with_one_error_event(world: World) -> None:
     [task] = await started(world, json={"prompt": "x", "stream": True, "rid": "mine"})
     world.engine.emit(world.engine.requests[0].rids[0], "H", 1)
     await abort(world, rid="mine")
@@ -106,7 +106,7 @@ async def test_a_stream_that_has_begun_ends_with_one_error_event(world: World) -
 
 
 @pytest.mark.parametrize("body", [{"rid": "mine"}, {"abort_all": True}])
-async def test_a_request_whose_prompt_is_being_read_never_reaches_the_engine(
+async def test_an_aborted_request_in_tokenization_never_reaches_the_engine(
     world: World, body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, go_on = asyncio.Event(), asyncio.Event()
@@ -128,7 +128,7 @@ async def test_a_request_whose_prompt_is_being_read_never_reaches_the_engine(
     assert world.state.manager.num_open == 0
 
 
-async def test_a_request_that_has_its_outcome_keeps_it(world: World) -> None:
+async def test_an_abort_after_the_outcome_changes_nothing(world: World) -> None:
     [task] = await started(world, json={"prompt": "x", "rid": "mine"})
     world.engine.emit(world.engine.requests[0].rids[0], "H", 1, finish="stop")
     assert world.state.manager.abort("mine", Rejected("it was aborted"), owner=None) == 0
@@ -138,11 +138,11 @@ async def test_a_request_that_has_its_outcome_keeps_it(world: World) -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"abort_all": False}, {"rid": []}, {"rid": 7}, {"rid": [7]}, {"abort_all": "yes"}]
 )
-async def test_an_abort_of_nothing_in_particular_is_refused(world: World, body: Any) -> None:
+async def test_an_abort_without_ids_is_refused(world: World, body: Any) -> None:
     assert (await world.client.post("/abort_request", json=body)).status_code == 400
 
 
-async def test_each_key_ends_only_its_own_requests(engine: ScriptedEngine, config: ServerConfig) -> None:
+async def test_a_key_can_abort_only_its_own_requests(engine: ScriptedEngine, config: ServerConfig) -> None:
     access = access_from(AccessConfig(api_key=(USER, OTHER), admin_api_key=ADMIN))
     state = build_state(engine, config, access=access)
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)

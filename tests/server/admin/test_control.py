@@ -1,4 +1,4 @@
-"""Flush, pause and continue over HTTP; the scheduler's part is scripted."""
+"""Flush, pause and continue over HTTP, with a scripted scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def asked(world: World) -> list[ControlReq]:
-    """What the scheduler was asked; it agrees to everything, and refuses a flush that may not wait a second."""
+    """Record calls to the scheduler. It accepts all but a flush with a timeout below a second."""
     asked: list[ControlReq] = []
     plain_send = world.engine.send
 
@@ -42,13 +42,13 @@ async def test_a_flush_is_text_when_done_and_an_error_when_refused(
 
 
 @pytest.mark.parametrize("timeout", ["-1", "x", "nan", "inf", "", "1e999"])
-async def test_a_flush_takes_only_seconds(world: World, asked: list[ControlReq], timeout: str) -> None:
+async def test_a_flush_timeout_must_be_a_number_of_seconds(world: World, asked: list[ControlReq], timeout: str) -> None:
     reply = await world.client.post(f"/flush_cache?timeout={timeout}")
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "timeout")
     assert asked == []
 
 
-async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world: World, asked: list[ControlReq]) -> None:
+async def test_a_paused_server_is_alive_but_not_ready(world: World, asked: list[ControlReq]) -> None:
     for _ in range(2):
         paused = await world.client.post("/pause_generation")
         assert (paused.status_code, paused.json()["status"]) == (200, "ok")
@@ -63,7 +63,7 @@ async def test_paused_it_is_alive_not_ready_and_takes_nothing_new(world: World, 
     assert [message.action for message in asked] == ["pause"] * 2 + ["continue"] * 2
 
 
-async def test_pausing_can_abort_what_is_open(world: World, asked: list[ControlReq]) -> None:
+async def test_pausing_can_abort_open_requests(world: World, asked: list[ControlReq]) -> None:
     import asyncio
 
     world.engine.held = True
@@ -77,7 +77,7 @@ async def test_pausing_can_abort_what_is_open(world: World, asked: list[ControlR
 
 
 @pytest.mark.parametrize("body", [b'{"mode": "retract"}', b'{"mode": 1}', b"[]", b"{"])
-async def test_other_ways_to_pause_are_refused_and_pause_nothing(
+async def test_an_unknown_pause_mode_is_refused_and_does_not_pause(
     world: World, asked: list[ControlReq], body: bytes
 ) -> None:
     assert (await world.client.post("/pause_generation", content=body)).status_code == 400
@@ -85,7 +85,7 @@ async def test_other_ways_to_pause_are_refused_and_pause_nothing(
     assert (await world.client.get("/ready")).status_code == 200
 
 
-async def test_a_scheduler_that_takes_nothing_is_503_and_is_not_paused(world: World) -> None:
+async def test_a_full_scheduler_queue_is_503_and_does_not_pause(world: World) -> None:
     world.engine.full = True
     for path in ("/flush_cache", "/pause_generation", "/continue_generation"):
         reply = await world.client.post(path)
@@ -99,7 +99,7 @@ async def test_new_children_are_not_paused(world: World, asked: list[ControlReq]
     assert (await world.client.get("/ready")).status_code == 200
 
 
-async def test_a_request_s_limit_is_the_shorter_one(world: World) -> None:
+async def test_the_shorter_request_timeout_applies(world: World) -> None:
     await world.complete(timeout=5)
     assert world.engine.requests[0].queue_timeout_s is None
     assert 0 < world.engine.requests[0].timeout_s <= 5
@@ -108,7 +108,7 @@ async def test_a_request_s_limit_is_the_shorter_one(world: World) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", True, 1e400])
-async def test_a_limit_that_is_no_time_is_refused(world: World, timeout: object) -> None:
+async def test_an_invalid_request_timeout_is_refused(world: World, timeout: object) -> None:
     content = b'{"prompt": "x", "timeout": 1e400}' if timeout == 1e400 else None
     reply = await (
         world.complete(timeout=timeout) if content is None else world.client.post("/v1/completions", content=content)

@@ -1,4 +1,4 @@
-"""Which names a model may have."""
+"""Validation of --served-model-name."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ebbtide.server.admin.models import check_model_name
 
 
 @pytest.mark.parametrize("name", ["", " "])
-def test_a_name_that_no_request_could_mean_is_refused_at_the_start(name: str) -> None:
+def test_an_empty_model_name_is_refused_at_start(name: str) -> None:
     with pytest.raises(StartupError, match="--served-model-name"):
         check_model_name(name)
 
 
-def test_any_other_name_or_none_will_do() -> None:
+def test_other_model_names_are_accepted() -> None:
     for name in (None, "tide", "org/a model"):
         check_model_name(name)

@@ -1,4 +1,4 @@
-"""GET /pressure, and the answers that memory pressure gives to clients."""
+"""GET /pressure, and error replies under memory pressure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_before_the_first_snapshot_everything_reads_zero(world: World) -> 
     }
 
 
-async def test_the_bar_shows_every_pool_of_the_last_snapshot(world: World) -> None:
+async def test_every_pool_of_the_last_snapshot_is_shown(world: World) -> None:
     full = {"available": 160, "evictable": 32, "protected": 16, "session_held": 0, "uncached": 48}
     host = {"available": 96, "uncached": 32}
     gauges = {f"kv_{part}_tokens{{pool=full}}": float(value) for part, value in full.items()}
@@ -60,7 +60,7 @@ async def test_the_bar_shows_every_pool_of_the_last_snapshot(world: World) -> No
     assert gone["pools"] == {"full": {**EMPTY, "quarantined": 0}, "host": EMPTY}
 
 
-async def test_an_event_is_shown_in_full_with_the_time_at_which_it_came(world: World) -> None:
+async def test_an_event_is_shown_in_full_with_its_arrival_time(world: World) -> None:
     times = iter([100.5, 101.25])
     log = PressureLog(lambda: next(times))
     log.add(EVENT)
@@ -104,7 +104,7 @@ async def test_only_the_last_events_are_kept_and_all_are_counted(world: World) -
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_full_queue_is_429_with_the_time_to_wait(world: World, stream: bool) -> None:
+async def test_a_full_queue_is_429_with_retry_after(world: World, stream: bool) -> None:
     def answer(request: GenerateReq) -> None:
         refusal = AbortReq(request.rids[0], "queue_full", 429, "queue_full", "2 requests wait", retry_after_s=2.2)
         world.state.manager.handle(refusal)
@@ -119,7 +119,7 @@ async def test_a_full_queue_is_429_with_the_time_to_wait(world: World, stream: b
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_exhausted_pool_is_500_and_not_to_be_repeated(world: World, stream: bool) -> None:
+async def test_an_exhausted_pool_is_500_without_retry(world: World, stream: bool) -> None:
     world.engine.answer = lambda request: world.engine.abort(request.rids[0])
     reply = await world.complete(stream=stream)
     assert reply.status_code == 500

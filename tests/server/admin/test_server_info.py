@@ -1,4 +1,4 @@
-"""What the server says of itself, and of its load."""
+"""The routes that describe the server and its load."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_server_info_has_what_bench_tools_read(loaded: World, path: str) -
 
 
 @pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])
-async def test_model_info_is_about_the_model(world: World, path: str) -> None:
+async def test_model_info_describes_the_model(world: World, path: str) -> None:
     info = (await world.client.get(path)).json()
     assert (info["model_path"], info["is_generation"], info["context_length"]) == ("org/sim", True, 512)
 
@@ -54,7 +54,7 @@ async def test_the_version_is_that_of_the_package(world: World) -> None:
     assert (await world.client.get("/version")).json() == {"version": __version__}
 
 
-def test_the_settings_have_no_secret_and_nothing_of_the_access() -> None:
+def test_the_settings_show_no_secret_and_no_access_section() -> None:
     config = ServeConfig(access=AccessConfig(api_key=("s3cret",), admin_api_key="s3cret", ssl_keyfile="/etc/s3cret"))
     shown = public_settings(config)
     assert "s3cret" not in json.dumps(shown)
@@ -79,7 +79,7 @@ async def test_embeddings_are_refused_clearly(world: World) -> None:
     assert "embeddings" in reply.json()["error"]["message"]
 
 
-async def test_loads_have_the_numbers_that_routers_read(loaded: World) -> None:
+async def test_loads_show_the_figures_that_routers_read(loaded: World) -> None:
     body = (await loaded.client.get("/v1/loads")).json()
     assert {"timestamp", "version", "accelerator"} < set(body)
     [load] = body["loads"]
@@ -100,13 +100,13 @@ async def test_loads_have_the_numbers_that_routers_read(loaded: World) -> None:
         ("include=spec", set()),
     ],
 )
-async def test_loads_are_as_much_as_was_asked_for(loaded: World, query: str, keys: set[str]) -> None:
+async def test_loads_show_the_requested_sections(loaded: World, query: str, keys: set[str]) -> None:
     [load] = (await loaded.client.get(f"/v1/loads?{query}")).json()["loads"]
     assert keys == {"num_running_reqs", "queues", "memory"} & set(load)
 
 
 @pytest.mark.parametrize(("query", "param"), [("include=core,other", "include"), ("format=xml", "format")])
-async def test_other_sections_and_forms_are_refused(loaded: World, query: str, param: str) -> None:
+async def test_unknown_sections_and_formats_are_refused(loaded: World, query: str, param: str) -> None:
     reply = await loaded.client.get(f"/v1/loads?{query}")
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 

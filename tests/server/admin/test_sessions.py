@@ -1,4 +1,4 @@
-"""The session routes: what the scheduler is asked, and how its answers look."""
+"""The session routes: calls to the scheduler, and responses to clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHOWN = {
 
 @dataclass
 class Asked:
-    """What the scheduler was asked, and what it says to it."""
+    """The recorded calls to the scheduler, and its scripted replies."""
 
     say: Callable[[str], Reply] = lambda call: Reply(call, sessions=[INFO])
     messages: list[Any] = field(default_factory=list)
@@ -58,7 +58,7 @@ def asked(engine: ScriptedEngine) -> Asked:
     return engine.on_call
 
 
-async def test_a_session_is_opened_as_told_and_shown(world: World, asked: Asked) -> None:
+async def test_a_session_is_opened_with_its_fields_and_shown(world: World, asked: Asked) -> None:
     reply = await world.client.post("/v1/sessions", json={"session_id": "a-1._Z", "streaming": False, "timeout": 2.5})
     assert (reply.status_code, reply.json()) == (200, SHOWN)
     [message] = asked.messages
@@ -88,7 +88,7 @@ async def test_a_session_is_closed(world: World, asked: Asked) -> None:
     assert message == CloseSessionReq(message.call, "s")
 
 
-async def test_sglang_opens_and_closes_sessions_its_way(world: World, asked: Asked) -> None:
+async def test_sessions_open_and_close_in_sglangs_form(world: World, asked: Asked) -> None:
     opened = await world.client.post("/open_session", json={"capacity_of_str_len": 1000, "session_id": "s"})
     assert (opened.status_code, opened.json()) == (200, "s")
     streaming = {"capacity_of_str_len": 1, "streaming": True, "timeout": 5}
@@ -111,7 +111,7 @@ async def test_sglang_opens_and_closes_sessions_its_way(world: World, asked: Ask
         (429, "too_many_sessions", "rate_limit_error", None),
     ],
 )
-async def test_a_refusal_is_an_error_of_its_status(
+async def test_a_refusal_of_the_scheduler_keeps_its_status(
     world: World, asked: Asked, status: int, code: str, kind: str, should_retry: str | None
 ) -> None:
     asked.say = lambda call: Reply(call, status, code, "no")
@@ -143,7 +143,7 @@ async def test_a_refusal_is_an_error_of_its_status(
         ("/close_session", {"session_id": "a b"}, "session_id"),
     ],
 )
-async def test_a_bad_value_is_refused_and_not_asked(
+async def test_a_bad_value_never_reaches_the_scheduler(
     world: World, asked: Asked, path: str, body: dict[str, Any], param: str | None
 ) -> None:
     reply = await world.client.post(path, json=body)
@@ -163,7 +163,7 @@ async def test_no_session_is_opened_while_the_server_drains(world: World, asked:
     assert (await world.client.delete("/v1/sessions/s")).status_code == 200
 
 
-async def test_a_dead_engine_is_no_answer_that_never_comes(world: World, asked: Asked) -> None:
+async def test_a_dead_engine_ends_open_session_calls(world: World, asked: Asked) -> None:
     world.engine.full = True
     assert (await world.client.get("/v1/sessions")).status_code == 503
 

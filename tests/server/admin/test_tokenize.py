@@ -1,4 +1,4 @@
-"""Texts to tokens and back over HTTP."""
+"""Tokenization and detokenization over HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def post(world: World, path: str, **body: object) -> httpx.Response:
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-async def test_a_text_becomes_tokens_and_they_become_the_text(world: World, prefix: str) -> None:
+async def test_a_text_round_trips_through_its_tokens(world: World, prefix: str) -> None:
     reply = await post(world, f"{prefix}/tokenize", prompt="hi", model="org/sim")
     assert reply.json() == {"tokens": HI, "count": 2, "max_model_len": 512}
     back = await post(world, f"{prefix}/detokenize", tokens=HI)
@@ -38,14 +38,14 @@ async def test_several_texts_at_once(world: World) -> None:
     assert (await post(world, "/detokenize", tokens=[])).json()["text"] == ""
 
 
-async def test_a_chat_goes_through_the_template_as_it_would_to_be_answered(world: World) -> None:
+async def test_a_chat_is_tokenized_like_a_chat_request(world: World) -> None:
     await world.chat(messages=CHAT)
     assert (await post(world, "/tokenize", messages=CHAT)).json()["tokens"] == world.engine.requests[0].prompt
     shorter = (await post(world, "/tokenize", messages=CHAT, add_generation_prompt=False)).json()
     assert shorter["count"] == len(world.engine.requests[0].prompt) - 1
 
 
-async def test_tools_are_a_part_of_the_prompt(world: World) -> None:
+async def test_tools_are_part_of_the_tokenized_prompt(world: World) -> None:
     tools = [{"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}]
     tokens = (await post(world, "/tokenize", messages=CHAT, tools=tools)).json()["tokens"]
     text = (await post(world, "/detokenize", tokens=tokens)).json()["text"]
@@ -53,7 +53,7 @@ async def test_tools_are_a_part_of_the_prompt(world: World) -> None:
     assert text.endswith("hi")
 
 
-async def test_special_tokens_are_left_out_unless_asked_for(world: World) -> None:
+async def test_special_tokens_are_omitted_by_default(world: World) -> None:
     assert (await post(world, "/detokenize", tokens=[256, *HI])).json()["text"] == "hi"
     shown = await post(world, "/detokenize", tokens=[256, *HI], skip_special_tokens=False)
     assert shown.json()["text"] == "<|end|>hi"
@@ -97,6 +97,6 @@ async def test_an_unknown_model_is_404(world: World) -> None:
         assert (await post(world, path, model="other", **field)).status_code == 404
 
 
-async def test_it_needs_no_engine(world: World) -> None:
+async def test_tokenize_works_without_the_engine(world: World) -> None:
     world.state.liveness.start_draining()
     assert (await post(world, "/tokenize", prompt="hi")).status_code == 200

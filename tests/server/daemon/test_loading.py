@@ -38,7 +38,7 @@ def test_while_loading_it_is_alive_but_not_ready(app_switch: AppSwitch) -> None:
         assert reply.headers["retry-after"] == "5"
 
 
-def test_once_open_everything_goes_to_the_application(app_switch: AppSwitch) -> None:
+def test_after_the_switch_every_request_goes_to_the_application(app_switch: AppSwitch) -> None:
     app_switch.switch_to(PlainTextResponse("hello"))
     assert get(app_switch, "/ready").text == "hello"
 
@@ -52,7 +52,7 @@ def test_progress_is_plain_lines_without_a_terminal() -> None:
     assert out.getvalue() == "Loading\nWeights\n"
 
 
-def test_progress_is_one_line_on_a_terminal_and_then_gone() -> None:
+def test_progress_is_one_line_on_a_terminal_and_then_cleared() -> None:
     out = Terminal()
     line = ProgressLine(out)
     line.show("Loading")
@@ -61,7 +61,7 @@ def test_progress_is_one_line_on_a_terminal_and_then_gone() -> None:
     assert out.getvalue() == "\r\x1b[2KLoading …\r\x1b[2KWeights …\r\x1b[2K"
 
 
-def test_progress_is_in_the_log_when_every_line_must_be_an_event(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_logged_with_json_logs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="ebbtide")
     out = io.StringIO()
     line = ProgressLine(out, logs=True)

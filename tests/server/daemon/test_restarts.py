@@ -1,7 +1,7 @@
 from ebbtide.server.daemon.restarts import Restarts
 
 
-def test_pauses_grow_and_their_number_is_bounded() -> None:
+def test_backoff_grows_and_restarts_are_bounded() -> None:
     restarts = Restarts(7)
     pauses = []
     while restarts.remaining:
@@ -9,5 +9,5 @@ def test_pauses_grow_and_their_number_is_bounded() -> None:
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
-def test_by_default_there_is_none() -> None:
+def test_by_default_there_are_no_restarts() -> None:
     assert Restarts(0).remaining == 0

@@ -23,7 +23,7 @@ MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 
 def until(served: Served, claim: Callable[[], bool], *, seconds: int = 1) -> None:
-    """Wait for ``claim`` to hold: each message to the engine is a chance, ``seconds`` the limit of the promise."""
+    """Wait up to ``seconds`` for ``claim`` to hold; check it after each message to the engine."""
     for _ in range(50 * seconds):
         served.engine.heard.clear()
         if claim():
@@ -33,7 +33,7 @@ def until(served: Served, claim: Callable[[], bool], *, seconds: int = 1) -> Non
 
 
 def raw_request(served: Served, body: dict[str, Any], *, read_until: bytes = b"") -> socket.socket:
-    """A connection that has sent a chat request and read up to ``read_until``."""
+    """Open a connection, send a chat request, and read up to ``read_until``."""
     host, port = served.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=10)
     data = json.dumps({"messages": MESSAGES, **body}).encode()
@@ -47,7 +47,7 @@ def raw_request(served: Served, body: dict[str, Any], *, read_until: bytes = b""
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_ends_its_request(served: Served, stream: bool) -> None:
+def test_a_disconnect_ends_the_request(served: Served, stream: bool) -> None:
     served.engine.held = True
     connection = raw_request(served, {"stream": stream, "n": 2})
     until(served, lambda: bool(served.engine.requests))
@@ -64,7 +64,7 @@ def test_a_client_that_leaves_ends_its_request(served: Served, stream: bool) -> 
     assert httpx.get(served.url + "/health").status_code == 200
 
 
-def test_many_leaving_clients_leave_nothing_behind(served: Served) -> None:
+def test_many_disconnects_leave_no_open_request(served: Served) -> None:
     served.engine.held = True
     for round_number in range(30):
         raw_request(served, {"stream": round_number % 2 == 0}).close()
@@ -77,7 +77,7 @@ def test_many_leaving_clients_leave_nothing_behind(served: Served) -> None:
     )
 
 
-def test_a_reader_that_pauses_gets_everything_and_costs_only_the_text(served: Served) -> None:
+def test_a_paused_reader_gets_everything_and_buffers_only_text(served: Served) -> None:
     served.engine.held = True
     connection = raw_request(served, {"stream": True})
     until(served, lambda: bool(served.engine.requests))
@@ -100,7 +100,7 @@ def test_a_reader_that_pauses_gets_everything_and_costs_only_the_text(served: Se
 
 
 def all_that_comes(connection: socket.socket) -> bytes:
-    """Whatever can still be read, until the connection ends one way or the other."""
+    """Read until the connection is closed or reset."""
     received = b""
     with connection, contextlib.suppress(ConnectionResetError):
         while chunk := connection.recv(1 << 16):
@@ -110,12 +110,12 @@ def all_that_comes(connection: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("config", [ServerConfig(slow_reader_timeout=0.5)], ids=["half a second"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_reader_that_takes_nothing_for_long_is_disconnected(served: Served, stream: bool) -> None:
+def test_a_reader_that_stops_reading_is_disconnected(served: Served, stream: bool) -> None:
     served.engine.held = True
     connection = raw_request(served, {"stream": stream})
     until(served, lambda: bool(served.engine.requests))
     [rid] = served.engine.requests[0].rids
-    size = 8_000_000  # more than the kernel keeps on both sides
+    size = 8_000_000  # more than both kernel buffers hold
 
     def speak() -> None:
         served.engine.emit(rid, "x" * size, 1, finish=None if stream else "stop")
@@ -124,7 +124,7 @@ def test_a_reader_that_takes_nothing_for_long_is_disconnected(served: Served, st
     until(served, lambda: not served.state.manager.num_open, seconds=20)
     assert [abort.rid for abort in served.engine.aborts] == ([rid] if stream else [])
     assert httpx.get(served.url + "/health").status_code == 200, "nobody else is held up"
-    time.sleep(1.5)  # the time itself is what is tested
+    time.sleep(1.5)  # the elapsed time is under test
     received = all_that_comes(connection)
     assert 0 < len(received) < size
     assert b"[DONE]" not in received
@@ -222,7 +222,7 @@ def test_health_answers_while_a_large_body_is_read(served: Served) -> None:
     assert failures == []
 
 
-def test_what_is_no_http_is_refused_in_the_envelope(served: Served) -> None:
+def test_input_that_is_not_http_is_refused_with_an_error_object(served: Served) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(b"BREW /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -233,7 +233,7 @@ def test_what_is_no_http_is_refused_in_the_envelope(served: Served) -> None:
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
-def test_a_fault_is_logged_once_and_ends_its_connection(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_is_logged_once_and_ends_its_connection(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     def fail(message: object) -> bool:
         raise RuntimeError("broken")
 

@@ -18,14 +18,14 @@ def handlers_as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_before_the_loop_a_signal_unwinds_the_process(number: signal.Signals) -> None:
+def test_before_the_loop_a_signal_raises_system_exit(number: signal.Signals) -> None:
     StopSignals().install()
     with pytest.raises(SystemExit) as end:
         signal.raise_signal(number)
     assert end.value.code == 0
 
 
-def test_on_the_loop_the_first_and_the_second_are_told_apart() -> None:
+def test_on_the_loop_first_and_second_signal_are_distinguished() -> None:
     async def scene() -> None:
         signals = StopSignals()
         signals.install()
@@ -40,7 +40,7 @@ def test_on_the_loop_the_first_and_the_second_are_told_apart() -> None:
     asyncio.run(scene())
 
 
-def test_after_the_loop_nothing_interrupts_the_end() -> None:
+def test_after_the_loop_signals_are_ignored() -> None:
     signals = StopSignals()
     signals.install()
 

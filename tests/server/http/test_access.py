@@ -1,4 +1,4 @@
-"""What a caller may have of the engine."""
+"""Limits per caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.server.http.auth import Caller
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(-100, -100), (5, 5), (6, 5), (100, 5)])
-def test_priority_is_cut_for_all_but_the_admin(asked: int, granted: int) -> None:
+def test_priority_is_capped_except_for_the_admin(asked: int, granted: int) -> None:
     access = access_from(AccessConfig())
     assert access.sender(Caller(), max_priority=5).priority(asked) == granted
     assert access.sender(Caller("a", is_admin=True), max_priority=5).priority(asked) == asked
@@ -20,7 +20,7 @@ def test_priority_is_cut_for_all_but_the_admin(asked: int, granted: int) -> None
 @pytest.mark.parametrize(
     ("asked", "server", "granted"), [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)]
 )
-def test_the_shorter_time_limit_holds(asked: float | None, server: float | None, granted: float | None) -> None:
+def test_the_shorter_timeout_applies(asked: float | None, server: float | None, granted: float | None) -> None:
     access = access_from(AccessConfig(), LimitsConfig(queue_timeout=3, request_timeout=server))
     result = access.sender(Caller(), timeout_s=asked)
     assert (result.queue_timeout_s, result.timeout_s) == (3, granted)
@@ -35,7 +35,7 @@ def test_the_shorter_time_limit_holds(asked: float | None, server: float | None,
         (Caller(), 2, False),
     ],
 )
-def test_a_key_has_only_so_many_requests_open(caller: Caller, num_open: int, refused: bool) -> None:
+def test_open_requests_per_key_are_limited(caller: Caller, num_open: int, refused: bool) -> None:
     access = access_from(AccessConfig(), LimitsConfig(max_requests_per_key=2))
     if not refused:
         access.check_concurrency(caller, num_open)
@@ -45,14 +45,14 @@ def test_a_key_has_only_so_many_requests_open(caller: Caller, num_open: int, ref
     assert (error.value.status, error.value.code, error.value.retry_after_s) == (429, "queue_full", 1)
 
 
-def test_isolated_keys_share_no_part_of_the_cache() -> None:
+def test_isolated_keys_share_no_cache() -> None:
     access = access_from(AccessConfig(isolate_keys=True))
     senders = [access.sender(Caller(owner)) for owner in ("", "a", "b")]
     spaces = [sender.namespace(asked) for sender in senders for asked in ("", "salt:x", "key:a|")]
     assert len(set(spaces)) == len(spaces) - 1, "a client without a key cannot take the place of one that has it"
 
 
-def test_a_salt_cannot_name_another_key_s_part() -> None:
+def test_a_cache_salt_cannot_select_another_keys_namespace() -> None:
     access = access_from(AccessConfig(isolate_keys=True))
     target = access.sender(Caller("a")).namespace("salt:x")
     salts = (target, "x", "key:a|salt:x", "a|salt:x")

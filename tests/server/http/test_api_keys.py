@@ -1,4 +1,4 @@
-"""Flags, environment and file together; and what the process list shows."""
+"""API keys from flags, environment and file, and their masking in the process list."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def test_keys_come_from_flags_environment_and_file(tmp_path: Path) -> None:
     assert environ == {"HOME": "/"}, "children need no keys"
 
 
-def test_an_empty_variable_is_none() -> None:
+def test_an_empty_variable_means_no_key() -> None:
     config = with_all_keys(AccessConfig(), {"EBBTIDE_API_KEY": " ", "EBBTIDE_ADMIN_API_KEY": ""})
     assert (config.api_key, config.admin_api_key) == ((), None)
 
 
-def test_the_flag_goes_before_the_variable() -> None:
+def test_the_flag_overrides_the_variable() -> None:
     assert with_all_keys(AccessConfig(admin_api_key="a"), {"EBBTIDE_ADMIN_API_KEY": "b"}).admin_api_key == "a"
 
 
 @pytest.mark.parametrize(
     "config", [{"api_key": ("",)}, {"api_key": ("a b",)}, {"api_key": ("ключ",)}, {"admin_api_key": ""}]
 )
-def test_what_no_header_can_carry_is_refused_at_the_start(config: dict[str, Any]) -> None:
+def test_a_key_that_no_header_can_carry_is_refused_at_start(config: dict[str, Any]) -> None:
     with pytest.raises(StartupError, match="visible ASCII"):
         with_all_keys(AccessConfig(**config), {})
 
 
-def test_the_admin_key_is_nobody_else_s() -> None:
+def test_the_admin_key_must_differ_from_the_api_keys() -> None:
     with pytest.raises(StartupError, match="admin key"):
         with_all_keys(AccessConfig(api_key=("a",), admin_api_key="a"), {})
 
@@ -59,7 +59,7 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes | Non
         with_all_keys(AccessConfig(api_key_file=str(path)), {})
 
 
-def test_what_divides_by_keys_needs_keys() -> None:
+def test_per_key_settings_require_keys() -> None:
     for access, limits in ((AccessConfig(isolate_keys=True), {}), (AccessConfig(), {"max_requests_per_key": 2})):
         with pytest.raises(StartupError, match="needs API keys"):
             check_use_of_keys(access, LimitsConfig(**limits))
@@ -70,7 +70,7 @@ def test_what_divides_by_keys_needs_keys() -> None:
 @pytest.mark.parametrize(
     ("address", "warns"), [("127.0.0.1", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("192.0.2.1", True)]
 )
-def test_an_open_server_on_an_open_address_is_worth_a_warning(address: str, warns: bool) -> None:
+def test_no_keys_on_a_public_address_gives_a_warning(address: str, warns: bool) -> None:
     assert (no_auth_warning(AccessConfig(), address) is not None) == warns
     assert no_auth_warning(AccessConfig(api_key=("a",)), address) is None
 
@@ -85,9 +85,7 @@ def test_no_repr_of_the_configuration_has_a_key() -> None:
     assert "s3cret" not in repr(AccessConfig(api_key=("s3cret",), admin_api_key="s3cret"))
 
 
-def test_a_daemon_with_keys_asks_for_them_and_shows_them_nowhere(
-    start_daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_requires_its_keys_and_never_shows_them(start_daemon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ("S3CRET-FLAG", "S3CRET-ENV", "S3CRET-ADMIN")
     monkeypatch.setenv("EBBTIDE_API_KEY", secrets[1])
     daemon = start_daemon("--api-key", secrets[0], "--admin-api-key", secrets[2], "--log-level", "debug")

@@ -1,4 +1,4 @@
-"""API keys on every route, as an HTTP client meets them."""
+"""API keys on every route, over HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def concrete(route: Route) -> str:
     return re.sub(r"\{.*?\}", "x", route.path)
 
 
-async def test_every_route_but_the_probes_needs_a_key(world: World) -> None:
+async def test_every_route_except_the_probes_needs_a_key(world: World) -> None:
     paths = {concrete(route) for route in routes(world.state)} | {"/docs", "/redoc", "/openapi.json", "/nothing", "/"}
     assert paths > PUBLIC_PATHS
     for path in paths - PUBLIC_PATHS:
@@ -62,7 +62,7 @@ async def test_every_route_but_the_probes_needs_a_key(world: World) -> None:
 @pytest.mark.parametrize(
     "path", ["//v1/models", "/V1/models", "/v1/models/", "/health/", "//health", "/%68ealth/../v1/models", "/metrics/x"]
 )
-async def test_other_spellings_of_a_path_open_nothing(world: World, path: str) -> None:
+async def test_other_spellings_of_a_public_path_need_a_key(world: World, path: str) -> None:
     assert (await world.client.get(path)).status_code == 401
 
 
@@ -85,14 +85,14 @@ async def test_the_refusal_is_an_envelope_with_a_request_id(world: World) -> Non
         {"x-api-key": USER, "authorization": "Bearer none"},
     ],
 )
-async def test_a_right_key_opens_in_every_accepted_form(world: World, headers: dict[str, str]) -> None:
+async def test_a_valid_key_is_accepted_in_every_form(world: World, headers: dict[str, str]) -> None:
     assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize(
     "key", [b"", b" ", b"\xff\xfe", USER[:-1].encode(), USER.encode() + b"x", USER.upper().encode()]
 )
-async def test_no_other_bytes_are_a_key(world: World, key: bytes) -> None:
+async def test_other_bytes_are_not_accepted_as_a_key(world: World, key: bytes) -> None:
     for headers in ([(b"authorization", b"Bearer " + key)], [(b"x-api-key", key)]):
         assert (await world.client.get("/v1/models", headers=headers)).status_code == 401
 
@@ -116,15 +116,15 @@ USES = {
 }
 
 
-async def test_every_route_is_for_probes_for_any_key_or_for_the_admin(world: World) -> None:
+async def test_every_route_is_public_keyed_or_admin(world: World) -> None:
     unclassified = {route.path for route in routes(world.state)} - PUBLIC_PATHS - STEERS - USES
     assert not unclassified, "say here who may use it"
 
 
-async def test_routes_that_steer_the_server_need_the_admin_key(world: World) -> None:
+async def test_control_routes_need_the_admin_key(world: World) -> None:
     table = routes(world.state)
     assert {route.path for route in table if route.is_admin} == STEERS
-    world.engine.full = True  # what gets past the check finds nobody there
+    world.engine.full = True  # requests that pass the key check get 503
     for route in table:
         if route.is_admin:
             reply = await world.client.request(route.method, route.path, headers=bearer(USER))
@@ -133,7 +133,7 @@ async def test_routes_that_steer_the_server_need_the_admin_key(world: World) -> 
 
 
 @pytest.mark.parametrize("access", [AccessConfig(api_key=(USER,)), AccessConfig(), AccessConfig(admin_api_key=ADMIN)])
-async def test_without_an_admin_key_every_key_steers(world: World, access: AccessConfig) -> None:
+async def test_without_an_admin_key_every_key_may_control(world: World, access: AccessConfig) -> None:
     world.engine.full = True
     for path in STEERS:
         for key in (USER, ADMIN):
@@ -143,7 +143,7 @@ async def test_without_an_admin_key_every_key_steers(world: World, access: Acces
 
 
 @pytest.mark.parametrize("access", [AccessConfig()])
-async def test_without_keys_any_key_will_do(world: World) -> None:
+async def test_without_keys_any_key_is_accepted(world: World) -> None:
     for headers in ({}, bearer("none")):
         assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
 
@@ -154,9 +154,7 @@ async def test_the_admin_may_ask_for_more_priority(world: World) -> None:
         assert world.engine.requests[-1].priority == granted
 
 
-async def test_one_key_cannot_take_all_places(
-    engine: ScriptedEngine, config: ServerConfig, access: AccessConfig
-) -> None:
+async def test_one_key_cannot_use_all_slots(engine: ScriptedEngine, config: ServerConfig, access: AccessConfig) -> None:
     engine.held = True
     state = build_state(engine, config, access=access_from(access, LimitsConfig(max_requests_per_key=1)))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
@@ -178,7 +176,7 @@ async def test_one_key_cannot_take_all_places(
     state.prompts.close()
 
 
-def test_owners_are_stable_names_that_show_no_key() -> None:
+def test_owner_names_are_stable_and_hide_the_key() -> None:
     keys = Keys([USER, OTHER], ADMIN)
     owners = []
     for key in (USER, USER, OTHER, ADMIN):

@@ -1,4 +1,4 @@
-"""What a page in a browser may read, and what it may not."""
+"""CORS, cross-origin requests and the root path."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_answers_and_errors_can_be_read(world: World) -> None:
         assert "error" in reply.json()
 
 
-async def test_other_origins_get_no_permission(world: World) -> None:
+async def test_other_origins_get_no_cors_headers(world: World) -> None:
     other = {"origin": "https://evil.example"}
     assert (await world.client.options("/v1/models", headers=ASKS | other)).status_code == 400
     for reply in (await world.client.get("/v1/models", headers=other), await world.client.options("/", headers=other)):
@@ -72,7 +72,7 @@ async def test_other_origins_get_no_permission(world: World) -> None:
 
 
 @pytest.mark.parametrize("access", [AccessConfig()])
-async def test_by_default_no_page_has_permission(world: World) -> None:
+async def test_by_default_no_origin_is_allowed(world: World) -> None:
     reply = await world.client.options("/v1/chat/completions", headers=ASKS)
     assert reply.status_code == 405
     assert "access-control-allow-origin" not in reply.headers
@@ -88,7 +88,9 @@ CHANGES += [
 ]
 FOREIGN = [
     *({"origin": origin} for origin in ("https://evil.example", "null", "http://test:81", "http://test.evil.example")),
-    *({"sec-fetch-site": site} for site in ("cross-site", "same-site")),  # a picture, say: it has no origin
+    *(
+        {"sec-fetch-site": site} for site in ("cross-site", "same-site")
+    ),  # for example an image request, which has no Origin
     {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
 ]
 
@@ -96,7 +98,7 @@ FOREIGN = [
 @pytest.mark.parametrize(
     "access", [AccessConfig(root_path="/llm"), AccessConfig(allowed_origins=(PAGE,), root_path="/llm")]
 )
-async def test_a_foreign_page_changes_nothing(world: World) -> None:
+async def test_a_cross_origin_page_cannot_change_state(world: World) -> None:
     del world.client.headers["origin"]
     for method, path in CHANGES:
         for headers in FOREIGN:
@@ -115,12 +117,12 @@ async def test_a_foreign_page_changes_nothing(world: World) -> None:
         {"origin": PAGE, "sec-fetch-site": "cross-site"},
         {"origin": "http://test", "sec-fetch-site": "same-origin"},
         {"origin": "https://TEST"},  # behind a proxy that speaks HTTPS
-        {"origin": "https://llm.example", "sec-fetch-site": "same-origin"},  # behind one that changes the host
+        {"origin": "https://llm.example", "sec-fetch-site": "same-origin"},  # behind a proxy that changes the host
         {"sec-fetch-site": "none"},  # typed by the user
         {},
     ],
 )
-async def test_own_and_named_pages_and_other_programs_may_ask(world: World, headers: dict[str, str]) -> None:
+async def test_same_origin_allowed_origins_and_non_browsers_may_request(world: World, headers: dict[str, str]) -> None:
     del world.client.headers["origin"]
     world.engine.on_call = lambda message: Reply(message.call)
     assert (await world.client.post("/v1/completions", json={"prompt": "hi"}, headers=headers)).status_code == 200
@@ -135,10 +137,10 @@ async def test_the_description_can_be_switched_off(world: World) -> None:
 
 
 @pytest.mark.parametrize("access", [AccessConfig(api_key=("right",), root_path="/llm")])
-async def test_under_a_proxy_s_path_everything_is_where_it_was(world: World) -> None:
+async def test_routes_work_below_the_root_path(world: World) -> None:
     assert (await world.client.get("/openapi.json")).json()["servers"] == [{"url": "/llm"}]
     del world.client.headers["authorization"]
-    for prefix in ("", "/llm"):  # whether the proxy strips its own path or not
+    for prefix in ("", "/llm"):  # with and without a proxy that strips its path prefix
         assert (await world.client.get(f"{prefix}/health")).status_code == 200
         assert (await world.client.get(f"{prefix}/v1/models")).status_code == 401
         right = {"authorization": "Bearer right"}
@@ -146,17 +148,17 @@ async def test_under_a_proxy_s_path_everything_is_where_it_was(world: World) -> 
 
 
 @pytest.mark.parametrize("origin", ["chat.example", "https://chat.example/", "https://a.example/b", "", "https://*/x"])
-def test_what_is_no_origin_is_refused_at_the_start(origin: str) -> None:
+def test_a_malformed_origin_is_refused_at_start(origin: str) -> None:
     with pytest.raises(StartupError, match="--allowed-origins"):
         check_origins_and_root_path(AccessConfig(allowed_origins=(origin,)))
 
 
 @pytest.mark.parametrize("path", ["llm", "/llm/", "/", "/a//b", "/a b"])
-def test_what_is_no_path_of_a_proxy_is_refused_at_the_start(path: str) -> None:
+def test_a_malformed_root_path_is_refused_at_start(path: str) -> None:
     with pytest.raises(StartupError, match="--root-path"):
         check_origins_and_root_path(AccessConfig(root_path=path))
 
 
-def test_usual_addresses_are_accepted() -> None:
+def test_common_origins_and_root_paths_are_accepted() -> None:
     origins = ("*", "https://a.example", "http://localhost:3000", "chrome-extension://abc")
     check_origins_and_root_path(AccessConfig(allowed_origins=origins, root_path="/a/b-c"))

@@ -36,7 +36,7 @@ def test_a_port_in_use_is_refused() -> None:
             listen("127.0.0.1", port)
 
 
-def test_an_address_that_is_not_here_is_refused() -> None:
+def test_an_unresolvable_address_is_refused() -> None:
     with pytest.raises(StartupError, match=r"Cannot listen on 192\.0\.2\.1 port 0"):
         listen("192.0.2.1", 0)
     with pytest.raises(StartupError, match="Cannot resolve the address 'no such host'"):

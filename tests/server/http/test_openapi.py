@@ -1,4 +1,4 @@
-"""/openapi.json: whole, valid, and true of every route."""
+"""/openapi.json is complete, valid and correct for every route."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ async def test_path_parameters_and_bodies_are_declared(world: World, schema: dic
     assert {entry["name"] for entry in schema["paths"]["/v1/loads"]["get"]["parameters"]} == {"include", "format"}
 
 
-async def test_streams_are_announced_where_a_body_can_ask_for_one(schema: dict[str, Any]) -> None:
+async def test_a_stream_is_documented_if_the_body_has_a_stream_field(schema: dict[str, Any]) -> None:
     for path, streams in (("/v1/chat/completions", True), ("/generate", True), ("/tokenize", False)):
         assert ("text/event-stream" in schema["paths"][path]["post"]["responses"]["200"]["content"]) == streams
 
 
-async def test_an_answer_without_a_body_is_announced_as_one(world: World, schema: dict[str, Any]) -> None:
+async def test_an_empty_response_is_documented_as_empty(world: World, schema: dict[str, Any]) -> None:
     assert not schema["paths"]["/close_session"]["post"]["responses"]["200"].get("content")
     assert set(schema["paths"]["/flush_cache"]["post"]["responses"]["200"]["content"]) == {"text/plain"}
 
 
-async def test_every_type_is_a_valid_schema_and_every_reference_leads_somewhere(schema: dict[str, Any]) -> None:
+async def test_every_type_is_a_valid_schema_and_every_reference_resolves(schema: dict[str, Any]) -> None:
     types = schema["components"]["schemas"]
     for name, definition in types.items():
         jsonschema.Draft202012Validator.check_schema(definition)
@@ -93,7 +93,7 @@ async def test_an_error_has_the_described_form(world: World, schema: dict[str, A
         jsonschema.validate({"error": "flat"}, types)
 
 
-async def test_keys_are_described_where_they_are_needed(
+async def test_keys_are_documented_if_required(
     world: World, engine: ScriptedEngine, config: ServerConfig, schema: dict[str, Any]
 ) -> None:
     assert "security" not in schema

@@ -1,4 +1,4 @@
-"""HTTPS with certificates of a test's own authority."""
+"""HTTPS with certificates of a test authority."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def files(authority: trustme.CA, tmp_path: Path) -> Path:
-    """A folder with cert.pem, key.pem, both.pem and ca.pem."""
+    """Return a folder with cert.pem, key.pem, both.pem and ca.pem."""
     certificate = authority.issue_cert("127.0.0.1")
     certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
     certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
@@ -46,7 +46,7 @@ def test_key_and_certificate_may_be_in_one_file(files: Path) -> None:
     assert tls_from(config(files, "both.pem", None)) is not None
 
 
-def test_what_makes_no_certificate_is_refused_with_one_sentence(files: Path, authority: trustme.CA) -> None:
+def test_an_invalid_certificate_is_refused_with_one_sentence(files: Path, authority: trustme.CA) -> None:
     other = authority.issue_cert("other")
     other.private_key_pem.write_to_path(files / "other.pem")
     (files / "noise.pem").write_text("noise")
@@ -109,7 +109,7 @@ def test_a_daemon_serves_https_and_asks_for_client_certificates(
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """As renewing tools do it: another file under the same name, with another time even on a coarse clock."""
+    """Replace a file as renewal tools do, with a different modification time even on a coarse clock."""
     fresh = path.with_suffix(".new")
     fresh.write_bytes(content)
     os.utime(fresh, ns=(1, path.stat().st_mtime_ns + 1))

@@ -1,4 +1,4 @@
-"""Connections that come slowly, in masses, or with heads without end; on real sockets."""
+"""Slow clients, many connections and endless heads, on real sockets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Serve = Callable[..., str]
 
 @pytest.fixture
 def serve(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Serve]:
-    """Starts a server with these limits: ``serve(max_connections=…, receive_timeout_s=…)``; its URL."""
+    """Return a function that starts a server with the given limits and returns its URL."""
     with contextlib.ExitStack() as ends:
 
         def start(**limits: Any) -> str:
@@ -78,7 +78,7 @@ def connection(url: str) -> Iterator[socket.socket]:
 
 
 def rest(opened: socket.socket) -> bytes:
-    """Everything until the server closes."""
+    """Read until the server closes the connection."""
     received = b""
     with contextlib.suppress(ConnectionResetError):
         while chunk := opened.recv(65536):
@@ -87,7 +87,7 @@ def rest(opened: socket.socket) -> bytes:
 
 
 def answer(opened: socket.socket) -> bytes:
-    """One whole reply; the connection stays open."""
+    """Read one complete reply; the connection stays open."""
     received = b""
     while b"\r\n\r\n" not in received:
         received += opened.recv(65536)
@@ -99,7 +99,7 @@ def answer(opened: socket.socket) -> bytes:
 
 
 def refusal(reply: bytes) -> tuple[int, dict[str, object]]:
-    """Status and error of one reply, and nothing after it."""
+    """Return status and error of a reply; nothing may follow it."""
     head, _, body = reply.partition(b"\r\n\r\n")
     lines = head.lower().split(b"\r\n")
     assert b"connection: close" in lines
@@ -110,14 +110,14 @@ def refusal(reply: bytes) -> tuple[int, dict[str, object]]:
 @pytest.mark.parametrize(
     "sent", [b"G", GET[:-2], HEAD + b"Content-Length: 99\r\n\r\n", HEAD + b"Content-Length: 99\r\n\r\n{"]
 )
-def test_a_request_that_does_not_arrive_is_408(serve: Serve, sent: bytes) -> None:
+def test_an_incomplete_request_is_408(serve: Serve, sent: bytes) -> None:
     with connection(serve(receive_timeout_s=0.2)) as opened:
         opened.sendall(sent)
         status, error = refusal(rest(opened))
     assert (status, error["type"], error["code"]) == (408, "timeout_error", "request_timeout")
 
 
-def test_bytes_that_trickle_in_gain_nothing(serve: Serve, engine: ScriptedEngine) -> None:
+def test_slow_bytes_do_not_extend_the_timeout(serve: Serve, engine: ScriptedEngine) -> None:
     with connection(serve(receive_timeout_s=0.3)) as opened:
         opened.sendall(HEAD + b"X-Slow: ")
         opened.settimeout(0.05)
@@ -132,12 +132,12 @@ def test_bytes_that_trickle_in_gain_nothing(serve: Serve, engine: ScriptedEngine
     assert engine.requests == []
 
 
-def test_a_connection_that_says_nothing_is_closed_without_a_word(serve: Serve) -> None:
+def test_a_connection_without_a_request_is_closed_without_a_reply(serve: Serve) -> None:
     with connection(serve(receive_timeout_s=0.1)) as opened:
         assert rest(opened) == b""
 
 
-def test_a_body_that_comes_after_its_refusal_has_its_time_too(serve: Serve) -> None:
+def test_the_body_of_a_refused_request_has_a_timeout_too(serve: Serve) -> None:
     with connection(serve(receive_timeout_s=0.2)) as opened:
         opened.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
         reply = rest(opened)
@@ -150,14 +150,14 @@ def test_a_connection_stays_open_between_requests(serve: Serve) -> None:
         opened.sendall(GET)
         assert b" 200 " in answer(opened)
         opened.settimeout(0.5)
-        with pytest.raises(TimeoutError):  # it is not closed by the limit of a request that has not begun
+        with pytest.raises(TimeoutError):  # the timeout of a first request no longer applies
             opened.recv(1)
         opened.sendall(GET)
         opened.settimeout(20)
         assert b" 200 " in answer(opened)
 
 
-def test_an_answer_may_take_longer_than_a_request_s_arrival(serve: Serve, engine: ScriptedEngine) -> None:
+def test_a_response_may_take_longer_than_the_receive_timeout(serve: Serve, engine: ScriptedEngine) -> None:
     engine.held = True
     url = serve(receive_timeout_s=0.1)
     with httpx.Client(base_url=url, timeout=20) as client, pytest.raises(httpx.ReadTimeout):
@@ -167,7 +167,7 @@ def test_an_answer_may_take_longer_than_a_request_s_arrival(serve: Serve, engine
 @pytest.mark.parametrize(
     "head", [HEAD + b"X-Long: " + b"a" * (2 * MAX_HEAD_BYTES), HEAD + b"A: b\r\n" * (MAX_HEADERS + 1)]
 )
-def test_a_head_without_end_is_431(serve: Serve, head: bytes) -> None:
+def test_an_endless_head_is_431(serve: Serve, head: bytes) -> None:
     with connection(serve()) as opened:
         with contextlib.suppress(ConnectionError):
             opened.sendall(head + b"\r\n\r\n")
@@ -175,17 +175,17 @@ def test_a_head_without_end_is_431(serve: Serve, head: bytes) -> None:
     assert (status, error["type"]) == (431, "invalid_request_error")
 
 
-def test_a_large_body_is_no_large_head(serve: Serve) -> None:
+def test_a_large_body_does_not_count_as_head(serve: Serve) -> None:
     body = json.dumps({"prompt": "x", "user": "u" * 2 * MAX_HEAD_BYTES}).encode()
     request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with connection(serve()) as opened:
-        opened.sendall(GET + request)  # the second one's head comes with the first one
+        opened.sendall(GET + request)  # the head of the second arrives with the first
         received = b""
         while received.count(b"HTTP/1.1 200 ") < 2:
             received += opened.recv(65536)
 
 
-def test_too_many_connections_are_503_but_for_the_probes(serve: Serve) -> None:
+def test_too_many_connections_are_503_except_for_probes(serve: Serve) -> None:
     url = serve(max_connections=2)
     with connection(url) as first, connection(url) as second:
         for opened in (first, second):
@@ -203,14 +203,14 @@ def test_too_many_connections_are_503_but_for_the_probes(serve: Serve) -> None:
         first.sendall(GET)
         assert b" 200 " in answer(first)
     with httpx.Client(base_url=url, timeout=20) as client:
-        for _ in range(50):  # the server learns of closed connections when its loop turns
+        for _ in range(50):  # the server notices closed connections only in a later loop iteration
             if client.get("/version", headers={"connection": "close"}).status_code == 200:
                 break
         else:
             raise AssertionError("the places were not given back")
 
 
-def test_far_too_many_connections_are_not_answered_at_all(serve: Serve) -> None:
+def test_connections_far_above_the_limit_are_closed_without_a_reply(serve: Serve) -> None:
     url = serve(max_connections=1)
     with contextlib.ExitStack() as opened:
         for _ in range(OVERFLOW_CONNECTIONS + 1):
@@ -219,7 +219,7 @@ def test_far_too_many_connections_are_not_answered_at_all(serve: Serve) -> None:
             assert rest(last) == b""
 
 
-def test_a_refusal_never_lands_in_an_earlier_request_s_answer(serve: Serve, engine: ScriptedEngine) -> None:
+def test_a_refusal_is_never_sent_before_an_earlier_response(serve: Serve, engine: ScriptedEngine) -> None:
     engine.held = True
     body = b'{"prompt": "x"}'
     with connection(serve(receive_timeout_s=0.2)) as opened:
@@ -254,13 +254,13 @@ def test_uvicorn_is_bounded_to_the_tested_minor_version() -> None:
     assert f'"uvicorn[standard]>=0.36,<0.{int(tested) + 1}"' in PYPROJECT.read_text()
 
 
-def test_idle_connections_outlive_the_pools_of_clients() -> None:
+def test_keep_alive_is_longer_than_that_of_client_pools() -> None:
     async def app(scope: object, receive: object, send: object) -> None: ...
 
     assert http_server(app, None).config.timeout_keep_alive >= 75
 
 
-def test_a_wish_for_websockets_is_answered_in_plain_http_and_not_logged(
+def test_a_websocket_upgrade_is_answered_as_plain_http_and_not_logged(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connection(serve()) as opened:

@@ -1,4 +1,4 @@
-"""--metrics-compat: other engines' names over the same snapshots, as their dashboards expect them."""
+"""--metrics-compat: our metrics under other engines' names, as their dashboards expect them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOTALS: dict[str, float] = {
 
 
 def families(metrics: FrontMetrics) -> dict[str, Metric]:
-    """By name, as a scraper reads them; a counter's without ``_total``."""
+    """Return the families by name, as a scraper parses them; counters without ``_total``."""
     return {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
 
 
@@ -52,7 +52,7 @@ def samples(metrics: FrontMetrics) -> Iterator[tuple[str, dict[str, str], float]
 
 
 def value(metrics: FrontMetrics, name: str, **labels: str) -> float:
-    """The one sample of that name that has these labels."""
+    """Return the value of the single sample with that name and these labels."""
     (found,) = [v for n, own, v in samples(metrics) if n == name and labels.items() <= own.items()]
     return found
 
@@ -64,23 +64,23 @@ def both() -> FrontMetrics:
     return metrics
 
 
-def test_without_the_flag_there_are_our_names_only() -> None:
+def test_without_the_flag_only_our_names_are_exported() -> None:
     assert all(name.startswith("ebbtide:") for name in families(FrontMetrics("sim", parse_metric_aliases(""))))
 
 
 @pytest.mark.parametrize("names", ["vllm", "sglang", "sglang,vllm"])
-def test_each_engine_is_had_alone_or_with_the_other(names: str) -> None:
+def test_each_engine_can_be_selected_alone_or_with_the_other(names: str) -> None:
     found = {name.partition(":")[0] for name in families(FrontMetrics("sim", parse_metric_aliases(names)))}
     assert found == {"ebbtide", *names.split(",")}
 
 
 @pytest.mark.parametrize("names", ["tgi", "vllm,", "vllm,vllm", "vLLM", ",", "vllm sglang"])
-def test_a_list_with_anything_else_is_refused(names: str) -> None:
+def test_an_unknown_engine_is_refused(names: str) -> None:
     with pytest.raises(StartupError, match="--metrics-compat takes vllm and sglang"):
         parse_metric_aliases(names)
 
 
-# The quantities that users chart: name there, what it must read, and the labels that pick it out.
+# Commonly charted metrics: name, expected value, labels.
 EXPECTED = [
     ("vllm:num_requests_running", 3, {}),
     ("vllm:num_requests_waiting", 2, {}),
@@ -139,7 +139,7 @@ def test_every_sample_has_the_labels_that_their_dashboards_select_by(both: Front
 
 
 def bounds(metrics: FrontMetrics, name: str, **labels: str) -> list[float]:
-    """Upper bounds of a histogram's buckets."""
+    """Return the upper bounds of a histogram's buckets."""
     return [
         float(own["le"]) for n, own, _ in samples(metrics) if n == f"{name}_bucket" and labels.items() <= own.items()
     ]
@@ -158,7 +158,7 @@ def bounds(metrics: FrontMetrics, name: str, **labels: str) -> list[float]:
         ("sglang:e2e_request_latency_seconds", 22, 0.1, 2400),
     ],
 )
-def test_buckets_are_theirs(both: FrontMetrics, name: str, count: int, first: float, last: float) -> None:
+def test_buckets_match_the_other_engines(both: FrontMetrics, name: str, count: int, first: float, last: float) -> None:
     found = bounds(both, name)
     assert found == sorted(found)
     assert (len(found), found[0], found[-2], found[-1]) == (count + 1, first, last, float("inf"))
@@ -179,12 +179,12 @@ def test_a_sample_is_in_every_histogram_of_its_quantity_once(both: FrontMetrics)
     assert value(both, "vllm:request_params_max_tokens_sum") == 30
 
 
-def test_types_are_theirs(both: FrontMetrics) -> None:
+def test_types_match_the_other_engines(both: FrontMetrics) -> None:
     found = families(both)
     assert found["vllm:num_requests_running"].type == "gauge"
     assert found["vllm:generation_tokens"].type == "counter"
     assert found["sglang:e2e_request_latency_seconds"].type == "histogram"
-    assert found["vllm:iteration_tokens_total"].type == "histogram"  # the name notwithstanding
+    assert found["vllm:iteration_tokens_total"].type == "histogram"  # despite its name
 
 
 def test_without_a_scheduler_their_gauges_read_zero_and_their_totals_stay(both: FrontMetrics) -> None:
@@ -200,7 +200,7 @@ def test_without_a_scheduler_their_gauges_read_zero_and_their_totals_stay(both: 
     assert value(both, "sglang:num_requests_total") == 11
 
 
-def test_whatever_an_alias_adds_up_is_a_series_of_ours() -> None:
+def test_every_alias_refers_to_our_series() -> None:
     for aliases in ENGINE_ALIASES.values():
         entries: list[Alias] = [*aliases.gauges, *aliases.totals]
         named = {key.split("{")[0] for alias in entries for key in (*alias.ours, *alias.minus)}
@@ -208,7 +208,7 @@ def test_whatever_an_alias_adds_up_is_a_series_of_ours() -> None:
         assert {alias.ours for alias in aliases.histograms} <= set(HISTOGRAM_TEXTS)
 
 
-def test_a_name_stands_for_one_type_only() -> None:
+def test_a_name_has_one_type_only() -> None:
     for aliases in ENGINE_ALIASES.values():
         kinds = [{alias.name for alias in part} for part in (aliases.gauges, aliases.totals, aliases.histograms)]
         assert sum(map(len, kinds)) == len(set().union(*kinds))

@@ -1,4 +1,4 @@
-"""Histograms count as Prometheus defines it: a bucket has all samples at or below its bound."""
+"""Histograms follow Prometheus: a bucket counts all samples at or below its bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOUNDS = (0.0, 0.5, 1.0, 2.0, 10.0, 1_100_000.0)
 
 
 def shown(*names: str) -> tuple[Histograms, CollectorRegistry]:
-    """One quantity under these names."""
+    """Build histograms with one quantity under these names."""
     histograms, registry = Histograms(), CollectorRegistry()
     registry.register(histograms)
     for name in names:
@@ -34,7 +34,7 @@ def test_the_page_is_that_of_prometheus_own_client(samples: list[float]) -> None
     assert generate_latest(ours).decode().splitlines() == lines
 
 
-def test_many_samples_at_once_are_as_many_samples() -> None:
+def test_samples_added_at_once_count_individually() -> None:
     (one, first), (many, second) = shown("a"), shown("a")
     for _ in range(5):
         one.observe("quantity", 0.5)
@@ -42,7 +42,7 @@ def test_many_samples_at_once_are_as_many_samples() -> None:
     assert generate_latest(first) == generate_latest(second)
 
 
-def test_names_of_the_same_buckets_count_every_sample_once() -> None:
+def test_names_that_share_buckets_count_every_sample_once() -> None:
     histograms, registry = shown("a", "b")
     histograms.observe("quantity", 3.0)
     for name in "ab":
@@ -50,6 +50,6 @@ def test_names_of_the_same_buckets_count_every_sample_once() -> None:
         assert registry.get_sample_value(f"{name}_sum", {"model": "m"}) == 3.0
 
 
-def test_a_quantity_that_nobody_shows_is_a_bug() -> None:
+def test_an_unregistered_quantity_raises() -> None:
     with pytest.raises(KeyError):
         Histograms().observe("nothing", 1.0)

@@ -1,4 +1,4 @@
-"""HTTP requests are send_and_count by the routes' templates, whatever clients write into paths and methods."""
+"""HTTP requests are counted by route template, independent of the paths and methods that clients send."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def send_and_count(world: World) -> dict[tuple[str, ...], float]:
-    """Every HTTP sample: (name, endpoint, method and, if it has one, status)."""
+    """Return every HTTP sample by (name, endpoint, method and, if present, status)."""
     text = (await world.client.get("/metrics")).text
     return {
         (sample.name, *(sample.labels[key] for key in ("endpoint", "method", "status_code") if key in sample.labels)): (
@@ -32,7 +32,7 @@ async def send_and_count(world: World) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_a_request_and_its_answer_count_once(world: World) -> None:
+async def test_a_request_and_its_response_count_once(world: World) -> None:
     await world.chat()
     await world.chat(stream=True)
     await world.chat(temperature=-1)
@@ -43,10 +43,10 @@ async def test_a_request_and_its_answer_count_once(world: World) -> None:
     assert counts["ebbtide:http_requests_active", *chat] == 0
 
 
-async def test_endpoints_are_there_before_their_first_request(world: World) -> None:
+async def test_endpoints_are_exported_before_their_first_request(world: World) -> None:
     counts = await send_and_count(world)
     assert counts[REQUESTS, "/v1/completions", "POST"] == 0
-    assert counts["ebbtide:http_requests_active", "/metrics", "GET"] == 1  # this one
+    assert counts["ebbtide:http_requests_active", "/metrics", "GET"] == 1  # the scrape itself
 
 
 async def test_parameters_of_a_path_are_not_in_the_label(world: World) -> None:
@@ -81,7 +81,7 @@ async def test_requests_without_a_key_count_too(engine: ScriptedEngine, world: W
     state.prompts.close()
 
 
-async def test_who_leaves_before_the_answer_is_open_no_more(engine: ScriptedEngine, world: World) -> None:
+async def test_a_disconnect_before_the_response_closes_the_request(engine: ScriptedEngine, world: World) -> None:
     engine.held = True
     asked = asyncio.create_task(world.chat())
     while not engine.requests:

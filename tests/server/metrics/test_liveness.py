@@ -1,4 +1,4 @@
-"""Heartbeats, death and draining by a clock of the test's own."""
+"""Heartbeats, death and draining, with a fake clock."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def started() -> tuple[Liveness, Clock]:
     return liveness, clock
 
 
-def test_before_the_start_it_loads() -> None:
+def test_before_the_start_the_server_is_loading() -> None:
     refusal = Liveness(Clock()).refusal()
     assert refusal is not None
     assert (refusal.status, refusal.code) == (503, "loading")
 
 
-def test_a_silent_child_turns_readiness_off_and_a_beat_turns_it_on_again() -> None:
+def test_a_silent_child_is_not_ready_until_its_next_heartbeat() -> None:
     liveness, clock = started()
     clock.now += HEARTBEAT_TIMEOUT_S + 1
     liveness.record_heartbeat(Heartbeat("scheduler", 1))
@@ -42,21 +42,21 @@ def test_a_silent_child_turns_readiness_off_and_a_beat_turns_it_on_again() -> No
     assert liveness.refusal() is None
 
 
-def test_a_child_silent_for_the_watchdogs_time_is_ill() -> None:
+def test_a_child_silent_for_the_watchdog_timeout_is_unhealthy() -> None:
     liveness, clock = started()
     clock.now += WATCHDOG_TIMEOUT_S + 1
     liveness.record_heartbeat(Heartbeat("detokenizer", 1))
     assert "scheduler" in (liveness.unhealthy_reason() or "")
 
 
-def test_an_unknown_source_counts_for_nobody() -> None:
+def test_a_heartbeat_of_an_unknown_source_is_ignored() -> None:
     liveness, clock = started()
     clock.now += HEARTBEAT_TIMEOUT_S + 1
     liveness.record_heartbeat(Heartbeat("stranger", 1))
     assert liveness.refusal() is not None
 
 
-def test_death_is_for_good() -> None:
+def test_a_dead_child_stays_dead() -> None:
     liveness, _ = started()
     liveness.mark_dead("scheduler")
     liveness.record_heartbeat(Heartbeat("scheduler", 1))
@@ -64,7 +64,7 @@ def test_death_is_for_good() -> None:
     assert liveness.refusal() is not None
 
 
-def test_a_silent_child_counts_as_dead_after_the_watchdogs_time_and_a_little() -> None:
+def test_a_silent_child_times_out_shortly_after_the_watchdog_timeout() -> None:
     liveness, clock = started()
     for _ in range(int(WATCHDOG_TIMEOUT_S)):
         clock.now += 1.0
@@ -76,7 +76,7 @@ def test_a_silent_child_counts_as_dead_after_the_watchdogs_time_and_a_little() -
     assert liveness.timed_out_child() is None
 
 
-def test_a_scheduler_that_is_blocked_for_long_takes_no_new_requests() -> None:
+def test_a_scheduler_blocked_for_long_accepts_no_new_requests() -> None:
     liveness, clock = started()
     liveness.record_heartbeat(Heartbeat("scheduler", 1, "blocked", "", 1.0))
     assert liveness.refusal() is None
@@ -94,12 +94,12 @@ def test_a_scheduler_that_is_blocked_for_long_takes_no_new_requests() -> None:
     assert liveness.stalled_s == 0.0
 
 
-def test_a_restart_is_alive_and_not_ready_until_the_new_children_are() -> None:
+def test_a_restart_is_alive_but_not_ready_until_the_children_are() -> None:
     liveness, clock = started()
     liveness.mark_dead("scheduler")
     assert liveness.unhealthy_reason() is not None
     liveness.mark_restarting()
-    clock.now += 2 * WATCHDOG_TIMEOUT_S  # loading has its own limit
+    clock.now += 2 * WATCHDOG_TIMEOUT_S  # loading has its own timeout
     assert (liveness.unhealthy_reason(), liveness.timed_out_child()) == (None, None)
     refusal = liveness.refusal()
     assert refusal is not None

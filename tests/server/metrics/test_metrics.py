@@ -1,4 +1,4 @@
-"""/metrics: snapshots, totals over scheduler lives, and the front's own times."""
+"""/metrics: snapshots, totals over scheduler restarts, and times measured in the front."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..conftest import World
 
 
 def read(metrics: FrontMetrics) -> dict[str, float]:
-    """Every sample; the key has the labels apart from the model's name."""
+    """Return every sample; keys have the labels without model_name."""
     samples = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:
@@ -48,7 +48,7 @@ def test_a_snapshot_shows_as_gauges_counters_and_histograms(metrics: FrontMetric
     assert samples["retractions_per_request_bucket{le=0.0}"] == 1
 
 
-def test_totals_go_on_over_a_new_scheduler(metrics: FrontMetrics) -> None:
+def test_totals_continue_over_a_restart(metrics: FrontMetrics) -> None:
     for total in (5, 8, 2, 3, 1):
         metrics.apply_stats(Stats({}, {"generation_tokens_total": total}, {}))
     assert read(metrics)["generation_tokens_total"] == 8 + 3 + 1
@@ -56,7 +56,7 @@ def test_totals_go_on_over_a_new_scheduler(metrics: FrontMetrics) -> None:
 
 def test_the_hit_rate_is_that_of_all_prompt_tokens_so_far(metrics: FrontMetrics) -> None:
     assert read(metrics)["cache_hit_rate"] == 0
-    for prompt, cached in ((100, 20), (300, 140), (100, 60)):  # the last one is a new scheduler's
+    for prompt, cached in ((100, 20), (300, 140), (100, 60)):  # the last one is of a new scheduler
         metrics.apply_stats(Stats({}, {"prompt_tokens_total": prompt, "cached_tokens_total": cached}, {}))
     assert read(metrics)["cache_hit_rate"] == 200 / 400
 
@@ -69,7 +69,7 @@ def test_the_load_reads_zero_without_a_scheduler_and_totals_stay(metrics: FrontM
 
 
 def test_retractions_balance_over_a_schedulers_death_and_its_requests_are_counted(metrics: FrontMetrics) -> None:
-    """retracted = resumed + ended while retracted + waiting, though nobody is left to count."""
+    """retracted = resumed + ended while retracted + waiting, also after the scheduler's death."""
     totals: dict[str, float] = {"num_retracted_requests_total": 9, "num_resumed_requests_total": 1}
     totals["num_ended_while_retracted_total{reason=client}"] = 1
     metrics.apply_stats(Stats(gauges={"num_retracted_reqs": 7}, totals=totals, observations={}))
@@ -92,7 +92,7 @@ def test_the_pool_of_a_scheduler_that_is_gone_reads_zero_too(metrics: FrontMetri
     assert (samples["kv_available_tokens{pool=host}"], samples["new_token_ratio"]) == (0, 0)
 
 
-# Those of the scheduler that exist from the first scrape on, and those that its first snapshot brings.
+# Series of the scheduler that exist from the first scrape, and those added by its first snapshot.
 NAMES_AT_START = """
     num_running_reqs num_queue_reqs num_retracted_reqs num_grammar_queue_reqs token_usage gen_throughput
     num_retracted_requests num_retracted_input_tokens num_retracted_output_tokens num_recomputed_tokens
@@ -114,7 +114,7 @@ LATER = [
 ]
 
 
-def test_every_series_is_there_from_the_start_and_says_what_it_is(metrics: FrontMetrics) -> None:
+def test_every_series_is_exported_from_the_start_with_help(metrics: FrontMetrics) -> None:
     families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
     names = {name for name in families if not name.endswith("_created")}
     assert names == {f"ebbtide:{name}" for name in NAMES_AT_START.split()}
@@ -126,7 +126,7 @@ def test_every_series_is_there_from_the_start_and_says_what_it_is(metrics: Front
         assert family.documentation.lower().rstrip(".") != words, "that only repeats the name"
 
 
-def test_every_series_that_the_scheduler_sends_has_a_sentence() -> None:
+def test_every_series_of_the_scheduler_has_a_help_text() -> None:
     names = set()
     for file in (Path(__file__).resolve().parents[3] / "scheduler").rglob("*.py"):
         names |= set(
@@ -136,7 +136,7 @@ def test_every_series_that_the_scheduler_sends_has_a_sentence() -> None:
     assert names - {*GAUGE_TEXTS, *TOTAL_TEXTS, *HISTOGRAM_TEXTS} == set()
 
 
-def test_an_event_with_a_reason_shows_as_a_rise(metrics: FrontMetrics) -> None:
+def test_an_event_with_a_reason_appears_as_an_increase(metrics: FrontMetrics) -> None:
     key = "num_ended_while_retracted_total{reason=client}"
     assert read(metrics)[key] == 0
     metrics.apply_stats(Stats({}, {key: 2, "num_aborted_requests_total{reason=new_one}": 1}, {}))
@@ -152,12 +152,12 @@ def test_the_time_until_a_retracted_request_runs_again_has_buckets_up_to_minutes
     assert samples["retract_resume_seconds_bucket{le=+Inf}"] == 3
 
 
-def test_a_series_of_a_later_version_is_shown_under_its_name(metrics: FrontMetrics) -> None:
+def test_an_unknown_series_is_exported_under_its_name(metrics: FrontMetrics) -> None:
     metrics.apply_stats(Stats({"some_new_gauge": 4}, {}, {}))
     assert read(metrics)["some_new_gauge"] == 4
 
 
-def test_a_key_that_is_no_name_does_not_break_the_page(metrics: FrontMetrics) -> None:
+def test_an_invalid_series_name_does_not_break_the_page(metrics: FrontMetrics) -> None:
     metrics.apply_stats(Stats({"bad name{": 1, "num_running_reqs": 1}, {}, {}))
     assert read(metrics)["num_running_reqs"] == 1
 
@@ -181,7 +181,7 @@ async def test_times_are_taken_once_per_request_that_made_a_token(world: World) 
 
 
 @pytest.mark.anyio
-async def test_a_request_that_is_found_too_long_in_front_is_counted_as_one(world: World) -> None:
+async def test_a_request_rejected_as_too_long_by_the_front_is_counted(world: World) -> None:
     for _ in range(2):
         assert (await world.complete(prompt=[1] * 600)).status_code == 400
     assert (await world.complete(n=0)).status_code == 400
