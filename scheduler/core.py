@@ -78,7 +78,7 @@ class Scheduler:
 
     def receive(self, messages: Iterable[ToScheduler], now: float) -> None:
         """Handle incoming messages and timers. Call every iteration, also with no messages."""
-        self.state.metrics.passed(now)
+        self.state.metrics.stamp(now)
         dispatcher = self.dispatcher
         for handle in [partial(dispatcher.on_timer, now), *(partial(dispatcher.handle, m, now) for m in messages)]:
             try:

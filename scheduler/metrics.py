@@ -1,4 +1,4 @@
-"""What the scheduler counts: monotone totals and histogram samples, handed on as snapshots. Reads no clock."""
+"""Scheduler metrics: monotone totals and histogram samples, sent as snapshots. Reads no clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .request import Request
 
 
 def pool_gauges(pool: AuditedPool) -> dict[str, float]:
-    """The terms of one pool's books, in tokens."""
+    """The accounting terms of one pool, in tokens."""
     accounting = pool.accounting()
     pages = {
         "available": accounting.available,
@@ -27,25 +27,25 @@ def pool_gauges(pool: AuditedPool) -> dict[str, float]:
 
 
 class SchedulerMetrics:
-    """Totals since the start and observations since the last snapshot. Keys are metric names (``messages.Stats``)."""
+    """Totals since the start and observations since the last snapshot. Keys are metric names, see ``Stats``."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self.num_ends = 0
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
-        self._begun: list[Request] = []  # made their first token since the clock was last read
-        self._finished: list[Request] = []  # ended well since then
+        self._without_first_token_time: list[Request] = []  # sampled their first token since ``stamp``
+        self._finished: list[Request] = []  # finished since ``stamp``
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Add to a total. Amounts come from monotone sources and are never negative."""
+        """Add to a total. ``amount`` must not be negative."""
         self.totals[name] += amount
 
     def observe(self, name: str, value: float) -> None:
-        """One histogram sample."""
+        """Add a histogram sample."""
         self._observations[name].append(value)
 
     def admitted(self, req: Request, cached_tokens: int, now: float) -> None:
-        """A request starts to run. Prompt and cached tokens are counted once in its life, at the first time."""
+        """Count the start of a request. Prompt and cached tokens are counted at its first start only."""
         history = req.history
         history.queue_s += now - history.queued_since_s
         if req.is_retracted:
@@ -60,35 +60,35 @@ class SchedulerMetrics:
             self.observe("queue_time_seconds", now - history.arrival_s)
 
     def retracted(self, req: Request, now: float) -> None:
-        """A running request went back to the queue."""
+        """Count a retraction."""
         req.history.retracted_since_s = req.history.queued_since_s = now
         self.count("num_retracted_requests_total")
         self.count("num_retracted_input_tokens_total", req.prompt_len)
         self.count("num_retracted_output_tokens_total", req.num_outputs)
 
     def planned(self, items: Iterable[PlanItem]) -> None:
-        """A step computes ``items``."""
+        """Count a step that computes ``items``."""
         self.observe("scheduler_step_tokens", sum(1 if item.tokens is None else len(item.tokens) for item in items))
 
     def sampled(self, req: Request) -> None:
-        """A request made an output token."""
+        """Count an output token."""
         self.count("generation_tokens_total")
         if req.history.first_token_s is None:
-            self._begun.append(req)
+            self._without_first_token_time.append(req)
 
-    def passed(self, now: float) -> None:
-        """What was booked since the last call has happened by ``now``: a step's results bring no time of their own."""
-        for req in self._begun:
+    def stamp(self, now: float) -> None:
+        """Set the time of what was counted since the last call: a step's results carry no time."""
+        for req in self._without_first_token_time:
             history = req.history
             if history.first_token_s is None and history.first_run_s is not None:
                 history.first_token_s = now
                 self.observe("prefill_time_seconds", now - history.first_run_s)
         for req in self._finished:
-            self._took(req, now)
-        self._begun, self._finished = [], []
+            self._observe_durations(req, now)
+        self._without_first_token_time, self._finished = [], []
 
     def ended(self, req: Request, reason: str, *, aborted: bool) -> None:
-        """A request is over. ``reason`` is its finish reason, or why it was aborted."""
+        """Count the end of a request. ``reason`` is its finish reason, or why it was aborted."""
         self.num_ends += 1
         if req.is_retracted:
             self.count(f"num_ended_while_retracted_total{{reason={reason}}}")
@@ -102,11 +102,11 @@ class SchedulerMetrics:
         self.observe("retractions_per_request", req.history.retraction_count)
 
     def refused(self, reason: str, num_requests: int) -> None:
-        """So many requests were turned away before they became any."""
+        """Count requests that were refused before they were registered."""
         self.num_ends += num_requests
         self.count(f"num_aborted_requests_total{{reason={reason}}}", num_requests)
 
-    def _took(self, req: Request, now: float) -> None:
+    def _observe_durations(self, req: Request, now: float) -> None:
         history = req.history
         if history.first_run_s is None or history.first_token_s is None:
             return
@@ -117,7 +117,7 @@ class SchedulerMetrics:
             self.observe("time_per_output_token_seconds", decode_s / (req.num_outputs - 1))
 
     def snapshot(self, gauges: Mapping[str, float]) -> Stats:
-        """Everything as one message; observations start afresh."""
+        """Everything as one message. Clears the observations."""
         observations, self._observations = dict(self._observations), defaultdict(list)
         return Stats(
             gauges=dict(gauges), totals={k: float(v) for k, v in self.totals.items()}, observations=observations

@@ -44,7 +44,7 @@ class Channels:
 
 @dataclass(slots=True)
 class Reporter:
-    """Says what goes on: statistics at most every 100 ms and once on becoming idle, heartbeats twice a second."""
+    """Sends statistics at most every 100 ms and once on becoming idle, and heartbeats twice a second."""
 
     scheduler: Scheduler
     channels: Channels
@@ -52,15 +52,15 @@ class Reporter:
     last_stats_s: float = 0.0
     last_heartbeat_s: float = 0.0
     last_tokens: int = 0
-    idle_said: bool = False
-    said_changes: tuple[int, int, int] = (0, 0, 0)
+    reported_idle: bool = False
+    reported_changes: tuple[int, int, int] = (0, 0, 0)
     throughput: float = 0.0
 
     def report(self, now: float) -> None:
         """Send what is due."""
         idle = self.scheduler.idle
-        news = not (idle and self.idle_said) or self.scheduler.idle_changes != self.said_changes
-        if news and now - self.last_stats_s >= STATS_EVERY_S:
+        changed = not (idle and self.reported_idle) or self.scheduler.idle_changes != self.reported_changes
+        if changed and now - self.last_stats_s >= STATS_EVERY_S:
             self._stats(now, idle=idle)
         if now - self.last_heartbeat_s >= HEARTBEAT_EVERY_S:
             self.last_heartbeat_s = now
@@ -69,22 +69,22 @@ class Reporter:
             )
 
     def became_idle(self, now: float) -> None:
-        """The last request has ended: gauges must not keep their old values, nor totals lack what it added."""
+        """Send the statistics after the end of the last request: gauges drop to 0, totals are complete."""
         self._stats(now, idle=True)
 
     def _stats(self, now: float, *, idle: bool) -> None:
         tokens = self.scheduler.state.metrics.totals["generation_tokens_total"]
         elapsed = max(now - self.last_stats_s, 1e-9)
         self.throughput = 0.0 if idle else (tokens - self.last_tokens) / elapsed
-        self.last_stats_s, self.last_tokens, self.idle_said = now, tokens, idle
-        self.said_changes = self.scheduler.idle_changes
+        self.last_stats_s, self.last_tokens, self.reported_idle = now, tokens, idle
+        self.reported_changes = self.scheduler.idle_changes
         stats = self.scheduler.snapshot()
         stats.gauges["gen_throughput"] = self.throughput
         self.channels.send_to_tokenizer.send(stats)
 
 
 class Loop:
-    """receive → next step → run → settle → tell; and when idle: check everything, report, sleep."""
+    """receive → next step → run → settle → send; when idle: check everything, report, sleep."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Loop:
         self._wait_s = 0.0
 
     def turn(self) -> None:
-        """One turn; sleeps only when the last one found nothing to do."""
+        """One iteration. Waits for a message only if the last iteration had nothing to do."""
         scheduler = self._scheduler
         messages = self._channels.inbox.drain(self._wait_s)
         started = time.monotonic()
@@ -122,7 +122,7 @@ class Loop:
         if settles:
             scheduler.settle(self._runner.collect())
             scheduler.state.metrics.observe("scheduler_step_seconds", time.monotonic() - started)
-        scheduler.state.metrics.passed(time.monotonic())
+        scheduler.state.metrics.stamp(time.monotonic())
         self._monitor.iteration_ended(scheduler, self.send_output(), time.monotonic())
         scheduler.self_check_during_busy()
         self.publish_kv_events()
@@ -132,7 +132,7 @@ class Loop:
         self._wait_s = self._idle_time(stepped=plan is not None or bool(settles))
 
     def on_idle(self) -> None:
-        """Housekeeping when the last request has ended: full check, ratio, fresh gauges, KV events; then it sleeps."""
+        """Housekeeping after the end of the last request: full check, ratio, gauges, KV events."""
         self._checked = True
         self._scheduler.on_idle()
         self._reporter.became_idle(time.monotonic())
@@ -146,12 +146,12 @@ class Loop:
         return IDLE_WAIT_S if self._scheduler.idle else BLOCKED_WAIT_S
 
     def publish_kv_events(self) -> None:
-        """Tell routers outside, when there are any, what has come into the cache and what has left it."""
+        """Publish what was added to the prefix cache and removed from it, if KV events are enabled."""
         if self._kv_events is not None:
             self._kv_events.publish(time.time())
 
     def send_output(self) -> Output:
-        """The detokenizer first: an abort waits in the front for the closing item that this batch carries."""
+        """Send to the detokenizer first: the front holds an abort until it has the closing item of this batch."""
         output = self._scheduler.take_output()
         if output.items and not self._channels.detokenizer.send(TokenBatch(output.items)):
             raise EbbtideError("the detokenizer has not taken a message for a long time: its queue is full")

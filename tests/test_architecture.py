@@ -292,3 +292,39 @@ def test_import_circle_is_found(sources: dict[str, str]) -> None:
 @pytest.mark.parametrize("sources", CIRCLE_FREE.values(), ids=CIRCLE_FREE)
 def test_imports_without_a_circle_pass(sources: dict[str, str]) -> None:
     assert find_circle(import_graph(sources)) == []
+
+
+# The attributes that scheduler/lifecycle.py alone may write. ``reset_for_retract`` marks a request as retracted.
+LIFECYCLE_ONLY = {"phase", "row", "is_retracted", "num_retracted"}
+LIFECYCLE_WRITERS = {"scheduler/lifecycle.py": LIFECYCLE_ONLY, "scheduler/request.py": {"is_retracted"}}
+LIFECYCLE_LISTS = {"running", "free_rows", "waiting", "requests"}
+MUTATORS = {"append", "remove", "pop", "clear", "insert", "extend", "put"}
+
+
+def lifecycle_writes(source: str) -> set[str]:
+    """The attributes of ``LIFECYCLE_ONLY`` and the lists of ``LIFECYCLE_LISTS`` that the source writes."""
+    written: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in LIFECYCLE_ONLY:
+            written.add(node.attr)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in MUTATORS
+            and isinstance(node.func.value, ast.Attribute)
+            and node.func.value.attr in LIFECYCLE_LISTS
+        ):
+            written.add(node.func.value.attr)
+    return written
+
+
+def test_only_the_lifecycle_writes_phases_queue_rows_and_their_counters() -> None:
+    for path in sorted((ROOT / "scheduler").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        allowed = LIFECYCLE_WRITERS.get(name, set()) | (LIFECYCLE_LISTS if name == "scheduler/lifecycle.py" else set())
+        assert lifecycle_writes(path.read_text()) <= allowed, name
+
+
+def test_the_lifecycle_rule_finds_each_kind_of_write() -> None:
+    source = "req.phase = 1\nself.num_retracted += 1\nlifecycle.running.remove(req)\nself.waiting.put(req, front=True)"
+    assert lifecycle_writes(source) == {"phase", "num_retracted", "running", "waiting"}

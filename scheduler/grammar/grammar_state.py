@@ -1,7 +1,7 @@
-"""Requests whose answers must match a grammar: who waits for it to be compiled, and where each stands in it.
+"""Requests whose output must match a grammar: the wait for compilation and the position in the grammar.
 
-A request's place in its grammar is a function of the grammar and its output tokens, so a retraction changes nothing
-about it. Knows neither how grammars are compiled nor what a token means.
+The position is a function of the grammar and the output tokens, so a retraction does not change it. Knows neither how
+grammars are compiled nor what a token means.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from ..request import Request
 
 
 class Matcher(Protocol):
-    """A place in a grammar (``ebbtide.grammar.GrammarMatcher``). mask: as in ``PlanItem``."""
+    """A position in a grammar (``ebbtide.grammar.GrammarMatcher``). mask: as in ``PlanItem``."""
 
     @property
     def mask(self) -> bytes: ...
 
     @property
     def complete(self) -> bool:
-        """Nothing but the end may follow."""
+        """True if only the end of the output may follow."""
 
     def copy(self) -> Matcher:
-        """An independent matcher in the same place."""
+        """An independent matcher at the same position."""
 
     def advance(self, token: int) -> None:
-        """Go on by one token. Raises GrammarError if it is not allowed, or all has become too costly."""
+        """Advance by one token. Raises GrammarError if it is not allowed or matching is too expensive."""
 
     def without_end(self) -> bytes:
-        """The mask without the tokens that end an answer."""
+        """The mask without the tokens that end the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What compiling a grammar came to: a matcher before its first token, or what is wrong with it."""
+    """The result of a compilation: a matcher before the first token, or the problem."""
 
     matcher: Matcher | None
     problem: str = ""
 
 
 class GrammarCompiler(Protocol):
-    """Compiles elsewhere: nothing here waits for it."""
+    """Compiles grammars in the background."""
 
     def use(self, vocabulary: UseVocabulary) -> None:
-        """The tokens of the model; said before the first grammar."""
+        """Set the model's tokens. Call before the first ``poll``."""
 
     def poll(self, grammar: str) -> Compiled | None:
-        """The outcome for a grammar; None while it is not known. The first question starts the work."""
+        """The result for a grammar. Returns None until it is compiled; the first call starts the compilation."""
 
     def take_times(self) -> list[float]:
-        """Seconds of each compilation that has ended since the last call."""
+        """Durations, in seconds, of the compilations that ended since the last call."""
 
 
 class NoCompiler:
-    """For a scheduler that nobody gives grammars: one that comes all the same is refused."""
+    """Refuses every grammar."""
 
     def use(self, vocabulary: UseVocabulary) -> None:
-        """Nothing is compiled."""
+        """See ``GrammarCompiler``."""
 
     def poll(self, grammar: str) -> Compiled | None:
         """See ``GrammarCompiler``."""

@@ -82,5 +82,5 @@ def test_one_output_token_has_no_time_per_token() -> None:
 def test_a_token_before_the_first_run_was_booked_is_not_timed() -> None:
     metrics = SchedulerMetrics()
     metrics.sampled(request(outputs=1))
-    metrics.passed(1.0)
+    metrics.stamp(1.0)
     assert metrics.snapshot({}).observations == {}
