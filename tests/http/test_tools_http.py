@@ -89,7 +89,7 @@ def as_collected(answer: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("case", [*SCRIPT, "unscripted"])
 @pytest.mark.parametrize("choice", ["auto", "none", "required", NAMED])
 @pytest.mark.parametrize("max_tokens", [400, 30, 4])
-def test_a_stream_says_the_same_as_the_whole_answer(tools_api: Api, case: str, choice: Any, max_tokens: int) -> None:
+def test_a_stream_equals_the_response_without_stream(tools_api: Api, case: str, choice: Any, max_tokens: int) -> None:
     options = {"tool_choice": choice, "max_tokens": max_tokens, "stop": ["STOP"]}
     whole = as_collected(ask(tools_api, case, **options))
     assert collected(ask(tools_api, case, **options, stream=True)) == whole

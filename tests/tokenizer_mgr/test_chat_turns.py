@@ -1,4 +1,4 @@
-"""Turn by turn, a session comes to the tokens that the template writes for the whole conversation; or it is refused."""
+"""Turn by turn, a session gets the tokens that the template renders for the whole conversation; or it is refused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ebbtide.tokenizer_mgr.chat_turns import encode_first_turn, encode_next_turn
 
 CONTROL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<start>", "<end>", "[INST]", "[/INST]", "<|head|>", "<|eot|>"]
 
-CHATML = (  # with a default system message, as Qwen2.5 and SmolLM2 have it
+CHATML = (  # with a default system message, like Qwen2.5 and SmolLM2
     "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n"
     "{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-LLAMA3 = (  # trims; no line break behind the end of a turn
+LLAMA3 = (  # trims; no line break after the end of a turn
     "<s>{% for m in messages %}<|head|>{{ m.role }}<|head|>\n\n{{ m.content | trim }}<|eot|>{% endfor %}"
     "{% if add_generation_prompt %}<|head|>assistant<|head|>\n\n{% endif %}"
 )
@@ -32,7 +32,7 @@ GEMMA = (  # no system role, strict alternation
     "<start>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end>\n{% endfor %}"
     "{% if add_generation_prompt %}<start>model\n{% endif %}"
 )
-MISTRAL = (  # the system message stands in the last user message
+MISTRAL = (  # the system message is part of the last user message
     "{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\n\n' %}{% set rest = messages[1:] %}"
     "{% else %}{% set system = '' %}{% set rest = messages %}{% endif %}<s>"
     "{% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
@@ -40,16 +40,16 @@ MISTRAL = (  # the system message stands in the last user message
     "{% if m.role == 'user' %}[INST]{{ system if loop.last else '' }}{{ m.content }}[/INST]"
     "{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
 )
-PLAIN = (  # no control tokens at all, the way of Vicuna
+PLAIN = (  # no control tokens, like Vicuna
     "{% for m in messages %}{{ 'USER' if m.role == 'user' else 'ASSISTANT' }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT: {% endif %}"
 )
-REASONING = (  # an answer loses its empty thoughts once it is not the last, the way of Qwen3
+REASONING = (  # drops empty reasoning from all but the last message, like Qwen3
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-OPENED = (  # the generation prompt is not what stands before an answer later, the way of R1
+OPENED = (  # the generation prompt differs from the text before earlier messages, like R1
     "<s>{% for m in messages %}{{ '[INST]' if m.role == 'user' else '[/INST]' }}{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}[/INST]<think>\n{% endif %}"
 )
@@ -88,7 +88,7 @@ def smollm2() -> FastTokenizer:
 
 
 def follow(tokens: list[int], tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
-    """The session with a further turn's messages, joined as the scheduler joins them."""
+    """Return the session with the messages of a further turn, joined as the scheduler joins them."""
     turn = encode_next_turn(tokenizer, chat)
     dropped = next((n for n in range(turn.head, 0, -1) if tokens[-n:] == turn.ids[:n]), 0)
     return tokens + turn.ids[dropped:]
@@ -97,7 +97,7 @@ def follow(tokens: list[int], tokenizer: TextTokenizer, chat: ChatPrompt) -> lis
 def check_conversation(
     tokenizer: TextTokenizer, first: list[dict[str, Any]], answers: list[str], ends: list[list[int]], **options: Any
 ) -> None:
-    """Play ``first`` and a question after each answer; ``ends``: what the model itself wrote after each answer."""
+    """Play ``first`` and one question per output. ends: the tokens with which the model ended each output."""
     chat = ChatPrompt(first, **options)
     tokens = encode_first_turn(tokenizer, chat)
     messages = [*first]
@@ -116,7 +116,7 @@ def check_conversation(
 def test_a_session_is_the_template_of_the_whole_conversation(template: str, end: str) -> None:
     tokenizer = with_template(template)
     stop = tokenizer.encode(end, add_special_tokens=False)
-    # Ended by its own end token, by length or a stop string, and by length right at what looks like an end.
+    # Ended by the end token, by length or a stop string, and by length at tokens that look like an end.
     check_conversation(tokenizer, [user("Hi <|im_end|>!")], ["yes.", "cut of", "cut<"], [stop, [], []])
 
 

@@ -1,4 +1,4 @@
-"""Open requests by the names that their clients gave them."""
+"""Open requests are found by the ids of their clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every call to the scheduler gets one answer, or the error that says why not."""
+"""Every call to the scheduler gets one reply or one error."""
 
 from __future__ import annotations
 

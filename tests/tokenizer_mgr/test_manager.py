@@ -1,4 +1,4 @@
-"""One outcome for each request, whatever order the messages come in."""
+"""Each request has one outcome, in whatever order the messages arrive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def anyio_backend() -> str:
 
 
 class Outbox:
-    """Keeps what is sent; takes ``room`` messages."""
+    """Records what is sent. Accepts ``room`` messages."""
 
     def __init__(self) -> None:
         self.sent: list[ToScheduler] = []
@@ -51,7 +51,7 @@ class Outbox:
 
 
 class Timings:
-    """Keeps what was timed."""
+    """Records the latencies."""
 
     def __init__(self) -> None:
         self.first: list[float] = []
@@ -69,7 +69,7 @@ class Timings:
 
 
 class Desk:
-    """A manager with everything around it in the test's hands."""
+    """A manager whose surroundings the test controls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -182,7 +182,7 @@ async def test_a_silent_engine_does_not_keep_requests_beyond_their_time(desk: De
     assert not patient.has_outcome
 
 
-async def test_a_full_queue_says_when_to_come_back_and_leaves_the_retry_to_the_client(desk: Desk) -> None:
+async def test_a_full_queue_has_retry_after_and_leaves_the_retry_to_the_client(desk: Desk) -> None:
     with desk.submit() as answer:
         desk.abort(answer.rids[0], 0, status=429, code="queue_full", message="full", retry_after_s=7.5)
         with pytest.raises(Rejected) as error:
@@ -273,7 +273,7 @@ async def test_an_answer_that_was_complete_stays_so(desk: Desk) -> None:
         assert [delta.text for delta in await answer.all_deltas()] == ["a"]
 
 
-async def test_one_failed_choice_ends_its_siblings_and_nobody_else(desk: Desk) -> None:
+async def test_a_failed_choice_ends_only_its_siblings(desk: Desk) -> None:
     with desk.submit(prompts=2, n=2) as answer, desk.submit() as bystander:
         desk.text(answer.rids[0], "a", 1, finish="stop")
         desk.abort(answer.rids[2], 0)
@@ -344,7 +344,7 @@ async def test_times_are_taken_per_request_and_gap(desk: Desk) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_any_interleaving_gives_each_request_one_outcome(desk: Desk, seed: int) -> None:
-    """What the engine says of one request keeps its order on each of the two paths, and nothing else is ordered."""
+    """Messages about one request are ordered on each of the two paths; nothing else is ordered."""
     rng = random.Random(seed)
     answers = [desk.submit(n=rng.randint(1, 3)) for _ in range(30)]
     paths: list[list[Callable[[], None]]] = []

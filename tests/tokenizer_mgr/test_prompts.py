@@ -1,4 +1,4 @@
-"""Limits of prompts, and tokenising off the event loop."""
+"""Limits of prompts, and tokenization off the event loop."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_ids_must_be_known_to_tokenizer_and_model(reader: PromptReader) -> None:
         assert error.value.param == "stop_token_ids"
 
 
-def test_the_engine_is_told_only_of_ends_that_it_does_not_know(reader: PromptReader) -> None:
+def test_requests_list_only_the_end_tokens_that_the_model_lacks(reader: PromptReader) -> None:
     assert reader.eos_ids == (SIM_EOS, 290)
     assert reader.extra_stop_ids == ()
 
@@ -119,7 +119,7 @@ async def test_a_turn_comes_as_a_first_and_as_a_later_one(reader: PromptReader) 
     assert (turn.head, turn.refusal, turn.shortest) == (1, "", 4)
 
 
-async def test_a_turn_that_can_only_be_the_first_says_why(reader: PromptReader) -> None:
+async def test_a_turn_that_can_only_be_the_first_has_a_refusal(reader: PromptReader) -> None:
     messages = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
     turn = await chat_turn(reader, messages)
     assert turn.prompt
@@ -134,7 +134,7 @@ async def test_messages_that_are_too_long_for_any_context_are_not_rendered(reade
 
 
 class WithMarks(SimTokenizer):
-    """Writes 1 in front of every text and 2 behind."""
+    """Adds 1 before and 2 after every text."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         ids = super().encode(text, add_special_tokens=add_special_tokens)

@@ -1,4 +1,4 @@
-"""When the reader of an answer hears of something."""
+"""When a response stream wakes its reader."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_an_end_without_a_token_brings_the_scores() -> None:
     assert (len(delta.prompt), delta.finish, answer.done) == (1, "length", True)
 
 
-async def test_a_failure_is_heard_of_instead_of_scores_without_an_answer() -> None:
+async def test_a_failure_replaces_prompt_logprobs_without_output() -> None:
     answer = ResponseStream(["a"], 0.0, lambda _: None)
     answer.add(0, score(97))
     answer.add(0, TextItem("a", "", [], 0, finish="abort"))

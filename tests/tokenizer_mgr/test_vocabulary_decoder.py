@@ -1,4 +1,4 @@
-"""Token ids as a text."""
+"""Decoding token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no request may get away with, and that nothing of it reaches the scheduler."""
+"""Invalid requests are refused, and no part of them reaches the scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = ["temperature", "top_p", "min_p", "presence_penalty", "frequency_penal
 
 
 def check_refused(reply: Any, param: str | None = None, *, status: int = 400) -> None:
-    """The reply is a complete error object."""
+    """Assert that the reply is a complete error object."""
     assert reply.status_code == status, reply.text
     error = reply.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -119,7 +119,7 @@ async def test_the_edges_of_each_range_are_taken(world: World) -> None:
         ["plain"],
     ],
 )
-async def test_content_that_is_no_text_is_refused(world: World, content: Any) -> None:
+async def test_content_other_than_text_is_refused(world: World, content: Any) -> None:
     check_refused(await world.chat(messages=[{"role": "user", "content": content}]))
 
 

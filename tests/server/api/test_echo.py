@@ -5,7 +5,7 @@ import pytest
 from ebbtide.server.api.echo import echo_of_ids, echo_of_text, incomplete_character
 from ebbtide.tokenization.vocabulary import SIM_EOS, Vocabulary, sim_vocabulary
 
-# As a SentencePiece tokenizer has it: a BOS in front, a space that belongs to no text.
+# Like a SentencePiece tokenizer: a BOS token, and a leading space that is not part of the text.
 PIECES = Vocabulary(pieces=[b"<s>", b" Hello", b" world", b"!"], special_ids=[0], eos_ids=[], strips_first_space=True)
 
 
@@ -16,7 +16,7 @@ def test_a_text_comes_back_as_it_was_and_each_byte_points_to_its_character(text:
     assert echo.offsets == [index for index, character in enumerate(text) for _ in character.encode()]
 
 
-def test_what_the_tokenizer_put_in_front_of_a_text_is_no_part_of_it() -> None:
+def test_a_prefix_that_the_tokenizer_adds_is_not_echoed() -> None:
     echo = echo_of_text("Hello world!", [0, 1, 2, 3], PIECES)
     assert (echo.text, echo.offsets) == ("Hello world!", [0, 0, 5, 11])
 
@@ -27,7 +27,7 @@ def test_ids_lose_the_space_that_their_tokenizer_adds() -> None:
 
 
 def test_offsets_never_leave_the_text() -> None:
-    """A tokenizer may change the text before it reads it."""
+    """A tokenizer may change the text before it encodes it."""
     echo = echo_of_text("Hi", [1, 2], PIECES)
     assert echo.offsets == [0, 0]
     assert echo_of_text("Hello world! and more", [1, 2, 3], PIECES).offsets == [0, 6, 12]

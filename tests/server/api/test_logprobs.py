@@ -75,7 +75,7 @@ def test_the_first_prompt_token_has_null_and_the_others_the_asked_number_of_alte
     ]
 
 
-def test_impossible_tokens_are_valid_json_in_every_shape() -> None:
+def test_impossible_tokens_are_valid_json_in_every_format() -> None:
     never = [TextLogprob(one(98, -math.inf), [one(99, 0.0), one(98, -math.inf)], 7)]
     assert prompt_logprobs(never, 1)[1] == {
         "98": {"logprob": -9999.0, "rank": 7, "decoded_token": "b"},

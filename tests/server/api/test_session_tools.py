@@ -1,4 +1,4 @@
-"""Tools in the turns of a session: described once, read in every turn that has them."""
+"""Tools in the turns of a session: described once, parsed in every turn that offers them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def result(text: str, call_id: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-TURNS: list[tuple[list[dict[str, Any]], str]] = [  # what is new, and what the model says to it
+TURNS: list[tuple[list[dict[str, Any]], str]] = [  # new messages, and the output of the model
     ([user("How is it in Z?")], WEATHER),
     ([result("rain", "a")], "It rains."),
     ([user("And now?"), {"role": "assistant", "tool_calls": [CALLED]}, result("noon", "call_1")], CLOCK),
@@ -82,7 +82,7 @@ async def world(engine: ScriptedEngine, config: ServerConfig, tokenizer: TextTok
 
 
 def joined(tokens: list[int], continuation: list[int], head: int) -> list[int]:
-    """A session's tokens with a further turn's, as the scheduler joins them."""
+    """Return the tokens of a session and of a further turn, joined as the scheduler joins them."""
     dropped = next((n for n in range(head, 0, -1) if tokens[-n:] == continuation[:n]), 0)
     return tokens + continuation[dropped:]
 
@@ -112,5 +112,5 @@ async def test_tools_in_every_turn_are_those_of_the_whole_conversation(
 
 
 def functions(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls without their ids, which are never the same."""
+    """Return the calls without their ids, which are random."""
     return [call["function"] for call in message.get("tool_calls") or ()]

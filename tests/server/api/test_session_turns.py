@@ -1,4 +1,4 @@
-"""Turns of sessions on the OpenAI routes: what the scheduler is told."""
+"""Session turns on the OpenAI routes: the requests to the scheduler."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_sglangs_form_names_a_session_too(world: World) -> None:
     assert (bare.parent, bare.offset, bare.replace, bare.drop_previous_output) == ("", -1, False, False)
 
 
-async def test_the_affinity_header_is_no_session(world: World) -> None:
+async def test_the_affinity_header_opens_no_session(world: World) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
     reply = await world.client.post("/v1/chat/completions", json=body, headers={"X-Session-ID": "s"})
     assert reply.status_code == 200
@@ -114,7 +114,7 @@ async def test_a_refused_turn_is_a_plain_error_also_of_a_stream(world: World, st
 
 
 async def test_the_ids_of_a_turns_prompt_are_not_made_up(world: World) -> None:
-    """The front knows only what is new of it."""
+    """The front knows only the new part of the prompt."""
     for reply in (
         await world.chat(session_id="s", return_token_ids=True),
         await world.complete(session_id="s", return_token_ids=True),
@@ -127,7 +127,7 @@ async def test_the_ids_of_a_turns_prompt_are_not_made_up(world: World) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"), [({"prompt_logprobs": 1}, "prompt_logprobs"), ({"max_tokens": 0}, "max_tokens")]
 )
-async def test_a_look_at_the_prompt_is_no_turn(world: World, fields: dict[str, int], param: str) -> None:
+async def test_prompt_logprobs_cannot_be_combined_with_a_turn(world: World, fields: dict[str, int], param: str) -> None:
     for reply in (await world.chat(session_id="s", **fields), await world.complete(session_id="s", **fields)):
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
@@ -140,7 +140,7 @@ async def test_a_look_at_the_prompt_is_no_turn(world: World, fields: dict[str, i
     ],
 )
 async def test_routes_without_sessions_say_so(world: World, path: str, body: dict[str, object]) -> None:
-    """To ignore the field would answer without the conversation."""
+    """Ignoring the field would generate without the earlier conversation."""
     assert (await world.client.post(path, json=body)).status_code == 200
     reply = await world.client.post(path, json={**body, "session_id": "s"})
     assert (reply.status_code, "session_id" in reply.json()["error"]["message"]) == (400, True)

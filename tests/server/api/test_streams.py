@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def events(text: str) -> list[Any]:
-    """The JSON of every event and the string "[DONE]"; comments are left out."""
+    """Return the JSON of every event and the string "[DONE]", without comments."""
     assert text.endswith("\n\n")
     found = []
     for block in text[:-2].split("\n\n"):

@@ -1,4 +1,4 @@
-"""Anthropic's messages of blocks, as messages of a chat."""
+"""Anthropic's messages, which consist of blocks, become chat messages."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_system_may_speak_later_too() -> None:
         ("system", {"type": "image"}, "'messages[0].content[0]' is a block of type 'image'"),
     ],
 )
-def test_a_block_that_cannot_be_is_named(role: str, block: dict[str, Any], says: str) -> None:
+def test_an_unsupported_block_is_named(role: str, block: dict[str, Any], says: str) -> None:
     with pytest.raises(Rejected) as refusal:
         converted([{"role": role, "content": [block]}])
     assert says in refusal.value.message

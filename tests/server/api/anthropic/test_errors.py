@@ -1,4 +1,4 @@
-"""Errors below /v1/messages, whoever answers them."""
+"""All errors below /v1/messages have Anthropic's form."""
 
 from __future__ import annotations
 

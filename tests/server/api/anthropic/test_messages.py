@@ -44,7 +44,7 @@ async def streamed(world: World, **fields: Any) -> list[dict[str, Any]]:
 
 
 def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that a client makes of the events."""
+    """Return the message that a client builds from the events."""
     message = events[0]["message"]
     texts: list[str] = []
     for event in events[1:]:
@@ -78,7 +78,7 @@ def without_ids(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if key != "id"} | {"content": content}
 
 
-async def test_a_message_says_why_it_stopped_and_what_it_cost(world: World) -> None:
+async def test_a_message_has_its_stop_reason_and_usage(world: World) -> None:
     reply = await ask(world, system="Be brief.", metadata={"user_id": "u"})
     prompt_len = len(world.engine.requests[0].prompt)
     assert reply.json() == {
@@ -135,7 +135,7 @@ async def test_events_come_in_the_order_of_the_api(world: World) -> None:
         "</think>",
     ],
 )
-async def test_a_stream_says_the_same_as_the_whole_answer(world: World, reply: str, finish: str) -> None:
+async def test_a_stream_equals_the_response_without_stream(world: World, reply: str, finish: str) -> None:
     world.engine.reply, world.engine.finish = reply, finish
     answer = await whole(world, tools=[TOOL])
     assert without_ids(joined(await streamed(world, tools=[TOOL]))) == without_ids(answer)
@@ -253,7 +253,7 @@ async def test_a_tool_choice_is_the_chats_by_another_name(choice: Any, chat_choi
 
 
 @pytest.mark.parametrize("words", ["", "So", [{"type": "text", "text": "So"}], []])
-async def test_an_assistants_words_at_the_end_are_the_beginning_of_the_answer(world: World, words: Any) -> None:
+async def test_an_assistant_message_at_the_end_is_continued(world: World, words: Any) -> None:
     question = {"role": "user", "content": "hi"}
     await whole(world, messages=[question])
     await whole(world, messages=[question, {"role": "assistant", "content": words}])

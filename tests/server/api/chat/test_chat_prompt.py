@@ -1,4 +1,4 @@
-"""What of a request the model's template sees."""
+"""The conversation that the model's template renders for a request."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_style_wants_texts_no_content_and_short_ids() -> None:
     assert prompt(history(content="Look:"), style).messages[1]["content"] == "Look:"
 
 
-def test_calls_made_together_are_told_one_by_one_where_only_one_is_allowed() -> None:
+def test_parallel_calls_are_split_for_templates_with_single_calls() -> None:
     messages: list[dict[str, Any]] = [
         ASKED,
         {"role": "assistant", "content": "Both:", "tool_calls": [call("{}", "a"), call("{}", "b")]},
@@ -100,7 +100,7 @@ def test_a_template_with_tools_is_given_them() -> None:
     assert prompt([ASKED], CallStyle(), tools=[TOOL], tool_choice="none").tools is None
 
 
-def test_a_template_without_tools_gets_words() -> None:
+def test_a_template_without_tools_gets_a_description() -> None:
     shown = prompt(history(), tools=[TOOL])
     assert shown.tools is None
     assert [message["role"] for message in shown.messages] == ["system", "user", "assistant", "user"]
@@ -114,7 +114,7 @@ def test_reasoning_of_earlier_answers_is_passed_on_under_either_name() -> None:
         assert message["reasoning_content"] == "why"
 
 
-def test_no_effort_turns_thinking_off_unless_the_request_says_otherwise() -> None:
+def test_no_effort_turns_reasoning_off_unless_the_request_turns_it_on() -> None:
     options = prompt([ASKED], reasoning_effort="none").template_kwargs
     assert options == {"reasoning_effort": "none", "enable_thinking": False, "thinking": False}
     kept = prompt([ASKED], reasoning_effort="none", chat_template_kwargs={"enable_thinking": True}).template_kwargs

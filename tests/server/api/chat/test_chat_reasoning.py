@@ -46,7 +46,7 @@ async def test_reasoning_has_its_own_fields_and_count(world: World) -> None:
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
 @pytest.mark.parametrize("reply", [REPLY, "<think>only", "no reasoning", "<think>\n\n</think>\n\nempty", "<thi", "\n"])
-async def test_a_stream_says_the_same_as_the_whole_answer(world: World, reply: str, finish: str) -> None:
+async def test_a_stream_equals_the_response_without_stream(world: World, reply: str, finish: str) -> None:
     world.engine.finish = finish
     chunks = await streamed(world, reply)
     assert joined([chunk["choices"][0] for chunk in chunks]) == as_joined((await whole(world, reply))["choices"][0])
@@ -135,7 +135,7 @@ async def test_a_model_may_reason_before_a_constraint_or_not(world: World) -> No
     assert not matches(past, "<think>why</think>{}")
 
 
-async def test_what_a_message_says_opens_nothing(world: World) -> None:
+async def test_markers_in_a_message_open_no_reasoning(world: World) -> None:
     body = await whole(world, "yes", messages=[{"role": "user", "content": "<think>"}])
     assert body["choices"][0]["message"]["content"] == "yes"
 

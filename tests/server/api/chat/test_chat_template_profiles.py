@@ -1,4 +1,4 @@
-"""The chat route over tokenizers with templates of several families: from the request to the prompt and back."""
+"""The chat route with the templates of several model families: from the request to the prompt and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAD, MARK = "<|pad|>", "[TOOL_CALLS]"
 
 
 class Model:
-    """Says ``text`` to every request, through a real detokenizer, one token at a time."""
+    """Generates ``text`` for every request, through a real detokenizer, one token at a time."""
 
     def __init__(self, tokenizer: FastTokenizer, engine: ScriptedEngine) -> None:
         self.text = ""
@@ -40,7 +40,7 @@ class Model:
         engine.answer = self.answer
 
     def answer(self, request: GenerateReq) -> None:
-        """The scripted tokens as text, as the request has them shown."""
+        """Return the scripted tokens as text, with the control tokens that the request shows."""
         pieces = Pieces(self._tokenizer.vocabulary)
         self.prompt = pieces.joined(request.prompt, skip_special=False).decode()
         ids = self._tokenizer.encode(self.text, add_special_tokens=False)
@@ -73,7 +73,7 @@ async def model(template: str, engine: ScriptedEngine, config: ServerConfig) -> 
 
 
 async def both(parts: tuple[World, Model], text: str, **fields: Any) -> dict[str, Any]:
-    """What an answer of ``text`` comes to, whole and as a stream alike."""
+    """Return the parsed response for the output ``text``, which must be the same with and without stream."""
     world, model = parts
     model.text = text
     reply = await world.chat(**fields)

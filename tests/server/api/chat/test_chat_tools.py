@@ -1,4 +1,4 @@
-"""Tools on the chat route: what the engine is told, and how calls come back."""
+"""Tools on the chat route: the request to the engine, and the calls in the response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLOCK = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 
 
 async def whole(world: Any, reply: str, **fields: Any) -> dict[str, Any]:
-    """The choice of an answer in which the model says ``reply``."""
+    """Return the choice of a response with the output ``reply``."""
     world.engine.reply = reply
     answer = await world.chat(**{"tools": TOOLS, **fields})
     assert answer.status_code == 200, answer.text
@@ -36,7 +36,7 @@ async def whole(world: Any, reply: str, **fields: Any) -> dict[str, Any]:
 
 
 async def streamed(world: Any, reply: str, **fields: Any) -> list[dict[str, Any]]:
-    """The choices of its chunks."""
+    """Return the choices of the chunks."""
     world.engine.reply = reply
     answer = await world.chat(**{"tools": TOOLS, "stream": True, **fields})
     assert answer.status_code == 200, answer.text
@@ -44,7 +44,7 @@ async def streamed(world: Any, reply: str, **fields: Any) -> list[dict[str, Any]
 
 
 def joined(choices: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that a client makes of chunks, ids left out."""
+    """Return the message that a client builds from chunks, without ids."""
     message: dict[str, Any] = {"content": "", "reasoning": "", "calls": []}
     for choice in choices:
         delta = choice["delta"]
@@ -60,7 +60,7 @@ def joined(choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def as_joined(choice: dict[str, Any]) -> dict[str, Any]:
-    """The same of a whole answer."""
+    """Return the same message from a response without stream."""
     message = choice["message"]
     calls = [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls", ())]
     return {
@@ -85,7 +85,7 @@ async def test_content_is_null_beside_calls_alone(world: World) -> None:
     assert (await whole(world, CALL))["message"]["content"] is None
 
 
-async def test_a_streamed_call_says_its_name_once_and_then_only_arguments(world: World) -> None:
+async def test_a_streamed_call_has_its_name_once_and_then_only_arguments(world: World) -> None:
     choices = await streamed(world, CALL)
     parts = [part for choice in choices for part in choice["delta"].get("tool_calls", ())]
     first, *rest = parts
@@ -114,7 +114,7 @@ async def test_a_streamed_call_says_its_name_once_and_then_only_arguments(world:
     ],
 )
 @pytest.mark.parametrize("finish", ["stop", "length"])
-async def test_a_stream_says_the_same_as_the_whole_answer(world: World, reply: str, finish: str) -> None:
+async def test_a_stream_equals_the_response_without_stream(world: World, reply: str, finish: str) -> None:
     world.engine.finish = finish
     message = as_joined(await whole(world, reply))
     assert joined(await streamed(world, reply)) == message
@@ -200,7 +200,7 @@ async def test_a_named_function_is_called_and_said_to_be(world: World) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
-async def test_a_required_call_that_was_cut_says_length(world: World, choice: Any) -> None:
+async def test_a_truncated_required_call_finishes_with_length(world: World, choice: Any) -> None:
     world.engine.finish = "length"
     reply = '{"city": "Par' if choice != "required" else '[{"name": "weather", "arguments": {"city": "Par'
     message = as_joined(await whole(world, reply, tool_choice=choice))

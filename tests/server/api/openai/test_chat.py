@@ -12,7 +12,7 @@ from ...conftest import World
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_chat_has_the_shape_of_openai(world: World) -> None:
+async def test_a_chat_response_has_openais_format(world: World) -> None:
     reply = await world.chat()
     assert reply.status_code == 200
     body = reply.json()
@@ -174,7 +174,7 @@ async def test_a_stop_string_is_reported_to_client_and_scheduler(world: World) -
     assert (finish.rid, finish.num_output_tokens) == (world.engine.requests[0].rids[0], 3)
 
 
-async def test_end_of_text_is_no_stop_reason_but_a_named_stop_token_is(world: World) -> None:
+async def test_a_requested_stop_token_is_a_stop_reason_but_end_of_text_is_not(world: World) -> None:
     def answer(request: GenerateReq) -> None:
         world.engine.emit(request.rids[0], "x", 1, finish="stop", matched=SIM_EOS)
 

@@ -176,7 +176,7 @@ async def test_a_reply_of_too_many_log_probabilities_is_refused(
 
 @pytest.mark.parametrize("route", ["complete", "chat"])
 async def test_a_failure_after_the_prompt_was_scored_is_still_an_http_error(world: World, route: str) -> None:
-    """Nothing of the answer was there: the status line has not gone out."""
+    """The error comes before any output, so the status line is not sent yet."""
 
     def answer(request: GenerateReq) -> None:
         [rid] = request.rids

@@ -1,4 +1,4 @@
-"""POST /v1/responses and the routes of what is not stored."""
+"""POST /v1/responses, and the routes for stored responses, which do not exist."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def prompt_of(world: World) -> str:
 
 
 def without_ids(value: Any) -> Any:
-    """``value`` without what differs from one answer to the next."""
+    """Return ``value`` without the parts that differ between responses."""
     if isinstance(value, dict):
         return {k: without_ids(v) for k, v in value.items() if k not in ("id", "call_id", "created_at", "completed_at")}
     return [without_ids(entry) for entry in value] if isinstance(value, list) else value
 
 
-async def test_a_response_says_what_it_answers_and_what_it_cost(world: World) -> None:
+async def test_a_response_has_its_request_and_usage(world: World) -> None:
     reply = await ask(world, instructions="Be brief.", metadata={"a": "b"}, store=True, user="u", truncation="auto")
     body = reply.json()
     assert body["id"] == f"resp_{reply.headers['x-request-id']}"
@@ -211,7 +211,7 @@ async def test_an_error_in_a_stream_is_a_failed_response(world: World) -> None:
 
 
 class TestSilentBefore:
-    """A stream whose status line went out with a keep-alive."""
+    """A stream whose status line was sent with a keep-alive."""
 
     @pytest.fixture
     def config(self) -> ServerConfig:

@@ -1,4 +1,4 @@
-"""The items of a response's input, as messages."""
+"""The input items of /v1/responses as chat messages."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_what_a_response_said_goes_back_in_as_it_came_out() -> None:
     ]
 
 
-def test_calls_without_words_are_one_message_and_keep_their_reasoning() -> None:
+def test_calls_without_text_are_one_message_with_their_reasoning() -> None:
     thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "why"}]}
     assert messages([thought, call(1), call(2)]) == [
         {"role": "assistant", "content": "", "reasoning_content": "why", "tool_calls": [written(1), written(2)]}
     ]
 
 
-def test_reasoning_in_front_of_somebody_elses_words_is_left_out() -> None:
+def test_reasoning_before_a_user_message_is_left_out() -> None:
     thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "why"}]}
     items: list[dict[str, Any]] = [thought, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
     assert messages(items) == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]

@@ -19,14 +19,14 @@ pytestmark = pytest.mark.anyio
 
 
 async def generate(world: Any, **fields: Any) -> Any:
-    """The answer's JSON."""
+    """Return the JSON of the response."""
     reply = await world.client.post("/generate", json={"text": "hi", **fields})
     assert reply.status_code == 200, reply.text
     return reply.json()
 
 
 async def stream(world: Any, **fields: Any) -> list[dict[str, Any]]:
-    """The chunks; the stream must end with [DONE]."""
+    """Return the chunks. The stream must end with [DONE]."""
     reply = await world.client.post("/generate", json={"text": "hi", "stream": True, **fields})
     assert reply.status_code == 200, reply.text
     *events, done = reply.text.strip().split("\n\n")
@@ -34,7 +34,7 @@ async def stream(world: Any, **fields: Any) -> list[dict[str, Any]]:
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-async def test_one_answer_has_the_shape_of_sglang(world: World) -> None:
+async def test_one_response_has_sglangs_format(world: World) -> None:
     body = await generate(world, rid="mine")
     assert (body["text"], body["output_ids"]) == ("Hello!", list(b"Hello!"))
     meta = body["meta_info"]
@@ -49,7 +49,7 @@ async def test_one_answer_has_the_shape_of_sglang(world: World) -> None:
     }
 
 
-async def test_the_end_says_what_ended_it(world: World) -> None:
+async def test_the_finish_reason_has_the_stop_that_matched(world: World) -> None:
     world.engine.answer = lambda request: world.engine.emit(request.rids[0], "x", 1, finish="stop", matched=SIM_EOS)
     assert (await generate(world))["meta_info"]["finish_reason"] == {"type": "stop", "matched": SIM_EOS}
     world.engine.answer = lambda request: world.engine.emit(request.rids[0], "x", 1, finish="stop", matched="END")
@@ -63,7 +63,7 @@ async def test_an_answer_without_a_rid_is_called_as_in_its_header(world: World) 
     assert reply.json()["meta_info"]["id"] == reply.headers["x-request-id"]
 
 
-async def test_a_rid_that_is_no_id_is_replaced_in_the_answer_too(world: World) -> None:
+async def test_an_invalid_rid_is_replaced_in_the_response_too(world: World) -> None:
     bad = "a b\n"
     reply = await world.client.post("/generate", json={"text": "hi", "rid": bad})
     assert reply.json()["meta_info"]["id"] == reply.headers["x-request-id"]
