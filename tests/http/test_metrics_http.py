@@ -73,6 +73,7 @@ def load(api: Api) -> list[Counter[str]]:
 
 def test_every_promised_series_is_there_with_its_labels_and_nothing_unknown(pressed: Api) -> None:
     pressed.complete("one")
+    within(10, lambda: "ebbtide:kv_available_tokens{" in pressed.http.get("/metrics").text)  # the first statistics
     reply = pressed.http.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     found: dict[str, set[str]] = {}

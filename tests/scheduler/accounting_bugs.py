@@ -24,6 +24,8 @@ from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.request import Request
 from ebbtide.scheduler.retraction import Memory
 
+from .witnesses import Bug, Witness
+
 Patch = pytest.MonkeyPatch
 
 
@@ -335,35 +337,35 @@ def host_copy_freed_and_kept(patch: Patch) -> None:
     patch.setattr(HostTier, "restore", restore)
 
 
-ACCOUNTING = [
-    skip_lock,
-    lock_only_the_leaf,
-    forgotten_unlock,
-    locks_uncounted,
-    unlocked_twice,
-    evict_locked_pages,
-    eviction_uncounted,
-    leaf_dropped_unfreed,
-    double_free,
-    lost_page,
-    skipped_tail_free,
-    taken_page_left_free,
-    page_taken_and_dropped,
-    page_taken_uncounted,
-    quarantined_page_left_free,
-    early_publish,
-    publish_half_a_page,
-    publish_uncounted,
-    split_off_by_one,
-    ledger_not_told,
-    copies_not_given_back,
-    copies_freed_and_still_used,
-    shared_pages_taken_for_its_own,
-    shared_pages_given_back,
-    abort_frees_nothing,
-    lost_row,
-    row_given_twice,
-    host_copy_never_freed,
-    host_copy_freed_uncounted,
-    host_copy_freed_and_kept,
-]
+ACCOUNTING: dict[Bug, Witness] = {
+    skip_lock: Witness.PLAN_AUDIT,
+    lock_only_the_leaf: Witness.PLAN_AUDIT,
+    forgotten_unlock: Witness.TREE,
+    locks_uncounted: Witness.EQUATION,
+    unlocked_twice: Witness.PLAN_AUDIT,
+    evict_locked_pages: Witness.LEDGER_AUDIT,
+    eviction_uncounted: Witness.EQUATION,
+    leaf_dropped_unfreed: Witness.EQUATION,
+    double_free: Witness.EQUATION,
+    lost_page: Witness.EQUATION,
+    skipped_tail_free: Witness.EQUATION,
+    taken_page_left_free: Witness.EQUATION,
+    page_taken_and_dropped: Witness.EQUATION,
+    page_taken_uncounted: Witness.EQUATION,
+    quarantined_page_left_free: Witness.EQUATION,
+    early_publish: Witness.PLAN_AUDIT,
+    publish_half_a_page: Witness.PLAN_AUDIT,
+    publish_uncounted: Witness.EQUATION,
+    split_off_by_one: Witness.SWEEP,
+    ledger_not_told: Witness.SWEEP,
+    copies_not_given_back: Witness.EQUATION,
+    copies_freed_and_still_used: Witness.PLAN_AUDIT,
+    shared_pages_taken_for_its_own: Witness.PLAN_AUDIT,
+    shared_pages_given_back: Witness.LEDGER_MOVE,
+    abort_frees_nothing: Witness.EQUATION,
+    lost_row: Witness.ROWS,
+    row_given_twice: Witness.ROWS,
+    host_copy_never_freed: Witness.EQUATION,
+    host_copy_freed_uncounted: Witness.EQUATION,
+    host_copy_freed_and_kept: Witness.LEDGER_MOVE,
+}

@@ -90,14 +90,18 @@ class Play:
         self.world.run()
         self.sync()
         assert all(turn.over for turn in self.turns)
+        self.close_all()
+        self.world.scheduler.on_idle()
+        self.compare()
+
+    def close_all(self) -> None:
+        """Close all sessions. No counter of sessions or turns may be left."""
         for session in self.sessions:
             self.world.close(session.name)
         assert self.world.pool.accounting().session_held == 0
         cache = self.world.pool.tree_cache
         assert isinstance(cache, SessionAwareCache)
         assert cache.num_turns == self.world.scheduler.num_turns == 0
-        self.world.scheduler.on_idle()
-        self.compare()
 
     def open(self) -> None:
         """Open a session."""
@@ -218,11 +222,15 @@ class Play:
             if outcome.finish in ("stop", "length") and turn.cut is None:
                 assert (said, outcome.finish) == (whole.tokens, whole.finish), turn.rid
             assert said == whole.tokens[: len(said)], turn.rid
-            if outcome.finish in ("stop", "length") and turn.session is not None and outcome.tokens:
-                assert outcome.prompt_tokens == len(turn.prompt)
-                assert outcome.cached_tokens <= len(turn.prompt)
-                if self.undisturbed and turn.session.streaming and turn.session.open:
-                    assert outcome.cached_tokens >= turn.before - self.shape.page_size, turn.rid
+            self.check_reuse(turn, outcome)
+
+    def check_reuse(self, turn: ModelTurn, outcome: Outcome) -> None:
+        """A turn counts its whole context, and reuses what its session holds if no KV is ever lost."""
+        if outcome.finish in ("stop", "length") and turn.session is not None and outcome.tokens:
+            assert outcome.prompt_tokens == len(turn.prompt)
+            assert outcome.cached_tokens <= len(turn.prompt)
+            if self.undisturbed and turn.session.streaming and turn.session.open:
+                assert outcome.cached_tokens >= turn.before - self.shape.page_size, turn.rid
 
     @property
     def undisturbed(self) -> bool:
