@@ -1,1 +1,1 @@
-"""From token ids to text: incremental, with stop strings, one message per step."""
+"""Incremental detokenization with stop strings, one message per step."""

@@ -86,7 +86,7 @@ def routes(state: AppState) -> list[Route]:
 
 
 def create_app(state: AppState) -> ASGIApp:
-    """Build the ASGI application. Needs no running event loop and starts no tasks."""
+    """Build the ASGI application, which serves HTTP only (no lifespan, no WebSockets). Starts no tasks."""
     access = state.access.config
     app = FastAPI(
         title="ebbtide",

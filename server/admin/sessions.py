@@ -16,7 +16,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo
 
 from ..http.auth import owner_of
-from ..http.strict_json import convert, read_object
+from ..http.strict_json import convert, read_object, read_optional_object
 from ..state import AppState
 
 SESSION_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -54,7 +54,7 @@ class SessionRoutes:
 
     async def create(self, request: Request) -> Response:
         """Open a session, with streaming unless the request sets ``streaming`` to false."""
-        body = convert(await read_object(request) if await request.body() else {}, NewSession)
+        body = convert(await read_optional_object(request), NewSession)
         reply = await self._open(request, body, streaming=body.streaming is not False)
         return JSONResponse(session_json(reply.sessions[0]))
 

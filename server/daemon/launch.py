@@ -203,7 +203,7 @@ class _Daemon:
     async def _restart(self, front: Frontend) -> bool:
         """Restart the engine. Returns False if no restart is left or a stop signal came, else True."""
         while self._restarts.remaining:
-            delay_s = self._restarts.next_delay_s()
+            delay_s = self._restarts.record_restart()
             log.warning("restarting the engine in %.1f s (%d restarts left)", delay_s, self._restarts.remaining)
             self._children.close()
             await asyncio.to_thread(self._engine.stop)

@@ -32,21 +32,16 @@ class AppSwitch:
         """Forward a request to the application, or answer that the model is loading."""
         if self._app is not None:
             await self._app(scope, receive, send)
-        elif scope["type"] == "http":
+        else:
             await RequestIds(SetErrorFormats(_loading, ERROR_FORMATS))(scope, receive, send)
 
 
 async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
-    await _loading_reply(scope)(scope, receive, send)
-
-
-def _loading_reply(scope: Scope) -> JSONResponse:
-    if scope["path"] == "/health":
-        return JSONResponse({})  # alive; /ready answers 503
-    error = Rejected(
-        "The model is still loading.", status=503, kind="overloaded_error", code="loading", retry_after_s=5
-    )
-    return error_reply(error, scope)
+    text = "The model is still loading."
+    error = Rejected(text, status=503, kind="overloaded_error", code="loading", retry_after_s=5)
+    # /health reports liveness only; every other path, /ready included, answers 503.
+    reply = JSONResponse({}) if scope["path"] == "/health" else error_reply(error, scope)
+    await reply(scope, receive, send)
 
 
 class ProgressLine:

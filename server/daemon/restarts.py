@@ -18,7 +18,7 @@ class Restarts:
         """Number of restarts still allowed."""
         return self._limit - self.num_started
 
-    def next_delay_s(self) -> float:
+    def record_restart(self) -> float:
         """Count a restart and return the seconds to wait before it (exponential backoff)."""
         delay_s = min(INITIAL_BACKOFF_S * (1 << self.num_started), MAX_BACKOFF_S)
         self.num_started += 1

@@ -64,9 +64,6 @@ class KeyCheck:
         self._open = PUBLIC_PATHS | {root_path + path for path in PUBLIC_PATHS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         caller = self._keys.caller(scope["headers"])
         is_open = scope["path"] in self._open or scope["method"] == "OPTIONS"
         if caller is None and not is_open:

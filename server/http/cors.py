@@ -48,7 +48,7 @@ class OriginGuard:
         self._admin_get_paths = frozenset(admin_get_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._changes_state(scope) and not self._is_allowed(Headers(scope=scope)):
+        if self._changes_state(scope) and not self._is_allowed(Headers(scope=scope)):
             text = "Requests from this origin are not allowed (--allowed-origins)."
             refusal = Rejected(text, status=403, kind="permission_error", code="origin_not_allowed")
             await error_reply(refusal, scope)(scope, receive, send)

@@ -18,7 +18,7 @@ from .wire_protocol import WireLimits, WireProtocol
 KEEP_ALIVE_S = 75  # longer than the connection pools of common clients keep a connection
 SHUTDOWN_GRACE_S = 5  # for replies in progress when the server stops
 MAX_OPEN_FILES = 65_536
-RESERVED_FILES = 256  # file descriptors for everything but connections
+RESERVED_FILES = 256  # file descriptors reserved for uses other than connections
 TICKS_PER_CERT_CHECK = 100  # uvicorn ticks ten times a second: a new certificate is noticed within ten seconds
 
 

@@ -29,9 +29,6 @@ class RequestIds:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         wanted = Headers(scope=scope).get("x-request-id", "")
         scope[ID_FROM_CLIENT] = is_valid_id(wanted)
         scope[REQUEST_ID] = wanted if scope[ID_FROM_CLIENT] else secrets.token_hex(16)
@@ -85,9 +82,6 @@ class BodyLimit:
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         declared = Headers(scope=scope).get("content-length", "")
         too_large = declared.isdecimal() and int(declared[:20]) > self._max_bytes
         received = 0

@@ -40,17 +40,15 @@ class Error(msgspec.Struct):
 def operation(route: Route, formats: ErrorFormats) -> dict[str, Any]:
     """Return the arguments of FastAPI's ``add_api_route`` that describe a route."""
     summary, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n")
-    refused = {
-        "description": "The request is invalid or not allowed; the error gives the reason.",
-        **_error_content(route, formats),
-    }
-    failed = {"description": "The server is unavailable or has failed.", **_error_content(route, formats)}
+    content = _error_content(route, formats)
+    refused = {"description": "The request is invalid or not allowed; the error gives the reason.", **content}
+    failed = {"description": "The server is unavailable or has failed.", **content}
     return {
         "summary": summary,
         "description": rest.strip(),
         "tags": ["admin" if route.is_admin else "OpenAI and sessions" if route.path.startswith("/v1/") else "server"],
         "openapi_extra": _parameters(route) | _body(route),
-        "responses": {200: _good(route), "4XX": refused, "5XX": failed},
+        "responses": {200: _success(route), "4XX": refused, "5XX": failed},
     }
 
 
@@ -93,7 +91,7 @@ def _body(route: Route) -> dict[str, Any]:
     return {"requestBody": {"required": not route.optional, "content": content}}
 
 
-def _good(route: Route) -> dict[str, Any]:
+def _success(route: Route) -> dict[str, Any]:
     content: dict[str, Any] = {route.media: {}} if route.media else {}
     if route.body is not None and "stream" in route.body.__struct_fields__:  # type: ignore[attr-defined]
         content[EVENTS] = {}

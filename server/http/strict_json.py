@@ -52,7 +52,7 @@ def parse(body: bytes) -> Any:
     """
     try:
         text = body.decode()
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_reject_constant)
     except UnicodeDecodeError as error:
         raise Rejected(f"The request body is not valid UTF-8 at byte {error.start}.") from error
     except json.JSONDecodeError as error:
@@ -70,7 +70,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
     truncated, NaN, a number outside the range of a float, an unpaired surrogate, nested too deep.
     """
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_reject_constant)
         _check(value)
     except (ValueError, RecursionError, Rejected):
         return None
@@ -122,7 +122,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _no_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise Rejected(f"The request body is not valid JSON: {name} is not a JSON number.")
 
 

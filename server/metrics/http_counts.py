@@ -64,9 +64,6 @@ class CountRequests:
                 counts.add_endpoint(route.path, method)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         method = scope["method"] if scope["method"] in METHODS else OTHER
         endpoint = self._endpoint(scope)
 

@@ -91,7 +91,7 @@ class Liveness:
         """Return the reason why ``/health`` answers 503. Returns None if it answers 200."""
         if self._dead:
             return f"The {self._dead[0]} process is dead."
-        return self._silent_for(self._config.watchdog_timeout)
+        return self._silence_reason(self._config.watchdog_timeout)
 
     def refusal(self) -> Rejected | None:
         """Return the error for a new request. Returns None if new requests are accepted."""
@@ -109,7 +109,7 @@ class Liveness:
 
     def _engine_refusal(self) -> Rejected | None:
         """Return the error if the engine is silent or blocked, else None."""
-        silent = self._silent_for(self._config.heartbeat_timeout)
+        silent = self._silence_reason(self._config.heartbeat_timeout)
         if silent:
             return _refused(silent, "engine_silent")
         if self._scheduler.reason:
@@ -127,17 +127,17 @@ class Liveness:
         lines = []
         for name in self._last_beat:
             lines.append(f"{name}: last heartbeat {self.silence_s(name):.1f} s ago")
-            said = self._heartbeats.get(name)
-            lines.append(f"{name} reported: {'nothing yet' if said is None else _describe(said)}")
+            heartbeat = self._heartbeats.get(name)
+            lines.append(f"{name} reported: {'nothing yet' if heartbeat is None else _describe(heartbeat)}")
         lines.append(f"no progress for {self.stalled_s:.1f} s")
         refusal = self.refusal()
         return [*lines, "ready" if refusal is None else f"not ready: {refusal.message}"]
 
     def has_silent_child(self, seconds: float) -> bool:
         """Return True if a child has been silent for longer than ``seconds``."""
-        return self._silent_for(seconds) is not None
+        return self._silence_reason(seconds) is not None
 
-    def _silent_for(self, seconds: float) -> str | None:
+    def _silence_reason(self, seconds: float) -> str | None:
         for name in self._last_beat:
             silence_s = self.silence_s(name)
             if silence_s > seconds:
@@ -145,9 +145,9 @@ class Liveness:
         return None
 
 
-def _describe(said: Heartbeat) -> str:
-    reason = f", {said.reason}" if said.reason else ""
-    return f"{said.state}, {said.handled} messages handled, {said.num_requests} requests held{reason}"
+def _describe(heartbeat: Heartbeat) -> str:
+    reason = f", {heartbeat.reason}" if heartbeat.reason else ""
+    return f"{heartbeat.state}, {heartbeat.handled} messages handled, {heartbeat.num_requests} requests held{reason}"
 
 
 def _refused(message: str, code: str) -> Rejected:

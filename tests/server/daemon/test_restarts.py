@@ -5,7 +5,7 @@ def test_backoff_grows_and_restarts_are_bounded() -> None:
     restarts = Restarts(7)
     pauses = []
     while restarts.remaining:
-        pauses.append(restarts.next_delay_s())
+        pauses.append(restarts.record_restart())
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
