@@ -129,7 +129,7 @@ class ModelRunner:
     def submit(self, plan: StepPlan) -> None:
         """Copy pages and compute; on an accelerator, only queue that. Raises PlanError for an invalid plan."""
         if len(self._pending) == self.info.max_in_flight:
-            raise PlanError(f"Plan {plan.number} comes while {len(self._pending)} others are uncollected.")
+            raise PlanError(f"Plan {plan.number} is submitted while {len(self._pending)} others are uncollected.")
         if not plan.items and plan.copies is None:
             raise PlanError(f"Plan {plan.number} is empty.")
         moves = None if plan.copies is None else self._checked_moves(plan.copies)
@@ -215,7 +215,7 @@ def _context_length(checkpoint: Checkpoint, asked: int | None) -> int:
     if asked is None:
         return longest
     if not 1 <= asked <= longest:
-        raise StartupError(f"--context-length {asked} is not within the model's 1 to {longest} tokens.")
+        raise StartupError(f"--context-length {asked} is not within the model's range of 1 to {longest} tokens.")
     return asked
 
 

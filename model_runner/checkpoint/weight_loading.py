@@ -24,7 +24,7 @@ def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, n
             if tensor_name.endswith(DERIVED):
                 continue
             raise StartupError(
-                f"The weights of {name} hold a tensor {tensor_name} that its configuration has no place for."
+                f"The weights of {name} contain the tensor {tensor_name}, which does not belong to its configuration."
             )
         if target.shape != tensor.shape:
             raise StartupError(

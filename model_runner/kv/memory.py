@@ -60,7 +60,7 @@ class PoolBudget:
         if pages * page_bytes > room:
             raise StartupError(
                 f"--max-total-tokens {self.max_total_tokens} needs {_gib(pages * page_bytes)} for the KV pool "
-                f"and only {_gib(max(room, 0))} are there after the weights."
+                f"and only {_gib(max(room, 0))} are left after the weights."
             )
         return pages
 

@@ -74,7 +74,7 @@ class AttentionCall:
             return None if told is None else int(told)
         size = float(self.mask.max())
         if size != float(self.mask.min()):
-            raise StartupError("it makes an attention mask of its own")
+            raise StartupError("it makes its own attention mask")
         return None if size == NO_WINDOW else int(size)
 
 
@@ -87,9 +87,9 @@ def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: An
     sees = options["mask_function"]
     zero, one = torch.tensor(0), torch.tensor(1)
     if sees(zero, zero, zero, one):
-        raise StartupError("it reads in both directions")
+        raise StartupError("its attention is bidirectional")
     if window and window > 1 and not sees(zero, zero, one * window, one * window - 1):
-        raise StartupError("it attends within chunks")
+        raise StartupError("its attention is limited to chunks")
     size = (batch_size, 1, q_length, kv_length)
     return torch.full(size, NO_WINDOW if window is None else float(window), device=options["device"])
 
@@ -192,7 +192,7 @@ def _widen(states: Tensor, head_dim: int) -> Tensor:
 def _check_options(call: AttentionCall) -> None:
     for name, value in call.options.items():
         if name not in KNOWN_OPTIONS and not isinstance(value, bool | None):
-            raise StartupError(f"its attention takes {name!r}, which ebbtide's does not")
+            raise StartupError(f"its attention has the option {name!r}, which ebbtide does not support")
     if call.options.get("is_causal") is False:
         raise StartupError("its attention is bidirectional")
 

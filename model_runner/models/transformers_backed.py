@@ -125,13 +125,13 @@ def _obstacle(model_class: type[transformers.PreTrainedModel], config: Pretraine
     if config.is_encoder_decoder:
         return "it has an encoder"
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return "it reads in both directions"
+        return "its attention is bidirectional"
     if model_class._is_stateful:
         return "it has recurrent layers, whose state ebbtide cannot page"
     if not model_class._can_set_attn_implementation():
         return "its attention cannot be replaced"
     if "position_ids" not in inspect.signature(model_class.forward).parameters:
-        return "it cannot be told the positions of its tokens"
+        return "it does not accept the positions of its tokens"
     return _obstacle_in_config(config)
 
 

@@ -42,7 +42,7 @@ def check_against_eager(model: Any, ours: Model, attention_name: str) -> None:
     for found, right in zip(got, _in_chunks(expected), strict=True):
         error = (found.float() - right.float()).norm(dim=-1) / right.float().norm(dim=-1)
         if not error.median() < tolerance:
-            raise StartupError("its logits change when its attention is replaced and its prompts come in chunks")
+            raise StartupError("its logits with ebbtide's attention, in chunks, differ from its own")
 
 
 def _eager(model: Any, ids: Tensor) -> Tensor:

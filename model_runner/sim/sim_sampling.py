@@ -93,11 +93,9 @@ def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[in
 
 def logprob_of(context: int, target: int, num_top: int) -> TokenLogprob:
     """The log-probability of ``target`` after a context, before any sampling parameters."""
-    raw = _logits(context)
-    log_probs = _log_softmax(raw)
-    top = np.argsort(-log_probs, kind="stable")[:num_top]
+    log_probs = _log_softmax(_logits(context))
     rank = int((log_probs > log_probs[target]).sum()) + 1
-    return TokenLogprob(float(log_probs[target]), top.tolist(), log_probs[top].tolist(), rank)
+    return _token_logprob(log_probs, target, num_top, rank)
 
 
 def _first(context: int) -> int:
@@ -172,11 +170,12 @@ def _draw(sampling: SamplingParams, logits: Logits, index: int) -> int:
 
 
 def _logprob(raw: Logits, token: int, num_top: int | None) -> TokenLogprob | None:
-    if num_top is None:
-        return None
-    log_probs = _log_softmax(raw)
+    return None if num_top is None else _token_logprob(_log_softmax(raw), token, num_top)
+
+
+def _token_logprob(log_probs: Logits, token: int, num_top: int, rank: int | None = None) -> TokenLogprob:
     top = np.argsort(-log_probs, kind="stable")[:num_top]
-    return TokenLogprob(float(log_probs[token]), top.tolist(), log_probs[top].tolist())
+    return TokenLogprob(float(log_probs[token]), top.tolist(), log_probs[top].tolist(), rank)
 
 
 def _log_softmax(logits: Logits) -> Logits:

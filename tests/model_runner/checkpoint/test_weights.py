@@ -83,7 +83,7 @@ def test_a_file_that_is_no_gguf_is_named(tmp_path: Path) -> None:
     ("stored", "sentence"),
     [
         ({"a": torch.ones(2)}, "lack 1 tensors, b among them"),
-        ({"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(1)}, "hold a tensor c"),
+        ({"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(1)}, "contain the tensor c"),
         ({"a": torch.ones(3), "b": torch.ones(3)}, r"a has shape \[3\] and should have \[2\]"),
     ],
 )

@@ -110,7 +110,7 @@ def test_every_causal_model_of_transformers_is_tried_or_refused_in_one_sentence(
     [
         ("mamba", "it has recurrent layers, whose state ebbtide cannot page"),
         ("bart", "it has an encoder"),
-        ("bert", "it reads in both directions"),
+        ("bert", "its attention is bidirectional"),
         ("bloom", "its attention cannot be replaced"),
         ("llama4_text", "it has layers of the kind 'chunked_attention'"),
         ("mllama", "it has cross attention"),
@@ -153,7 +153,7 @@ def test_a_mask_that_is_not_causal_is_refused(tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = transformers.BertGenerationConfig(vocab_size=VOCAB_SIZE, **sizes)
     write(config, tmp_path)
-    with pytest.raises(StartupError, match="BertGenerationDecoder is not supported: it reads in both directions"):
+    with pytest.raises(StartupError, match="BertGenerationDecoder is not supported: its attention is bidirectional"):
         load_family(tmp_path)
 
 
