@@ -41,9 +41,9 @@ def chat_messages(instructions: str | None, items: str | list[InputItem]) -> lis
     """Return the conversation as chat messages. Raises Rejected, whose ``param`` names the item."""
     conversation = _Conversation()
     if instructions:
-        conversation.say("system", instructions)
+        conversation.add_message("system", instructions)
     if isinstance(items, str):
-        conversation.say("user", items)
+        conversation.add_message("user", items)
         return conversation.messages
     for index, item in enumerate(items):
         add = KINDS.get(item.type)
@@ -65,7 +65,7 @@ class _Conversation:
         self.messages: list[ChatMessage] = []
         self._reasoning = ""
 
-    def say(self, role: Role, text: str) -> None:
+    def add_message(self, role: Role, text: str) -> None:
         """Add a message. Instructions at the beginning become one message: many templates accept only one."""
         heads = ("system", "developer")
         if role in heads and len(self.messages) == 1 and self.messages[0].role in heads:
@@ -76,18 +76,18 @@ class _Conversation:
             self._reasoning = ""
             self.messages.append(ChatMessage(role=role, content=text))
 
-    def think(self, text: str) -> None:
+    def add_reasoning(self, text: str) -> None:
         """Add reasoning, which belongs to the assistant message that follows."""
         self._reasoning += text
 
-    def call(self, call_id: str, name: str, arguments: str) -> None:
+    def add_call(self, call_id: str, name: str, arguments: str) -> None:
         """Add a call to the assistant message."""
         if self._reasoning or not self.messages or self.messages[-1].role != "assistant":
             self._assistant("")
         call = MessageCall(CalledFunction(name, arguments), id=call_id)
         self.messages[-1].tool_calls = [*(self.messages[-1].tool_calls or ()), call]
 
-    def answer(self, call_id: str, text: str) -> None:
+    def add_result(self, call_id: str, text: str) -> None:
         """Add the result of a call."""
         self._reasoning = ""
         self.messages.append(ChatMessage(role="tool", tool_call_id=call_id, content=text))
@@ -100,21 +100,21 @@ class _Conversation:
 def _message(conversation: _Conversation, item: InputItem, where: str) -> None:
     if item.role is None:
         raise Rejected("A message needs a role.", param=f"{where}.role")
-    conversation.say(item.role, _text(item.content, f"{where}.content"))
+    conversation.add_message(item.role, _text(item.content, f"{where}.content"))
 
 
 def _reasoning(conversation: _Conversation, item: InputItem, where: str) -> None:
     if item.content:
-        conversation.think(_text(item.content, f"{where}.content"))
+        conversation.add_reasoning(_text(item.content, f"{where}.content"))
 
 
 def _function_call(conversation: _Conversation, item: InputItem, where: str) -> None:
     call_id, name = _needed(item.call_id, f"{where}.call_id"), _needed(item.name, f"{where}.name")
-    conversation.call(call_id, name, item.arguments or "")
+    conversation.add_call(call_id, name, item.arguments or "")
 
 
 def _function_call_output(conversation: _Conversation, item: InputItem, where: str) -> None:
-    conversation.answer(_needed(item.call_id, f"{where}.call_id"), _text(item.output, f"{where}.output"))
+    conversation.add_result(_needed(item.call_id, f"{where}.call_id"), _text(item.output, f"{where}.output"))
 
 
 KINDS: dict[str, Callable[[_Conversation, InputItem, str], None]] = {
