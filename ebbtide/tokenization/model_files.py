@@ -1,4 +1,4 @@
-"""From the word MODEL on the command line to files on disk. Reads no weights and imports no torch."""
+"""Resolves MODEL on the command line to files on disk. Reads no weights and does not import torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where a model lies. name: as served in the API unless told otherwise.
+    """Location of a model.
 
-    directory: a Hugging Face folder, or the folder of the GGUF file; "" for the simulated model.
-    gguf: the file's name inside ``directory``, or None for safetensors.
+    Attributes:
+        name: default name in the API.
+        directory: folder of the Hugging Face model or GGUF file; "" for the simulated model.
+        gguf: file name in ``directory``; None for safetensors.
     """
 
     name: str
@@ -27,12 +29,12 @@ class ModelFiles:
 
     @property
     def simulated(self) -> bool:
-        """Whether this is the runner without a model."""
+        """True for the simulated model."""
         return not self.directory
 
 
 def cache_dir() -> Path:
-    """Where pulled models are kept: $EBBTIDE_CACHE, else ``ebbtide`` under the user's cache folder."""
+    """Return the folder of pulled models: $EBBTIDE_CACHE, else ``ebbtide`` in the user's cache folder."""
     override = os.environ.get("EBBTIDE_CACHE")
     if override:
         return Path(override)
@@ -40,14 +42,14 @@ def cache_dir() -> Path:
 
 
 def smollm2_path() -> Path:
-    """Where ``ebbtide pull smollm2`` puts the packaged default model."""
+    """Return the path to which ``ebbtide pull smollm2`` writes the default model."""
     return cache_dir() / "smollm2" / SMOLLM2_FILE
 
 
 def resolve_model(model: str) -> ModelFiles:
-    """The files of MODEL, which must be on disk already, except a Hub id, which is fetched.
+    """Return the files of MODEL. They must be on disk, except for a Hub id, which is downloaded.
 
-    Raises StartupError with one sentence when there is no such thing.
+    Raises StartupError with one sentence if the model does not exist.
     """
     if model == "sim":
         return ModelFiles(name="sim")
@@ -85,6 +87,6 @@ def _from_hub(model: str) -> ModelFiles:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise StartupError(
-            f"MODEL {model!r} is no folder here and could not be fetched from the Hub: {reason}"
+            f"MODEL {model!r} is not a local folder and could not be downloaded from the Hub: {reason}"
         ) from error
     return ModelFiles(name=model, directory=folder)

@@ -1,4 +1,4 @@
-"""The bytes behind every token id of a Hugging Face tokenizer, read off its decoder. Knows no tokenizer by name."""
+"""Derives the bytes of every token id from a Hugging Face tokenizer's decoder, for any tokenizer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SPACE_MARK = "\u2581"
 
 
 def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
-    """Bytes of ids 0 … ``vocab_size - 1``; b"" for an id without a token.
+    """Return the bytes of ids 0 … ``vocab_size - 1``; b"" for an id without a token.
 
-    For byte-level and SentencePiece decoders the joined bytes, decoded as UTF-8, are what ``tokenizer.decode`` gives.
-    For any other decoder a token's text is taken from behind a neighbour, which is right unless it looks further back.
+    For byte-level and SentencePiece decoders the joined bytes equal ``tokenizer.decode``. For other decoders a token is
+    decoded after a fixed other token, which is correct unless the decoder looks further back.
     """
     backend = tokenizer.backend_tokenizer
     tokens: list[str | None] = [backend.id_to_token(i) for i in range(vocab_size)]
@@ -27,9 +27,9 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
 
 
 def strips_first_space(backend: Any) -> bool:
-    """Whether the decoder leaves out the space in front of a text's first token."""
+    """Return True if the decoder removes the space before the first token of a text."""
     if backend.decoder is None:
-        return True  # tokens are joined by spaces
+        return True  # tokens are joined with spaces
     for part in _decoder_parts(backend):
         if part["type"] == "WordPiece":
             return True
@@ -53,7 +53,7 @@ def _decoder_kinds(backend: Any) -> set[str]:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The printable character that byte-level BPE writes for each byte: itself, or one from U+0100 up for the rest."""
+    """Return the character that byte-level BPE uses for each byte: itself if printable, else one from U+0100 up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [value for value in range(256) if value not in printable]
     return {chr(v): v for v in printable} | {chr(0x100 + i): v for i, v in enumerate(rest)}
@@ -67,7 +67,7 @@ def _from_byte_level(token: str | None) -> bytes:
         return b""
     if all(c in ALPHABET for c in token):
         return bytes(ALPHABET[c] for c in token)
-    return token.encode()  # an added token with characters outside the alphabet stands for itself
+    return token.encode()  # an added token with characters outside the alphabet is literal text
 
 
 def _from_sentencepiece(token: str | None, *, byte_fallback: bool) -> bytes:

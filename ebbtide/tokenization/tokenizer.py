@@ -1,4 +1,4 @@
-"""Text to token ids, chats to prompts, for Hugging Face tokenizers and the simulated model. Never touches weights."""
+"""Converts text to token ids and chats to prompts, for Hugging Face tokenizers and the simulated model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from .token_bytes import strips_first_space, token_bytes
 from .vocabulary import SIM_SPECIAL, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
 
 Chat = list[dict[str, Any]]
-Skip = Callable[[str], int]  # told a rendered chat: how many characters at its front are not wanted
+Skip = Callable[[str], int]  # rendered chat → number of leading characters to drop
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation to be rendered. messages: plain dicts whose ``content`` is text.
+    """A conversation to render.
 
-    continue_final_message: the last message stays open, the model goes on with it.
+    Attributes:
+        messages: plain dicts whose ``content`` is text.
+        continue_final_message: leave the last message open, so that the model continues it.
     """
 
     messages: Chat
@@ -35,35 +37,35 @@ class ChatPrompt:
 
 
 class TextTokenizer(Protocol):
-    """One model's tokenizer. Safe to call from several threads."""
+    """The tokenizer of one model. Thread-safe."""
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Every id's bytes, the control tokens and what ends an answer."""
+        """Bytes of every token id, control tokens and end tokens."""
 
     @property
     def vocab_size(self) -> int:
-        """Ids run from 0 to this minus one."""
+        """Number of token ids."""
 
     @property
     def chat_template(self) -> str:
-        """The source of the model's chat template; "" when it has none."""
+        """Source of the model's chat template; "" if it has none."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a raw text; ``add_special_tokens`` lets the tokenizer put its BOS in front."""
+        """Encode plain text. ``add_special_tokens`` lets the tokenizer add its BOS token."""
 
     def render_chat(self, chat: ChatPrompt) -> str:
-        """The conversation as the model's template writes it. Raises Rejected when the template refuses it."""
+        """Render the conversation with the model's template. Raises Rejected if the template rejects it."""
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """Token ids of the rendered conversation; control tokens come from the template only, never from a message.
+        """Encode the rendered conversation. Control tokens come only from the template, never from a message.
 
-        ``skip`` is told the text, in which control tokens of messages are replaced, and may raise Rejected.
+        ``skip`` receives the text, with control tokens of messages replaced, and may raise Rejected.
         """
 
 
 def load_tokenizer(files: ModelFiles) -> TextTokenizer:
-    """The tokenizer that belongs to a model. Raises StartupError with one sentence."""
+    """Load the tokenizer of a model. Raises StartupError with one sentence."""
     if files.simulated:
         return SimTokenizer()
     from transformers import AutoTokenizer
@@ -82,7 +84,7 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
 
 
 def configured_eos(directory: Path) -> set[int]:
-    """End-of-text ids that generation_config.json and config.json name, if these files are there."""
+    """Return the end-of-text ids in generation_config.json and config.json, if the files exist."""
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         path = directory / name
@@ -93,7 +95,7 @@ def configured_eos(directory: Path) -> set[int]:
 
 
 class FastTokenizer:
-    """A Hugging Face tokenizer with a Rust backend, as ``transformers.AutoTokenizer`` gives it."""
+    """A Hugging Face tokenizer with a Rust backend, as loaded by ``transformers.AutoTokenizer``."""
 
     def __init__(self, tokenizer: Any, eos_ids: Iterable[int] = ()) -> None:
         backend = tokenizer.backend_tokenizer
@@ -101,7 +103,7 @@ class FastTokenizer:
         backend.no_padding()
         self._tokenizer = tokenizer
         self._backend = backend
-        # The twin reads control tokens as ordinary text; the switch is per object, so one object cannot serve both.
+        # This copy encodes control tokens as plain text. The setting is per object, so two objects are needed.
         self._plain_backend = type(backend).from_str(backend.to_str())
         self._plain_backend.encode_special_tokens = True
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
@@ -120,17 +122,17 @@ class FastTokenizer:
 
     @property
     def chat_template(self) -> str:
-        """All templates of the model in one text: some have a second one for tools."""
+        """All templates of the model in one text: some models have a second one for tools."""
         template = self._tokenizer.chat_template or ""
         return "\n".join(template.values()) if isinstance(template, dict) else template
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a raw text; control tokens written in it are read as such."""
+        """Encode plain text. Control tokens written in the text are encoded as such."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def render_chat(self, chat: ChatPrompt) -> str:
-        """The conversation through the model's jinja template, in transformers' sandboxed immutable environment."""
+        """Render the model's jinja template in transformers' sandboxed immutable environment."""
         from jinja2 import TemplateError
 
         if not self._tokenizer.chat_template:
@@ -145,12 +147,12 @@ class FastTokenizer:
                 **chat.template_kwargs,
             )
         except (TemplateError, TypeError, ValueError, LookupError, OverflowError) as error:
-            # Templates raise what they like about roles and their order; all of it is about these messages.
+            # Templates raise arbitrary exceptions about roles and their order; all of them concern these messages.
             raise Rejected(f"The chat template refuses these messages: {error}"[:500], param="messages") from error
         return text
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """Token ids of a conversation. Text in a message that looks like a control token is encoded as plain text."""
+        """Encode a conversation. Text in a message that looks like a control token is encoded as plain text."""
         shield = _Shield(self._special_text)
         messages = [shield.message(message) for message in chat.messages]
         tools = None if chat.tools is None else [shield.tool(tool) for tool in chat.tools]
@@ -166,7 +168,7 @@ class FastTokenizer:
         return sorted((text for text in texts if text), key=len, reverse=True)  # longest first: "<a>" before "<"
 
     def _end_of_turn(self, special: set[int]) -> set[int]:
-        """The control token that the template writes after an assistant's message, if it writes one."""
+        """Return the control token that the template writes after an assistant message, if any."""
         if not self._tokenizer.chat_template:
             return set()
         turn = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Kittens"}]
@@ -179,24 +181,24 @@ class FastTokenizer:
 
 
 class _Shield:
-    """Takes control-token look-alikes out of messages before rendering and puts them back as plain text."""
+    """Replaces texts in messages that look like control tokens before rendering, and restores them as plain text."""
 
     def __init__(self, special_text: re.Pattern[str]) -> None:
         self._special_text = special_text
-        # No client can guess it, so none can forge it; in ASCII, for a template may escape anything else in JSON.
+        # Random, so that no client can forge it; ASCII, because a template may escape other characters in JSON.
         self._mark = f"~{secrets.token_hex(8)}:"
         self._hidden: list[str] = []
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with every string value guarded, at any depth; the role is ours already."""
+        """Return the message with all string values replaced, at any depth. The role is set by the server."""
         return {key: value if key == "role" else _map_text(value, self._guard) for key, value in message.items()}
 
     def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
-        """A tool's description, guarded likewise."""
+        """Return a tool's description with its strings replaced in the same way."""
         return {key: _map_text(value, self._guard) for key, value in tool.items()}
 
     def parts(self, rendered: str) -> list[tuple[str, bool]]:
-        """(text, whether it is a look-alike) in order; empty texts left out."""
+        """Return the non-empty parts in order as (text, True if it is a restored text)."""
         if not self._hidden:
             return [(rendered, False)]
         pieces = re.split(f"{self._mark}(\\d+)~", rendered)
@@ -222,7 +224,7 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 class SimTokenizer:
-    """One token per byte of UTF-8, and four control tokens that only the fixed chat template writes."""
+    """One token per UTF-8 byte, and four control tokens that only the fixed chat template writes."""
 
     def __init__(self) -> None:
         self.vocabulary = sim_vocabulary()
@@ -230,15 +232,15 @@ class SimTokenizer:
         self.chat_template = ""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The bytes of the text; there is no BOS, and no way to write a control token."""
+        """Return the bytes of the text. There is no BOS token, and text never encodes to a control token."""
         return list(text.encode())
 
     def render_chat(self, chat: ChatPrompt) -> str:
-        """The conversation in readable form."""
+        """Return the conversation as readable text."""
         return "".join(text for text, _ in self._turns(chat))
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """The conversation with real control tokens around the messages; none of them is skipped in part."""
+        """Encode the conversation with control tokens around the messages. ``skip`` must not split a control token."""
         left = skip(self.render_chat(chat))
         ids: list[int] = []
         for text, control in self._turns(chat):

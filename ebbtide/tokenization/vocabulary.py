@@ -1,6 +1,6 @@
-"""Token ids as bytes: what the detokenizer and the grammar compiler need of a tokenizer, and the simulated model's own.
+"""Token ids as bytes, for the detokenizer and the grammar compiler; and the vocabulary of the simulated model.
 
-Plain data, small enough to send to a process; knows nothing of the library that trained it.
+Plain data that can be sent to another process. Independent of tokenizer libraries.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from ..messages import Part
 
 
 class Vocabulary(Part, frozen=True):
-    """Every token id's bytes. A text is the bytes of its tokens joined and decoded as UTF-8.
+    """Bytes of every token id. A text is the joined bytes of its tokens, decoded as UTF-8.
 
-    pieces: index = token id; b"" for an id without text. special_ids: control tokens, left out of answers by default.
-    eos_ids: what ends an answer. strips_first_space: SentencePiece style, a text's first space is not part of it.
+    Attributes:
+        pieces: bytes by token id; b"" for an id without text.
+        special_ids: control tokens, omitted from outputs by default.
+        eos_ids: tokens that end an output.
+        strips_first_space: the first space of a text is not part of it (SentencePiece style).
     """
 
     pieces: list[bytes]
@@ -31,6 +34,6 @@ SIM_VOCAB_SIZE = 256 + len(SIM_SPECIAL)
 
 
 def sim_vocabulary() -> Vocabulary:
-    """The byte-level vocabulary behind ``MODEL sim``."""
+    """Return the byte-level vocabulary of ``MODEL sim``."""
     pieces = [bytes([value]) for value in range(256)] + [name.encode() for name in SIM_SPECIAL]
     return Vocabulary(pieces=pieces, special_ids=list(SIM_SPECIAL.values()), eos_ids=[SIM_EOS])

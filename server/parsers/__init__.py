@@ -1,1 +1,1 @@
-"""Parsers of model output: reasoning, tool calls and what a chat template uses."""
+"""Parsers of model output (reasoning and tool calls), and probing of chat templates."""

@@ -1,6 +1,6 @@
-"""How one model's chat template speaks: what it knows of tools, how it wants earlier calls, which marks it uses.
+"""Probes a model's chat template: whether it supports tools, how it expects earlier calls, and which markers it uses.
 
-Found out once, at start, by rendering made-up conversations and looking at the result.
+The template is probed once, at start, by rendering sample conversations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tools.table import detect as detect_tools
 
 log = logging.getLogger(__name__)
 AUTO, NONE = "auto", "none"
-SHORT_ID = 9  # characters; Mistral's templates take no others
+SHORT_ID = 9  # characters; Mistral's templates accept only this length
 
 NAME, KEY, VALUE = "probe_function", "probe_key", "probe value"
 TOOL = {
@@ -36,10 +36,13 @@ USER = {"role": "user", "content": "Look at it."}
 
 @dataclass(frozen=True, slots=True)
 class CallStyle:
-    """How the template wants a message with calls. arguments_as_text: else they are an object.
+    """The form in which a template expects assistant messages with calls.
 
-    content_is_none: a message with nothing but calls has no content, rather than an empty one. short_ids: of nine
-    characters. single_calls: a message has one call at most.
+    Attributes:
+        arguments_as_text: arguments are a JSON string instead of an object.
+        content_is_none: the content of a message with only calls is None instead of "".
+        short_ids: call ids have nine characters.
+        single_calls: a message has at most one call.
     """
 
     arguments_as_text: bool = False
@@ -50,7 +53,12 @@ class CallStyle:
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplateProfile:
-    """calls: None for a template that does not know tools; they are described and written as plain text then."""
+    """What a model's chat template supports.
+
+    Attributes:
+        calls: None if the template does not support tools; tools and calls are then written as plain text.
+        takes_system: the template accepts a system message.
+    """
 
     tool_format: ToolFormat = FORMATS["hermes"]
     reasoning: ReasoningFormat | None = None
@@ -59,7 +67,7 @@ class ChatTemplateProfile:
 
 
 def check_parsers(tool_parser: str, reasoning_parser: str) -> None:
-    """Raises StartupError for a parser that is not in the tables."""
+    """Raises StartupError if a parser name is unknown."""
     _known("--tool-call-parser", tool_parser, (AUTO, *FORMATS))
     _known("--reasoning-parser", reasoning_parser, (AUTO, NONE, *REASONING))
 
@@ -67,7 +75,7 @@ def check_parsers(tool_parser: str, reasoning_parser: str) -> None:
 def probe_chat_template(
     tokenizer: TextTokenizer, tool_parser: str = AUTO, reasoning_parser: str = AUTO
 ) -> ChatTemplateProfile:
-    """The profile of a model. Names other than "auto" overrule what the template shows."""
+    """Return the profile of a model. A parser name other than "auto" overrides what the template shows."""
     template = tokenizer.chat_template
     calls = _call_style(tokenizer)
     found = detect_tools(template) if calls is not None else None
@@ -88,14 +96,14 @@ def probe_chat_template(
 
 
 def call_message(style: CallStyle, arguments: dict[str, Any], text: str, call_id: str) -> dict[str, Any]:
-    """An assistant's message with one call of ``NAME``, in a style."""
+    """Return an assistant message with one call of ``NAME`` in the given style."""
     function = {"name": NAME, "arguments": text if style.arguments_as_text else arguments}
     call = {"id": call_id, "type": "function", "function": function}
     return {"role": "assistant", "content": None if style.content_is_none else "", "tool_calls": [call]}
 
 
 def _call_style(tokenizer: TextTokenizer) -> CallStyle | None:
-    """The first style in which the template writes a call as it should; None if there is none, or no tools at all."""
+    """Return the first style that the template renders correctly; None if there is none or tools are not supported."""
     if NAME not in _renders(tokenizer, [USER], tools=True):
         return None
     for short_ids, content_is_none, as_text in product((False, True), repeat=3):
@@ -112,14 +120,14 @@ def _call_style(tokenizer: TextTokenizer) -> CallStyle | None:
 
 
 def _well_written(rendered: str, without: str) -> bool:
-    """Whether the arguments are there, neither as Python writes them nor as a string within JSON."""
+    """Return True if the arguments are rendered as JSON, not as Python literals or as a string within JSON."""
     wrong = (f"'{KEY}'", f'\\"{KEY}\\"')
     more = rendered.count(KEY) > without.count(KEY) and VALUE in rendered
     return more and not any(rendered.count(form) > without.count(form) for form in wrong)
 
 
 def _renders(tokenizer: TextTokenizer, messages: list[dict[str, Any]], *, tools: bool = False) -> str:
-    """What the template makes of messages; "" if it refuses them."""
+    """Return the rendered messages; "" if the template rejects them."""
     try:
         return tokenizer.render_chat(ChatPrompt(messages, tools=[TOOL] if tools else None))
     except Rejected:

@@ -1,6 +1,6 @@
-"""What an answer is made of: text, reasoning and calls of functions, as they come. Knows no API's form and no model's.
+"""The parts of an output: text, reasoning and function calls. Independent of APIs and models.
 
-Whoever joins the parts of a kind (of a call: by its number) gets the same, however the answer came in parts.
+Joining the parts of a kind (for calls: of a call index) gives the same result for every split of the output.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a part belongs to."""
+    """The kind of content that a part belongs to."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -20,9 +20,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContentPart:
-    """More of an answer. text: never empty, but for a call's first part, where it always is.
+    """A piece of an output.
 
-    call: the call's number, from 0; its further text is a part of the arguments. name, id: with the first one only.
+    Attributes:
+        text: text, reasoning or call arguments; "" only in the first part of a call.
+        call: index of the call in the output, starting at 0; None for other kinds.
+        name: function name, set only in the first part of a call, like ``id``.
     """
 
     kind: Kind
@@ -33,15 +36,19 @@ class ContentPart:
 
 
 def new_call_id() -> str:
-    """An id that no other call has. Its last nine characters serve templates that want just so many."""
+    """Return a unique call id. Its last nine characters serve templates that require this length."""
     return f"call_{secrets.token_hex(12)}"
 
 
 class ContentPartSink:
-    """Takes what a parser finds and gives out parts.
+    """Collects the findings of a parser as content parts.
 
-    White space (and ``blank`` marks) around a call belong to the format, so they wait until it is clear that plain
-    text goes with them. max_calls: further calls are left out; None is no limit. kind: what was found last, or begins.
+    Whitespace and separator markers around calls belong to the format. They are held back until plain text follows.
+
+    Attributes:
+        kind: kind of the latest part, or of the expected first one.
+        num_calls: number of calls so far, at most ``max_calls`` (None for no limit); further calls are dropped.
+        call_open: the latest call is not complete.
     """
 
     def __init__(self, max_calls: int | None = None, kind: Kind = Kind.TEXT) -> None:
@@ -51,16 +58,16 @@ class ContentPartSink:
         self._max_calls = max_calls
         self._muted = False
         self._blank = ""
-        self._begun = False  # whether text has come since the last call
+        self._begun = False  # True if text followed the last call
         self._parts: list[ContentPart] = []
 
     def take_parts(self) -> list[ContentPart]:
-        """What is new since the last time."""
+        """Return the parts added since the previous call of this method."""
         parts, self._parts = self._parts, []
         return parts
 
     def add_text(self, text: str) -> None:
-        """Plain text of the answer."""
+        """Add plain text."""
         if not self._begun and not text.strip():
             self._blank += text
         elif text:
@@ -69,18 +76,18 @@ class ContentPartSink:
             self._begun = True
 
     def add_blank(self, mark: str) -> None:
-        """A mark that stands around calls and means nothing by itself."""
+        """Add a separator marker, which has no meaning by itself."""
         if self._begun:
             self._begun = False
         self._blank += mark
 
     def add_reasoning(self, text: str) -> None:
-        """A part of the reasoning."""
+        """Add reasoning text."""
         if text:
             self._add(ContentPart(Kind.REASONING, text))
 
     def start_call(self, name: str) -> None:
-        """A call begins."""
+        """Start a call of the function ``name``."""
         self._blank = ""
         self._begun = False
         self._muted = self.num_calls == self._max_calls
@@ -90,16 +97,16 @@ class ContentPartSink:
             self.num_calls += 1
 
     def add_arguments(self, text: str) -> None:
-        """More of the arguments of the call that began last."""
+        """Add argument text to the latest call."""
         if text and not self._muted:
             self._add(ContentPart(Kind.CALL, text, self.num_calls - 1))
 
     def close_call(self) -> None:
-        """The call is complete."""
+        """Mark the latest call as complete."""
         self.call_open = False
 
     def finish(self) -> None:
-        """The answer ends: blanks without any call were text."""
+        """End the output. If there was no call, held-back whitespace becomes text."""
         if self._blank and not self.num_calls:
             self._add(ContentPart(Kind.TEXT, self._blank))
         self._blank = ""

@@ -1,6 +1,6 @@
-"""Answers taken apart: each delta of a choice as parts of text, reasoning and calls, whole and stream alike.
+"""Parses the output deltas of each choice into parts of text, reasoning and calls, for complete and streamed answers.
 
-Every API that answers in turns reads through this and writes the parts in its own form.
+All chat APIs use this parser and convert the parts to their own format.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .tools.stream_scanner import ParserCoroutine, StreamScanner
 
 
 class ReasoningMode(Enum):
-    """What becomes of the reasoning."""
+    """How reasoning is returned."""
 
     SHOWN = "shown"
-    WHEN_COMPLETE = "when complete"  # shown when it is complete
+    WHEN_COMPLETE = "when complete"  # returned in one piece
     OMITTED = "omitted"
-    INLINE = "inline"  # not told from the text, marks and all
+    INLINE = "inline"  # left in the text, including the markers
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,12 @@ class ParserConfig:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDelta:
-    """One delta, read. Whatever is not in here (tokens, log-probabilities, counts) is in ``delta``.
+    """One parsed delta. Other data (tokens, log-probabilities, counts) is in ``delta``.
 
-    finish: "tool_calls" when the model stopped behind complete calls, else as in the delta: "stop", "length" or None.
-    kind: what the delta's tokens belong to where it has no parts. reasoning_tokens: total so far; None for a model
-    without reasoning.
+    Attributes:
+        finish: "tool_calls" if the model stopped after complete calls, else as in the delta.
+        kind: kind of the delta's tokens if it has no parts.
+        reasoning_tokens: total so far; None if the model does not reason.
     """
 
     delta: Delta
@@ -62,13 +63,13 @@ class ParsedDelta:
     reasoning_tokens: int | None = None
 
     def text_of(self, kind: Kind) -> str:
-        """The text of all parts of this kind."""
+        """Return the joined text of all parts of one kind."""
         return "".join([part.text for part in self.parts if part.kind is kind])
 
 
 @dataclass(slots=True)
 class ParsedCall:
-    """A call in one piece."""
+    """A complete call."""
 
     id: str
     name: str
@@ -76,14 +77,14 @@ class ParsedCall:
 
 
 class OutputParsers:
-    """One parser for each choice of a request, made when the choice is first heard of."""
+    """Creates one parser per choice of a request, with the first delta of the choice."""
 
     def __init__(self, config: ParserConfig) -> None:
         self._config = config
         self._parsers: dict[int, _ChoiceParser] = {}
 
     def parse(self, delta: Delta) -> ParsedDelta:
-        """The next delta of its choice."""
+        """Parse the next delta of its choice."""
         if self._config.reasoning is None and self._config.parse_calls is None:
             return ParsedDelta(delta, [ContentPart(Kind.TEXT, delta.text)] if delta.text else [], delta.finish)
         parser = self._parsers.get(delta.index)
@@ -93,7 +94,7 @@ class OutputParsers:
 
 
 def join_calls(parts: list[ContentPart]) -> list[ParsedCall]:
-    """The calls in these parts, which are a whole answer's."""
+    """Return the calls in the parts of a complete output."""
     calls: list[ParsedCall] = []
     for part in parts:
         if part.name is not None and part.id is not None:
@@ -104,7 +105,7 @@ def join_calls(parts: list[ContentPart]) -> list[ParsedCall]:
 
 
 class _ChoiceParser:
-    """One choice's place in its answer."""
+    """Parses the output of one choice."""
 
     def __init__(self, config: ParserConfig) -> None:
         self._config = config
@@ -155,7 +156,7 @@ class _ChoiceParser:
         return parts
 
     def _hold_reasoning(self, parts: list[ContentPart], *, ends: bool) -> list[ContentPart]:
-        """Reasoning waits until something else comes."""
+        """Hold back reasoning until another part or the end follows."""
         self._reasoning += [part.text for part in parts if part.kind is Kind.REASONING]
         rest = [part for part in parts if part.kind is not Kind.REASONING]
         if not self._reasoning or not (rest or ends):

@@ -1,4 +1,4 @@
-"""Telling an answer's reasoning from the answer. A further family is a line in the table."""
+"""Separates reasoning from the rest of an output. A new format is a new entry in the table."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from .tools.stream_scanner import ParserCoroutine, StreamScanner
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """A family's marks. Line breaks next to them belong to them. Reasoning is the first thing in an answer, or is not.
+    """The markers of reasoning in one model family. Reasoning can occur only at the start of an output.
 
-    always: the answer begins with reasoning even without ``opens``.
+    Line breaks next to a marker belong to the marker.
+
+    Attributes:
+        opens: start marker.
+        closes: end marker.
+        always: the output starts with reasoning even without the start marker.
     """
 
     opens: str
@@ -33,19 +38,19 @@ REASONING: dict[str, ReasoningFormat] = {
 
 
 def detect(template: str) -> str | None:
-    """The family whose marks a chat template knows; None for a model that does not reason."""
+    """Return the reasoning format whose markers a chat template contains; None if there is none."""
     return next((name for name, form in REASONING.items() if form.closes in template), None)
 
 
 def prompt_opens_reasoning(form: ReasoningFormat, prompt: str) -> bool:
-    """Whether an answer to a prompt that ends like this begins within the reasoning."""
+    """Return True if the output for this prompt starts inside the reasoning."""
     return form.always or prompt.rstrip().endswith(form.opens)
 
 
 def read_reasoning(
     scanner: StreamScanner, form: ReasoningFormat, *, starts_in_reasoning: bool
 ) -> ParserCoroutine[None]:
-    """Read the reasoning, if there is any; what comes behind it is left to the next reader."""
+    """Parse the reasoning, if there is any. The next parser reads what follows."""
     scanner.mark()
     yield from scanner.skip_spaces()
     if not (yield from scanner.literal(form.opens)):
@@ -58,7 +63,7 @@ def read_reasoning(
     while not stop:
         chunk, stop = yield from scanner.read_chunk((form.closes,))
         if not chunk and not stop:
-            scanner.sink.add_reasoning(waiting)  # it was cut: these line breaks stand next to no mark
+            scanner.sink.add_reasoning(waiting)  # the output was cut off: no marker follows
             return
         text = waiting + chunk
         sure = text.rstrip("\n")
@@ -70,7 +75,7 @@ def read_reasoning(
 def keep_reasoning(
     scanner: StreamScanner, form: ReasoningFormat, *, starts_in_reasoning: bool
 ) -> ParserCoroutine[None]:
-    """Hand the reasoning out as text, marks and all: no reader of calls may look into it."""
+    """Add the reasoning with its markers as text, so that no call is parsed inside it."""
     scanner.mark()
     spaces = ""
     while (yield from scanner.literal("\n")):
@@ -95,14 +100,14 @@ def _line_breaks(scanner: StreamScanner) -> ParserCoroutine[None]:
 
 
 class ReasoningTokenCounter:
-    """How many of an answer's tokens are reasoning, the closing mark among them. pieces: every token id's bytes."""
+    """Counts the reasoning tokens of an output, including the end marker. pieces: bytes of every token id."""
 
     def __init__(self, form: ReasoningFormat, pieces: Sequence[bytes], *, starts_in_reasoning: bool) -> None:
         self.num_tokens = 0
         self._opens = form.opens.encode()
         self._closes = form.closes.encode()
         self._pieces = pieces
-        self._inside: bool | None = True if starts_in_reasoning else None  # None: not known yet
+        self._inside: bool | None = True if starts_in_reasoning else None  # None: undecided
         self._tail = b""
         self._undecided = 0
 

@@ -1,4 +1,4 @@
-"""The functions that a request offers to the model, and what it says of calling them. Knows no templates."""
+"""Tool fields of requests: the offered functions and the rules for calling them. Independent of templates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHOICES = "'none', 'auto', 'required', a function or 'allowed_tools'"
 
 
 class FunctionFields(msgspec.Struct):
-    """A function as OpenAI describes it. parameters: a JSON schema of an object; absent for none."""
+    """A function in OpenAI's format. parameters: JSON schema of an object; None for a function without parameters."""
 
     name: str
     description: str | None = None
@@ -33,19 +33,19 @@ class Tool(msgspec.Struct):
 
 
 class ToolFields(Protocol):
-    """What the bodies of all routes with tools have."""
+    """The tool fields that all routes with tools share."""
 
     @property
     def tools(self) -> list[Tool] | None:
-        """The functions on offer."""
+        """The offered functions."""
 
     @property
     def tool_choice(self) -> Any:
-        """Whether and which of them must be called."""
+        """Which functions may or must be called."""
 
     @property
     def parallel_tool_calls(self) -> bool | None:
-        """False for at most one call in an answer."""
+        """False allows at most one call per answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,11 @@ class _Choice:
 
 
 def tool_options(fields: ToolFields) -> ToolOptions | None:
-    """The request's functions; None when the model is offered none. Raises Rejected."""
+    """Return the request's tool options; None if no function is offered. Raises Rejected."""
     functions = _functions(fields.tools or [])
     choice = _choice(fields.tool_choice)
     if not functions and choice.mode == "required":
-        raise Rejected("'tool_choice' asks for a call, but there are no 'tools'.", param="tool_choice")
+        raise Rejected("'tool_choice' requires a call, but there are no 'tools'.", param="tool_choice")
     for name in choice.allowed or ():
         if name not in functions:
             raise Rejected(f"'tool_choice' names {name[:100]!r}, which is not in 'tools'.", param="tool_choice")
@@ -102,7 +102,7 @@ def _functions(tools: list[Tool]) -> dict[str, FunctionFields]:
     for index, tool in enumerate(tools):
         param = f"tools[{index}]"
         if tool.type != "function" or tool.function is None:
-            raise Rejected(f"'{param}' is no function, which is the only type of tool here.", param=param)
+            raise Rejected(f"'{param}' is not a function, which is the only supported type of tool.", param=param)
         name = tool.function.name
         if GOOD_NAME.fullmatch(name) is None:
             raise Rejected(
@@ -111,7 +111,7 @@ def _functions(tools: list[Tool]) -> dict[str, FunctionFields]:
         if name in functions:
             raise Rejected(f"'tools' has the function {name!r} twice.", param=param)
         if (tool.function.parameters or {}).get("type", "object") != "object":
-            raise Rejected(f"'{param}' has parameters that are no JSON schema of an object.", param=param)
+            raise Rejected(f"'{param}' has parameters that are not a JSON schema of an object.", param=param)
         functions[name] = tool.function
     return functions
 
@@ -140,7 +140,7 @@ def _choice(choice: Any) -> _Choice:
 
 
 def _allowed(choice: Any) -> _Choice:
-    """Some of the functions. Both the chat API's form and the flat one are understood."""
+    """Parse a subset of the functions, in the format of the chat API or in the flat format."""
     tools = choice.get("tools") if isinstance(choice, dict) else None
     if not isinstance(tools, list) or not tools or choice.get("mode") not in ("auto", "required"):
         raise Rejected(
@@ -150,7 +150,7 @@ def _allowed(choice: Any) -> _Choice:
 
 
 def _name(entry: Any) -> str:
-    """The function that ``{"type": "function", "function": {"name": …}}`` names."""
+    """Return the function name in ``{"type": "function", "function": {"name": …}}``."""
     function = entry.get("function", entry) if isinstance(entry, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):

@@ -1,6 +1,6 @@
-"""Tools for templates that know none: the functions are described in the system message, calls and results are text.
+"""Tools for templates without tool support: functions go into the system message, calls and results into plain text.
 
-The form of calls is that of hermes, which small models follow most easily.
+Calls use the hermes format, which small models follow most reliably.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Answer with nothing but its arguments, as a JSON object."""
 
 
 def with_tools(messages: list[Message], options: ToolOptions, *, takes_system: bool) -> list[Message]:
-    """The conversation with the functions described at its beginning: in the system message if there can be one."""
+    """Add the functions to the start of the conversation, in a system message if the template accepts one."""
     text = _offer(options)
     first = messages[0]
     if first["role"] == "system":
@@ -51,7 +51,7 @@ def with_tools(messages: list[Message], options: ToolOptions, *, takes_system: b
 
 
 def calls_as_text(messages: list[Message]) -> list[Message]:
-    """The conversation with calls and their results as text; results in a row are one message of the user."""
+    """Convert calls and results to text. Consecutive results become one user message."""
     plain: list[Message] = []
     results: list[str] = []
     for message in messages:

@@ -1,1 +1,1 @@
-"""Structured output: constraints of a request, as grammars."""
+"""Structured output: constraints of requests, converted to grammars."""

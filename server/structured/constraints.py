@@ -1,4 +1,4 @@
-"""What a request asks its answer to look like, as a grammar in Lark. Knows every API's fields; compiles nothing."""
+"""Converts the constraint of a request to a Lark grammar. Knows the fields of all APIs; does not compile grammars."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .oneof import oneof_to_anyof
 MAX_BYTES = 256 * 1024
 MAX_CHOICES = 10_000
 MAX_NAME = 64
-# Where JSON may have whitespace: one space, or a line break and an indent. Without a bound small models write spaces
-# until their budget is spent.
+# Whitespace in JSON: one space, or a line break and an indent. Without this limit small models write spaces
+# until max_tokens is reached.
 WHITESPACE = r"[ ]|\n[ ]{0,16}"
 NAMED_CONSTRAINTS = "'response_format', 'regex', 'ebnf', 'structured_outputs'"
 
 
 class NamedSchema(msgspec.Struct):
-    """A schema as OpenAI wraps it. Every answer keeps to it, ``strict`` or not."""
+    """A schema in OpenAI's wrapper. It is enforced regardless of ``strict``."""
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
     description: str | None = None
@@ -35,7 +35,7 @@ class NamedSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """``response_format``. schema: an object's schema, as llama-server takes it."""
+    """``response_format``. schema: JSON schema of an object, as in llama-server."""
 
     type: str
     json_schema: NamedSchema | None = None
@@ -43,7 +43,7 @@ class ResponseFormat(msgspec.Struct):
 
 
 class StructuredOutputs(msgspec.Struct):
-    """``structured_outputs``, as vLLM has it: exactly one of them."""
+    """``structured_outputs``, as in vLLM. Exactly one field must be set."""
 
     json: Any = None
     regex: str | None = None
@@ -54,7 +54,7 @@ class StructuredOutputs(msgspec.Struct):
 
 
 class ConstraintFields(Protocol):
-    """The fields of a request that constrain its answer."""
+    """The fields of a request that constrain the output."""
 
     response_format: ResponseFormat | None
     regex: str | None
@@ -64,9 +64,12 @@ class ConstraintFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What an answer must match. param: the field that says so.
+    """A constraint on the output.
 
-    unread: the grammar is still as the client wrote it, in GBNF or Lark: reading it is for the compiling thread.
+    Attributes:
+        lark: grammar.
+        param: name of the request field.
+        unread: ``lark`` is the client's own grammar, in GBNF or Lark, which the compile thread still has to convert.
     """
 
     lark: str
@@ -75,7 +78,7 @@ class Constraint:
 
 
 def constraint_of(fields: ConstraintFields) -> Constraint | None:
-    """The request's constraint; None when it has none. Raises Rejected for more than one and for a malformed one."""
+    """Return the request's constraint, or None. Raises Rejected if it has several or an invalid one."""
     found = [
         constraint
         for constraint in (
@@ -92,12 +95,12 @@ def constraint_of(fields: ConstraintFields) -> Constraint | None:
 
 
 def schema_constraint(schema: Any, param: str) -> Constraint:
-    """A JSON text that is valid under ``schema``. Raises Rejected."""
+    """Allow JSON texts that are valid under ``schema``. Raises Rejected."""
     return sized(f"start: {lark_of_schema(schema, param)}", param)
 
 
 def lark_of_schema(schema: Any, param: str) -> str:
-    """The same as a part of a rule in Lark."""
+    """Convert a schema to a part of a Lark rule. Raises Rejected."""
     check_schema(schema, param)
     if schema is False:
         raise Rejected(f"'{param}' is false, which no text satisfies.", param=param)
@@ -107,7 +110,7 @@ def lark_of_schema(schema: Any, param: str) -> str:
 
 
 def json_constraint(schema: Any, param: str) -> Constraint:
-    """``schema_constraint`` for a schema that may be written as a text. Raises Rejected."""
+    """Like ``schema_constraint``, but the schema may also be a JSON string. Raises Rejected."""
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -117,24 +120,26 @@ def json_constraint(schema: Any, param: str) -> Constraint:
 
 
 def regex_constraint(regex: str, param: str) -> Constraint:
-    """A text that matches ``regex`` from its beginning to its end. Raises Rejected."""
+    """Allow texts that match ``regex`` as a whole. Raises Rejected."""
     if not regex:
         raise Rejected(f"'{param}' is empty.", param=param)
     return sized(lark_of_regex(sized(regex, param).lark), param)
 
 
 def choice_constraint(choices: list[str], param: str) -> Constraint:
-    """One of ``choices``, exactly. Raises Rejected."""
+    """Allow exactly one of ``choices``. Raises Rejected."""
     if len(choices) > MAX_CHOICES:
         raise Rejected(f"'{param}' has {len(choices)} choices: at most {MAX_CHOICES} are allowed.", param=param)
     if not choices or not all(choices):
         raise Rejected(f"'{param}' must have at least one entry and no empty one.", param=param)
     written = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
-    return sized(f"start: CHOICE\nCHOICE: {written}", param)  # one terminal: as a rule's, thousands are too many
+    return sized(
+        f"start: CHOICE\nCHOICE: {written}", param
+    )  # one terminal: a rule cannot have thousands of alternatives
 
 
 def ebnf_constraint(text: str, param: str) -> Constraint:
-    """A text of a grammar in GBNF or Lark. Raises Rejected."""
+    """Allow texts of a GBNF or Lark grammar. Raises Rejected."""
     sized(text, param)
     return Constraint(text, param, unread=True)
 
@@ -188,7 +193,7 @@ def _from_structured_outputs(outputs: StructuredOutputs | None) -> Constraint | 
 
 
 def sized(lark: str, param: str) -> Constraint:
-    """The constraint, if it is not too large. Raises Rejected."""
+    """Return the constraint. Raises Rejected if it is too large."""
     if len(lark) > MAX_BYTES:
         raise Rejected(f"'{param}' is larger than {MAX_BYTES // 1024} KiB.", param=param)
     return Constraint(lark, param)

@@ -1,6 +1,6 @@
-"""Grammars as clients write them, in GBNF or llguidance's Lark, made into Lark. Compiles nothing.
+"""Converts GBNF grammars to Lark and checks Lark grammars of clients. Does not compile grammars.
 
-It runs in a compiling thread: a large grammar takes about a second.
+It runs in a compile thread: a large grammar takes about a second.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from llguidance.gbnf_to_lark import ASTNode, GrammarParser, RuleNode, RuleRefNod
 from ebbtide.errors import GrammarError
 
 MAX_MESSAGE = 300
-MAX_RULES = 500  # the compiler follows a chain of them by recursion
-# What a client's grammar cannot have: options, and the notations that are checked where they are fields of their own.
+MAX_RULES = 500  # the compiler recurses along a chain of rules
+# Not allowed in a client's grammar: options, and notations that have their own request fields.
 DIRECTIVES = ("%llguidance", "%json", "%regex", "%lark")
-# No pattern here goes back over a text: they hold up all threads.
+# The patterns must not backtrack: a regex match blocks all threads.
 IS_LARK = re.compile(r"^[^\S\n]*start\s*:", re.MULTILINE)
-# What ends a rule's name; texts, expressions, character classes and comments are passed over.
+# Matches the end of a rule's name, and skips strings, regexes, character classes and comments.
 LARK_RULE = re.compile(r'"(?:[^"\\\n]|\\.)*"?|//[^\n]*|/(?:[^/\\\n]|\\.)*/?|#[^\n]*|(?P<rule>:)')
 GBNF_RULE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\n]*|(?P<rule>::=)', re.DOTALL)
 
 
 def lark_of_ebnf(text: str) -> str:
-    """A grammar in Lark from one in Lark or in GBNF. Raises GrammarError for what is neither, or has too many rules."""
+    """Convert a grammar in Lark or GBNF to Lark. Raises GrammarError if it is neither or has too many rules."""
     for word in DIRECTIVES:
         if word in text:
             raise GrammarError(f"{word} is not supported in a grammar.")
@@ -41,12 +41,12 @@ def _lark_of_gbnf(text: str) -> str:
         return "\n".join(map(str, rules.values()))
     except RecursionError as error:
         raise GrammarError("The grammar is nested too deeply.") from error
-    except Exception as error:  # the converter raises nothing more particular
+    except Exception as error:  # the converter raises plain Exception
         raise GrammarError(str(error).partition("\n")[0][:MAX_MESSAGE]) from error
 
 
 def _inner_first(rules: dict[str, RuleNode]) -> dict[str, RuleNode]:
-    """The rules, each behind those that it uses: else ``resolve`` takes a time that grows with the square."""
+    """Order the rules so that each follows those it uses. Otherwise ``resolve`` takes quadratic time."""
     ordered: dict[str, RuleNode] = {}
     seen: set[str] = set()
     for first in rules:
@@ -65,7 +65,7 @@ def _inner_first(rules: dict[str, RuleNode]) -> dict[str, RuleNode]:
 
 
 def _uses(rule: RuleNode) -> Iterator[str]:
-    """The names in a rule."""
+    """Yield the rule names used in a rule."""
     waiting: list[ASTNode] = [rule]
     while waiting:
         node = waiting.pop()

@@ -1,7 +1,6 @@
-"""JSON schemas as clients send them: is one well formed by Draft 2020-12? Knows no grammar and no request.
+"""Checks that a client's JSON schema is well formed by Draft 2020-12. Independent of grammars and requests.
 
-What a keyword means is the grammar compiler's business, which refuses the keywords that it cannot keep. This here is
-about values that it would pass over in silence.
+The grammar compiler interprets the keywords and rejects those that it cannot enforce, but it ignores malformed values.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from ebbtide.errors import Rejected
 from .schema_references import num_levels, target
 
 MAX_DEPTH = 64
-MAX_SUBSCHEMAS = 10_000  # a circle of so many fits four times into the stack that compiling has
-# States that an automaton for "multiple of" may have. The compiler builds it at once and without a bound of its own:
-# 50,000 take half a second, and 12345.678 would take minutes and the machine's memory.
+MAX_SUBSCHEMAS = 10_000  # a reference cycle of this length uses a quarter of the compile thread's stack
+# Maximum number of states of the automaton for "multipleOf", which the compiler builds without any limit:
+# 50,000 states take half a second; 12345.678 would take minutes and all memory.
 MAX_MULTIPLE = 20_000
-OPTIONS = "x-guidance"  # would switch the compiler's checks off
+OPTIONS = "x-guidance"  # would disable the compiler's checks
 
 
 def _number(value: Any) -> bool:
@@ -100,7 +99,7 @@ KEYWORDS = ONE | SEVERAL | NAMED | PLAIN
 
 
 def check_schema(schema: Any, param: str) -> None:
-    """Raises Rejected, naming ``param`` and the keyword, unless ``schema`` is one by Draft 2020-12."""
+    """Raises Rejected, naming ``param`` and the keyword, unless ``schema`` is well formed by Draft 2020-12."""
     if not _schema(schema):
         raise Rejected(f"'{param}' must be a JSON schema: an object, true or false.", param=param)
     _check_depth(schema, param)
@@ -109,7 +108,9 @@ def check_schema(schema: Any, param: str) -> None:
         if count > MAX_SUBSCHEMAS:
             raise Rejected(f"'{param}' consists of more than {MAX_SUBSCHEMAS} schemas.", param=param)
         _check_keywords(part, param)
-        multiple = lcm(multiple, _odd_part(part.get("multipleOf", 1)))  # alternatives may be merged: automata, too
+        multiple = lcm(
+            multiple, _odd_part(part.get("multipleOf", 1))
+        )  # the compiler may merge automata of alternatives
     if multiple > MAX_MULTIPLE:
         raise Rejected(f"'{param}' has a 'multipleOf' of too many digits.", param=param)
     if isinstance(schema, dict) and num_levels(schema, lambda part: _inside(part, schema)) > MAX_DEPTH:
@@ -121,13 +122,11 @@ def _check_keywords(schema: dict[str, Any], param: str) -> None:
         if keyword == OPTIONS:
             raise Rejected(f"'{OPTIONS}' in '{param}' is not supported.", param=param)
         if keyword in KEYWORDS and not KEYWORDS[keyword](value):
-            raise Rejected(
-                f"'{param}' is no valid JSON schema: '{keyword}' has a value that it cannot have.", param=param
-            )
+            raise Rejected(f"'{param}' is not a valid JSON schema: '{keyword}' has an invalid value.", param=param)
 
 
 def _odd_part(value: float) -> int:
-    """The digits of a number without the zeros around them: a multiple of 1,200 is one of 12 with two zeros."""
+    """Return the digits of a number without leading and trailing zeros, which add no states."""
     digits = "".join(map(str, Decimal(repr(value)).as_tuple().digits))
     return int(digits.strip("0"))
 
@@ -142,13 +141,16 @@ def _check_depth(schema: Any, param: str) -> None:
 
 
 def _children(value: Any) -> list[Any]:
-    """The objects and lists right inside ``value``."""
+    """Return the objects and lists directly inside ``value``."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [child for child in inside if isinstance(child, dict | list)]
 
 
 def _subschemas(root: Any) -> Iterator[dict[str, Any]]:
-    """A schema, those inside it and those that it refers to, each once. One must be well formed to be gone on from."""
+    """Yield a schema, its subschemas and those that it references, each once.
+
+    Each yielded schema must be well formed when the iteration continues.
+    """
     waiting, seen = [root], {id(root)}
     while waiting:
         schema = waiting.pop()
@@ -162,7 +164,7 @@ def _subschemas(root: Any) -> Iterator[dict[str, Any]]:
 
 
 def _inside(schema: dict[str, Any], root: Any) -> list[dict[str, Any]]:
-    """The schemas right inside a well-formed one, and the one that it refers to."""
+    """Return the direct subschemas of a well-formed schema, and the schema that it references."""
     found = [schema[keyword] for keyword in ONE if keyword in schema]
     for keyword in SEVERAL:
         found += schema.get(keyword, ())

@@ -1,6 +1,6 @@
-"""``oneOf`` whose alternatives exclude each other by a tag, as discriminated unions have it, is as good as ``anyOf``.
+"""Converts ``oneOf`` to ``anyOf`` if a tag makes the alternatives exclusive, as in discriminated unions.
 
-The grammar compiler sees such a tag only where an alternative stands in place, not behind a reference.
+The grammar compiler detects such tags only in inline alternatives, not behind references.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 from .json_schema import NAMED, ONE, SEVERAL
 from .schema_references import target
 
-MAX_REFERENCES = 16  # followed from one alternative: more are no schema that people write, and there are circles
+MAX_REFERENCES = 16  # per alternative; also ends reference cycles
 Schema = Any
 
 
 def oneof_to_anyof(schema: Schema) -> Schema:
-    """An equal schema with ``anyOf`` for every ``oneOf`` that a required property of fixed texts decides.
+    """Return an equivalent schema with ``anyOf`` for each ``oneOf`` that a required string property decides.
 
-    schema: well formed (``check_schema``). It is left as it is; so is a ``oneOf`` of any other kind.
+    The schema must be well formed (``check_schema``). It is not modified. Other ``oneOf`` keywords stay.
     """
     return _rewritten(schema, schema)
 
@@ -41,7 +41,7 @@ def _rewritten(schema: Schema, root: Schema) -> Schema:
 
 
 def _tagged(alternatives: list[Schema], root: Schema) -> bool:
-    """Whether one property has in each alternative texts that it has in no other."""
+    """Return True if some property has disjoint sets of strings in all alternatives."""
     tags = [_tags(_resolved(alternative, root)) for alternative in alternatives]
     return any(_disjoint([own[name] for own in tags]) for name in tags[0] if all(name in own for own in tags))
 
@@ -51,7 +51,7 @@ def _disjoint(sets: list[set[str]]) -> bool:
 
 
 def _tags(schema: Schema) -> dict[str, set[str]]:
-    """The properties that an object must have and that can only be certain texts."""
+    """Return the required properties of an object that allow only certain strings."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return {}
     found = {}
@@ -70,7 +70,7 @@ def _texts(schema: Schema) -> set[str] | None:
 
 
 def _resolved(schema: Schema, root: Schema) -> Schema:
-    """The schema behind local references; anything else as it is."""
+    """Follow local references; return any other schema unchanged."""
     for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if reference is None:

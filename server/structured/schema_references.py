@@ -1,4 +1,4 @@
-"""Where the references of a JSON schema lead, and how deep it is through them. Checks nothing and refuses nothing."""
+"""Resolves references in a JSON schema and measures its depth through them. Checks and rejects nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Successors = Callable[[Schema], list[Schema]]
 
 
 def target(reference: str, root: Schema) -> Schema:
-    """What a local reference (``#``, ``#/a/b``) points to; None for nothing, and for a reference of another kind."""
+    """Return the target of a local reference (``#``, ``#/a/b``); None if it is missing or not local."""
     path = unquote(reference)
     if path != "#" and not path.startswith("#/"):
         return None
@@ -28,13 +28,13 @@ def target(reference: str, root: Schema) -> Schema:
 
 
 class _Walk:
-    """Tarjan's walk, without recursion: circles are found after everything that they lead to."""
+    """Tarjan's algorithm without recursion: a cycle is found after everything that it leads to."""
 
     def __init__(self) -> None:
-        self.order: dict[int, int] = {}  # by identity: when it was met
-        self.lowest: dict[int, int] = {}  # the earliest that it is known to lead back to
-        self.levels: dict[int, int] = {}  # of what is finished: all of a circle have the same
-        self._beyond: dict[int, int] = {}  # levels of what it leads to outside its circle
+        self.order: dict[int, int] = {}  # by identity: order of discovery
+        self.lowest: dict[int, int] = {}  # earliest node that it is known to lead back to
+        self.levels: dict[int, int] = {}  # of finished nodes; equal within a cycle
+        self._beyond: dict[int, int] = {}  # levels of nodes that it leads to outside its cycle
         self._open: list[int] = []
 
     def meet(self, place: int) -> None:
@@ -58,7 +58,7 @@ class _Walk:
 
 
 def num_levels(root: Schema, successors: Successors) -> int:
-    """Schemas in the longest chain from ``root``. Those that lead to each other in a circle count as one."""
+    """Return the number of schemas in the longest chain from ``root``. A cycle counts as one."""
     walk = _Walk()
     walk.meet(id(root))
     path: list[tuple[Schema, Iterator[Schema]]] = [(root, iter(successors(root)))]

@@ -1,6 +1,6 @@
-"""Answers that must be calls, as a constraint: JSON whatever the model's family, arguments valid for their schemas.
+"""Grammars for forced calls: JSON for every model family, with arguments that are valid under their schemas.
 
-Only keys that a schema names are written where it says nothing of others: a small model would make some up.
+Objects get no keys beyond those in a schema unless the schema allows them: small models would invent some.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ..parsers.tools.marked_calls import MarkedCallFormat
 from .constraints import Constraint, lark_of_schema, schema_constraint, sized
 
 PARAM = "tools"
-MAX_CALLS = 32  # in one answer: a small model that must call would call until its budget is spent
-# A schema with nothing else than these names all keys that it knows of.
+MAX_CALLS = 32  # per answer: a small model would otherwise add calls until max_tokens is reached
+# A schema with only these keywords lists all its keys.
 SIMPLE = {"type", "properties", "required", "title", "description", "$schema", "$defs", "definitions"}
 
 
 def tool_constraint(options: ToolOptions) -> Constraint:
-    """What the answers must match when a call is required: one function's arguments, or a list of calls.
+    """Return the constraint for required calls: the arguments of one function, or a list of calls.
 
-    Raises Rejected for a schema that cannot be used.
+    Raises Rejected if a schema cannot be used.
     """
     if options.named is not None:
         return schema_constraint(_arguments(options.schemas[options.named]), PARAM)
@@ -37,9 +37,9 @@ def tool_constraint(options: ToolOptions) -> Constraint:
 
 
 def calls_alternative(options: ToolOptions, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
-    """Calls as the family writes them, as a rule ``alternative`` for an answer that else must match a constraint.
+    """Return calls in the model's format as the Lark rule ``alternative``, for an output with another constraint.
 
-    mark: what a text or a control token is in Lark. Arguments are any object: no schema may spoil the constraint.
+    mark: converts a text or control token to Lark. Arguments may be any object, so that no schema can cause a failure.
     """
     call = f'"{{\\"name\\": " NAME ", \\"{form.key}\\": " any_object "}}"'
     opens = "" if form.bare else f"{' '.join(map(mark, (*form.skips, form.opens[0])))} GAP "

@@ -1,1 +1,1 @@
-"""One parser per family of tool calls, and the table of families."""
+"""Parsers of tool calls, one per format, and the table of formats."""

@@ -1,4 +1,4 @@
-"""Answers that a grammar forced to be calls: no family's marks, only JSON."""
+"""Parsers of outputs that a grammar forces to be calls: JSON without any markers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .stream_scanner import ParserCoroutine, StreamScanner
 
 
 def only_calls(scanner: StreamScanner, names: Collection[str]) -> ParserCoroutine[None]:
-    """``[{"name": …, "arguments": {…}}, …]``. What else there is stays text."""
+    """Parse ``[{"name": …, "arguments": {…}}, …]``. Anything else is text."""
     yield from scanner.skip_spaces()
     scanner.mark()
     yield from call_list(scanner, names)
@@ -17,7 +17,7 @@ def only_calls(scanner: StreamScanner, names: Collection[str]) -> ParserCoroutin
 
 
 def one_call(scanner: StreamScanner, name: str) -> ParserCoroutine[None]:
-    """The arguments of a call of ``name`` and nothing else. What else there is stays text."""
+    """Parse the arguments of one call of ``name``. Anything else is text."""
     yield from scanner.skip_spaces()
     scanner.mark()
     if (yield from scanner.peek()) == "{":

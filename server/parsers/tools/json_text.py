@@ -1,26 +1,29 @@
-"""One JSON value that comes in parts: where it ends, and whether it is one. Checks each character once."""
+"""An incremental JSON validator: finds the end of a value and its errors. Reads each character once."""
 
 from __future__ import annotations
 
 import re
 
 MAX_DEPTH = 64
-PLAIN = re.compile(r'[^"\\\x00-\x1f]+')  # a run of characters that a string may contain as they are
+PLAIN = re.compile(r'[^"\\\x00-\x1f]+')  # a run of unescaped string characters
 SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 SCALAR_CHARACTERS = re.compile(r"[-+.0-9A-Za-z]+")
 ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 BEGINS_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# What may come next. A value or "]"; a key or "}": only right behind the opening bracket.
+# Expected next. VALUE_OR_END and KEY_OR_END occur only directly after an opening bracket.
 VALUE, VALUE_OR_END, KEY, KEY_OR_END, COLON, AFTER, STRING, SCALAR_GOES_ON = range(8)
 
 
 class JsonText:
-    """Strict, but for line breaks and tabs in strings, which models write raw: ``accepted`` has them escaped.
+    """Validates one JSON value. Strict, except that raw line breaks and tabs in strings are accepted and escaped.
 
-    done: the value is complete (a number at the top only shows it with the next character). bad: it is no JSON; with
-    ``loose`` set nothing is bad any more, the value then ends where its brackets do.
+    Attributes:
+        done: the value is complete. A number at the top level is complete only with the next character.
+        bad: the text is not valid JSON.
+        loose: accept invalid JSON; the value ends where its brackets close.
+        accepted: pieces of the text accepted so far.
     """
 
     def __init__(self) -> None:
@@ -35,7 +38,7 @@ class JsonText:
         self._scalar = ""
 
     def consume(self, text: str, at: int, limit: int) -> int:
-        """Read on from ``text[at]``, not past ``limit``: the index behind the last character that belongs to it."""
+        """Read from ``text[at]`` up to ``limit``. Returns the index after the last character of the value."""
         while at < limit and not self.done and not self.bad:
             if self._next == STRING:
                 at = self._string(text, at, limit)
@@ -50,7 +53,7 @@ class JsonText:
         return at
 
     def take_accepted(self) -> str:
-        """The text accepted since the last time."""
+        """Return the text accepted since the previous call of this method."""
         text = "".join(self.accepted)
         self.accepted.clear()
         return text
@@ -94,7 +97,7 @@ class JsonText:
         self.done = not self._open
 
     def _bracket_or_string(self, text: str, at: int) -> int:
-        """Loose: only brackets and strings count."""
+        """Loose mode: only brackets and strings have a meaning."""
         character = text[at]
         if character == '"':
             self._is_key = False
@@ -150,12 +153,12 @@ class JsonText:
         return at
 
     def _fail(self, at: int) -> int:
-        """Not JSON from here on. The character itself is left to the reader, who may go on loosely."""
+        """Report invalid JSON. The character is not consumed: the caller may continue in loose mode."""
         self.bad = True
         return at
 
     def ignore_errors(self) -> None:
-        """Go on behind an error: from now on only brackets and strings count."""
+        """Continue after an error in loose mode."""
         self.loose = True
         self.bad = False
         if self._next != STRING:

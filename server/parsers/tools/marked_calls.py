@@ -1,6 +1,6 @@
-"""Calls that stand behind a mark, as JSON objects with a name and arguments, or as a name followed by the arguments.
+"""Calls after a marker: JSON objects with name and arguments, or a name followed by the arguments.
 
-One reader for every family that writes so; what differs between families is a ``MarkedCallFormat``.
+One parser serves all such formats; a ``MarkedCallFormat`` describes their differences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .json_text import JsonText
 from .stream_scanner import ParserCoroutine, StreamScanner, partial_match_len
 
-MAX_HEAD = 300  # characters between a mark and the arguments; longer ones are no call
+MAX_HEAD = 300  # characters between a marker and the arguments; more means that it is not a call
 NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
 HARMLESS = (
@@ -21,16 +21,22 @@ HARMLESS = (
     "id",
     "index",
     "tool_call_id",
-)  # other keys that a call may have; with any further one an object is no call
+)  # other keys that a call may have; an object with any further key is not a call
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedCallFormat:
-    """How a family marks calls. opens: each begins a call, or a list of calls. skips: stand in front and mean nothing.
+    """How a model family writes calls.
 
-    closes: may follow a call, in any order. head: matches what stands in front of arguments that follow a name; of its
-    groups, the one that took part is the name. bare: an object at the very beginning of the answer is a call as well.
-    separator: between objects. listed: the family writes a list behind a mark. key: what it calls the arguments.
+    Attributes:
+        opens: markers that start a call or a list of calls.
+        closes: markers that may follow a call, in any order.
+        skips: markers before calls that have no meaning.
+        head: matches the text before arguments that follow a name; the group that matched is the name.
+        bare: an object at the start of the output is also a call.
+        separator: text between objects.
+        listed: calls are written as a list after a marker.
+        key: key of the arguments.
     """
 
     opens: tuple[str, ...]
@@ -44,7 +50,7 @@ class MarkedCallFormat:
 
 
 def marked_calls(scanner: StreamScanner, names: Collection[str], form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """Read an answer to its end. names: the functions that can be called; anything else is text."""
+    """Parse an output to its end. names: functions that may be called; calls of others are text."""
     if form.bare:
         scanner.mark()
         if (yield from scanner.skip_spaces()) in ("[", "{"):
@@ -60,13 +66,13 @@ def marked_calls(scanner: StreamScanner, names: Collection[str], form: MarkedCal
 
 
 def call_list(scanner: StreamScanner, names: Collection[str]) -> ParserCoroutine[None]:
-    """``[call, call, …]``; what is no call is text from there on."""
+    """Parse ``[call, call, …]``. From the first invalid call on, the rest is text."""
     if (yield from scanner.literal("[")):
         yield from calls_in_brackets(scanner, names)
 
 
 def calls_in_brackets(scanner: StreamScanner, names: Collection[str]) -> ParserCoroutine[None]:
-    """The same behind the opening bracket."""
+    """Parse a list of calls after its opening bracket."""
     more = True
     while more:
         yield from scanner.skip_spaces()
@@ -81,7 +87,7 @@ def calls_in_brackets(scanner: StreamScanner, names: Collection[str]) -> ParserC
 
 
 def call_object(scanner: StreamScanner, names: Collection[str], close: str) -> ParserCoroutine[bool]:
-    """``{"name": …, "arguments": {…}}``, keys in any order, further ones ignored. Whether a call was announced."""
+    """Parse ``{"name": …, "arguments": {…}}`` with keys in any order. Returns True if a call was started."""
     call = _Call(scanner, names, close)
     if not (yield from scanner.literal("{")):
         return False
@@ -98,9 +104,9 @@ def call_object(scanner: StreamScanner, names: Collection[str], close: str) -> P
 
 
 def arguments_object(scanner: StreamScanner, name: str, close: str) -> ParserCoroutine[bool]:
-    """The arguments as they come. Whether the call was announced: with the second character that can belong to them.
+    """Parse arguments as they arrive. Returns True if the call was started, which happens at the second character.
 
-    After that nothing is refused any more: what is no JSON goes on as it is, to the end of the object or to ``close``.
+    From then on nothing is rejected: invalid JSON is passed on up to the end of the object or to ``close``.
     """
     machine = JsonText()
     announced = False
@@ -131,7 +137,7 @@ def arguments_object(scanner: StreamScanner, name: str, close: str) -> ParserCor
 
 
 def _limit(scanner: StreamScanner, close: str) -> int:
-    """Up to where the text at hand is certain to come before ``close``."""
+    """Return the index up to which the available text certainly precedes ``close``."""
     text, at = scanner.lookahead()
     stop = text.find(close, at)
     if stop >= 0:
@@ -140,7 +146,7 @@ def _limit(scanner: StreamScanner, close: str) -> int:
 
 
 class _Call:
-    """One call as an object, member by member."""
+    """One call object, parsed member by member."""
 
     def __init__(self, scanner: StreamScanner, names: Collection[str], close: str) -> None:
         self.announced = False
@@ -151,7 +157,7 @@ class _Call:
         self._arguments = ""
 
     def member(self) -> ParserCoroutine[bool]:
-        """Read a key and its value; False when that is none, or when it cannot belong to a call."""
+        """Parse a key and its value. Returns False if it is invalid or cannot belong to a call."""
         if (yield from self._scanner.peek()) != '"':
             return False
         key = json.loads((yield from json_value(self._scanner)) or "null")
@@ -166,7 +172,7 @@ class _Call:
         return text is not None and self._takes(key, text)
 
     def complete(self) -> bool:
-        """The object has ended: announce the call unless it was. False when it has no name."""
+        """Handle the end of the object: start the call if needed. Returns False if it has no name."""
         if not self._name:
             return False
         if not self.announced:
@@ -188,7 +194,7 @@ class _Call:
 
 
 def _as_object(text: str) -> str:
-    """The JSON object in ``text``: itself, or the one that a string contains, or an empty one for null; "" if none."""
+    """Return ``text`` as a JSON object: itself, one inside a JSON string, or {} for null; "" for anything else."""
     if text == "null":
         return "{}"
     inner = json.loads(text) if text.startswith('"') else text
@@ -199,7 +205,7 @@ def _as_object(text: str) -> str:
 
 
 def json_value(scanner: StreamScanner) -> ParserCoroutine[str | None]:
-    """A complete JSON value's text; None when it is none, or when the answer ends in it."""
+    """Return the text of a complete JSON value; None if it is invalid or the output ends inside it."""
     machine = JsonText()
     while not machine.done:
         text, at = scanner.lookahead()
@@ -211,7 +217,7 @@ def json_value(scanner: StreamScanner) -> ParserCoroutine[str | None]:
 
 
 def _behind_mark(scanner: StreamScanner, names: Collection[str], form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """What follows a mark: nothing is announced when it is no call."""
+    """Parse what follows a marker. No call is started if it is something else."""
     first = yield from scanner.skip_spaces()
     if first == "[":
         yield from call_list(scanner, names)
@@ -242,7 +248,7 @@ def _named(scanner: StreamScanner, names: Collection[str], head: re.Pattern[str]
 
 
 def _closing(scanner: StreamScanner, form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """Marks behind a call, and brackets of which small models write too many."""
+    """Skip markers after a call, and surplus brackets that small models write."""
     while scanner.accepted and (yield from scanner.skip_spaces()):
         if (yield from scanner.literal("}")) or (yield from scanner.literal("]")):
             continue

@@ -1,4 +1,4 @@
-"""Calls written as a Python list: ``[weather(city="Paris", days=2), clock()]``. Nothing of it is ever run."""
+"""Calls written as a Python list: ``[weather(city="Paris", days=2), clock()]``. The text is parsed, never executed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOSES = {")": "(", "]": "[", "}": "{"}
 def pythonic_calls(
     scanner: StreamScanner, names: Collection[str], opens: tuple[str, ...], closes: tuple[str, ...], *, bare: bool
 ) -> ParserCoroutine[None]:
-    """Read an answer to its end. A list counts behind one of ``opens``, and with ``bare`` at the very beginning."""
+    """Parse an output to its end. Lists are read after one of ``opens`` and, if ``bare``, at the start of it."""
     if bare:
         scanner.mark()
         yield from _list(scanner, names, closes)
@@ -31,11 +31,11 @@ def pythonic_calls(
 
 
 def _list(scanner: StreamScanner, names: Collection[str], closes: tuple[str, ...]) -> ParserCoroutine[None]:
-    """The calls of one list, all at once when it is complete; none if it is something else."""
+    """Parse a complete list of calls; adds nothing if it is anything else."""
     yield from scanner.skip_spaces()
     if not (yield from scanner.literal("[")):
         return
-    if (yield from scanner.skip_spaces()) == "{":  # some were trained on JSON too
+    if (yield from scanner.skip_spaces()) == "{":  # some models also write JSON
         yield from calls_in_brackets(scanner, names)
         yield from _behind(scanner, closes)
         return
@@ -55,7 +55,7 @@ def _list(scanner: StreamScanner, names: Collection[str], closes: tuple[str, ...
 
 
 def _behind(scanner: StreamScanner, closes: tuple[str, ...]) -> ParserCoroutine[None]:
-    """The closing mark and white space around it, if calls were read."""
+    """Skip the closing marker and the whitespace around it if calls were parsed."""
     if not scanner.accepted:
         return
     yield from scanner.skip_spaces()
@@ -65,7 +65,7 @@ def _behind(scanner: StreamScanner, closes: tuple[str, ...]) -> ParserCoroutine[
 
 
 def _balanced(scanner: StreamScanner) -> ParserCoroutine[str]:
-    """The text behind ``[name(`` up to the bracket that closes the list; "" when it does not come."""
+    """Return the text after ``[name(`` up to the bracket that closes the list; "" if it is missing."""
     open_brackets = ["[", "("]
     quote = ""
     read: list[str] = []
@@ -87,7 +87,7 @@ def _balanced(scanner: StreamScanner) -> ParserCoroutine[str]:
 
 
 def _escaped(read: list[str]) -> bool:
-    """Whether an odd number of backslashes stands in front of the last character."""
+    """Return True if an odd number of backslashes precedes the last character."""
     count = 0
     while count + 2 <= len(read) and read[-2 - count] == "\\":
         count += 1
@@ -95,7 +95,7 @@ def _escaped(read: list[str]) -> bool:
 
 
 def _parse(text: str, names: Collection[str]) -> list[tuple[str, str]]:
-    """(name, arguments as JSON) of every call; [] if the text is anything but calls of known functions."""
+    """Return (name, arguments as JSON) of every call; [] if the text contains anything but calls of known functions."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         return [_call(node, names) for node in tree.elts] if isinstance(tree, ast.List) else []

@@ -1,6 +1,6 @@
-"""Reading an answer that has not come yet: parsers are generators that pause where the text ends for now.
+"""Incremental parsing: parsers are generators that pause at the end of the text received so far.
 
-A parser decides by the text alone, never by where it paused, so every split of an answer is read alike.
+A parser's decisions depend only on the text, not on where it paused, so every split gives the same result.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ SPACES = " \t\r\n"
 
 
 class StreamScanner:
-    """A place in the growing text of one answer, and the sink for what is found there.
+    """A position in the growing text of one output, and the sink for the findings.
 
-    ``mark`` sets a point to which ``reject`` returns, to read what follows as plain text; ``accept`` forgets it.
+    ``mark`` saves a position to which ``reject`` returns, to handle what follows as text; ``accept`` discards it.
     """
 
     def __init__(self, sink: ContentPartSink) -> None:
@@ -30,44 +30,44 @@ class StreamScanner:
         self._ended = False
 
     def feed(self, text: str) -> None:
-        """Append what has come."""
+        """Append new text."""
         settled = self._at if self._mark is None else self._mark
         self._text = self._text[settled:] + text
         self._at -= settled
         self._mark = None if self._mark is None else 0
 
     def end_input(self) -> None:
-        """Nothing more will come."""
+        """Declare that no more text follows."""
         self._ended = True
 
     @property
     def accepted(self) -> bool:
-        """Whether nothing is in doubt: no mark is set."""
+        """True if no mark is set."""
         return self._mark is None
 
     @property
     def ended(self) -> bool:
-        """Whether the text at hand is all that there will be."""
+        """True if no more text follows."""
         return self._ended
 
     def mark(self, marker: str = "") -> None:
-        """Remember this place. marker: what stood in front of it and turns into text with a ``reject``."""
+        """Save this position. marker: the text before it, which ``reject`` adds as plain text."""
         self._mark = self._at
         self._marker = marker
 
     def accept(self) -> None:
-        """What was read since ``mark`` is what it looked like."""
+        """Discard the mark: the text since then was parsed successfully."""
         self._mark = None
 
     def reject(self) -> None:
-        """It is not: back to the mark; the marker was plain text. Without a mark nothing happens."""
+        """Return to the mark and add the marker as plain text. Does nothing without a mark."""
         if self._mark is not None:
             self._at = self._mark
             self._mark = None
             self.sink.add_text(self._marker)
 
     def peek(self) -> ParserCoroutine[str]:
-        """The next character; "" at the end of the answer."""
+        """Return the next character; "" at the end of the output."""
         while self._at == len(self._text):
             if self._ended:
                 return ""
@@ -75,13 +75,13 @@ class StreamScanner:
         return self._text[self._at]
 
     def skip_spaces(self) -> ParserCoroutine[str]:
-        """Skip white space; the character behind it, or "" at the end."""
+        """Skip whitespace. Returns the following character, or "" at the end."""
         while (character := (yield from self.peek())) and character in SPACES:
             self._at += 1
         return character
 
     def literal(self, expected: str) -> ParserCoroutine[bool]:
-        """Whether ``expected`` comes next; if so it is read, else nothing is."""
+        """Consume ``expected`` if it comes next. Returns False and consumes nothing otherwise."""
         while True:
             ahead = self._text[self._at : self._at + len(expected)]
             if ahead == expected:
@@ -92,9 +92,9 @@ class StreamScanner:
             yield
 
     def read_chunk(self, stops: tuple[str, ...]) -> ParserCoroutine[tuple[str, str]]:
-        """(text, "") as far as it is certain, or (text, stop) up to the first of ``stops``, which is read too.
+        """Return (text, "") with the text available so far, or (text, stop) with the first of ``stops``.
 
-        ("", "") only at the end of the answer. No stop may begin inside another one.
+        The stop is consumed. Returns ("", "") only at the end of the output. No stop may start inside another one.
         """
         while True:
             found = [(index, stop) for stop in stops if (index := self._text.find(stop, self._at)) >= 0]
@@ -109,9 +109,9 @@ class StreamScanner:
             yield
 
     def read_until(self, stops: tuple[str, ...], limit: int) -> ParserCoroutine[tuple[str, str]]:
-        """All the text up to the first of ``stops``, and that stop, which is read too.
+        """Return all text up to the first of ``stops``, and that stop, which is consumed.
 
-        The stop is "" when the answer ends first, or when more than ``limit`` characters come before one.
+        The stop is "" if the output ends first or if more than ``limit`` characters precede it.
         """
         parts: list[str] = []
         size = 0
@@ -124,22 +124,22 @@ class StreamScanner:
         return "", ""
 
     def lookahead(self) -> tuple[str, int]:
-        """The text at hand and the place in it, for a reader of its own kind, which then calls ``seek``."""
+        """Return the available text and the position in it, for a parser that then calls ``seek``."""
         return self._text, self._at
 
     def seek(self, at: int) -> None:
-        """Continue at this place of the text at hand."""
+        """Continue at this position of the available text."""
         self._at = at
 
     def wait_for_text(self) -> ParserCoroutine[bool]:
-        """Pause for more text; False when the answer has ended."""
+        """Pause for more text. Returns False if the output has ended."""
         if self._ended:
             return False
         yield
         return True
 
     def emit_text_until(self, markers: tuple[str, ...]) -> ParserCoroutine[str]:
-        """Hand out text up to the first of ``markers``, and mark the place behind it; "" at the end of the answer."""
+        """Add text up to the first of ``markers`` and set a mark after it. Returns "" at the end of the output."""
         while True:
             text, marker = yield from self.read_chunk(markers)
             self.sink.add_text(text)
@@ -150,7 +150,7 @@ class StreamScanner:
 
 
 def partial_match_len(text: str, stops: tuple[str, ...]) -> int:
-    """The length of the longest end of ``text`` that may become one of ``stops``."""
+    """Return the length of the longest suffix of ``text`` that is a proper prefix of one of ``stops``."""
     longest = max(map(len, stops), default=1) - 1
     for size in range(min(longest, len(text)), 0, -1):
         tail = text[-size:]

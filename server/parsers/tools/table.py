@@ -1,4 +1,4 @@
-"""The families of tool calls that can be read. A new one is a line here, and a file if it is unlike the others."""
+"""The supported formats of tool calls. A new format is an entry here, plus a file if it is unlike the others."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ Schemas = Mapping[str, Mapping[str, Any]]  # function name → JSON schema of it
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """One family. signs: texts of which a chat template that writes such calls contains one.
+    """One format of tool calls.
 
-    markers: what the family's tokenizers may have as control tokens; they must reach the reader. form: of a family that
-    writes calls as JSON objects with a name, for a grammar.
+    Attributes:
+        signs: texts, one of which every chat template of this format contains.
+        markers: texts that may be control tokens; the detokenizer must keep them for the parser.
+        form: for a grammar, if the format writes calls as JSON objects with a name; else None.
     """
 
     signs: tuple[str, ...]
@@ -112,7 +114,7 @@ def _pythonic(signs: tuple[str, ...], marks: tuple[tuple[str, ...], tuple[str, .
     return ToolFormat(signs, (*marks[0], *marks[1]), read)
 
 
-# In the order of detection: those whose signs contain another's come first.
+# In order of detection: a format whose sign contains another's comes first.
 FORMATS: dict[str, ToolFormat] = {
     "seed_oss": _xml(("<seed:tool_call>",), SEED_OSS),
     "qwen3_coder": _xml(("<function=",), QWEN3_CODER),
@@ -137,5 +139,5 @@ FORMATS: dict[str, ToolFormat] = {
 
 
 def detect(template: str) -> str | None:
-    """The family whose calls a chat template writes; None when it writes none that is known."""
+    """Return the format of the calls in a chat template; None if it is unknown."""
     return next((name for name, form in FORMATS.items() if any(sign in template for sign in form.signs)), None)

@@ -1,4 +1,4 @@
-"""Calls written as elements: a function's name, then one element for each argument, whose text is the value itself."""
+"""Calls written as XML-like elements: the function's name, then one element per argument with the plain value."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any
 
 from .stream_scanner import ParserCoroutine, StreamScanner
 
-MAX_HEAD = 300  # characters of a function's or an argument's name with what stands around it
+MAX_HEAD = 300  # characters of a function's or an argument's name with surrounding whitespace
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class XmlCallFormat:
-    """The marks of a family. opens … name … name_closes, then key … key_closes … value_opens … value_closes, ends.
+    """The markers of a format: opens name name_closes (key name key_closes value_opens value value_closes)* ends.
 
-    skips: stand in front of calls and mean nothing. closes: the same behind them.
+    Attributes:
+        skips: markers before calls that have no meaning.
+        closes: markers after calls that have no meaning.
     """
 
     opens: str
@@ -35,7 +37,7 @@ class XmlCallFormat:
 def xml_calls(
     scanner: StreamScanner, schemas: Mapping[str, Mapping[str, Any]], form: XmlCallFormat
 ) -> ParserCoroutine[None]:
-    """Read an answer to its end. schemas: the JSON schema of each function's arguments; it tells text from numbers."""
+    """Parse an output to its end. schemas: JSON schemas of the arguments by function, to detect strings."""
     while marker := (yield from scanner.emit_text_until((form.opens, *form.skips))):
         if marker in form.skips:
             scanner.accept()
@@ -53,7 +55,7 @@ def xml_calls(
 
 
 def _name(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[tuple[str, str]]:
-    """The function's name, and the mark behind it; the mark is "" when this is no call."""
+    """Return the function's name and the marker after it; the marker is "" if this is not a call."""
     text, stop = yield from scanner.read_until((form.key, form.ends), MAX_HEAD)
     name = text.strip()
     if not name.endswith(form.name_closes):
@@ -64,7 +66,7 @@ def _name(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[tuple[
 def _arguments(
     scanner: StreamScanner, schema: Mapping[str, Any], form: XmlCallFormat, stop: str
 ) -> ParserCoroutine[bool]:
-    """The arguments as a JSON object. False when the answer ends in them."""
+    """Convert the arguments to a JSON object. Returns False if the output ends inside them."""
     scanner.sink.add_arguments("{")
     separator = ""
     while stop == form.key:
@@ -84,13 +86,13 @@ def _arguments(
 
 
 def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> ParserCoroutine[bool]:
-    """A value as JSON: a text as it comes, anything else when it is complete. False when the answer ends in it."""
+    """Convert a value to JSON. Strings are streamed, other values follow when complete. False if the output ends."""
     as_text = types == {"string"}
     yield from scanner.literal("\n")
     if as_text:
         scanner.sink.add_arguments('"')
     parts: list[str] = []
-    line_break = ""  # the last line break belongs to the mark behind it
+    line_break = ""  # a final line break belongs to the marker after it
     stop = ""
     while not stop:
         text, stop = yield from scanner.read_chunk((form.value_closes,))
@@ -108,7 +110,7 @@ def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> Pars
 
 
 def _to_next(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[str]:
-    """Go behind the next argument's mark or the call's end; "" when neither comes. What stands between is nothing."""
+    """Skip to after the next argument marker or the end of the call. Returns "" if neither follows."""
     while True:
         text, stop = yield from scanner.read_chunk((form.key, form.ends))
         if stop or not text:
@@ -125,7 +127,7 @@ def _closing(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[Non
 
 
 def _types(schema: Mapping[str, Any], key: str) -> set[str]:
-    """The JSON types that an argument may have, as far as its schema says so in a plain way; empty for any."""
+    """Return the JSON types that the schema of an argument allows, if it states them directly; empty for any type."""
     properties = schema.get("properties")
     described = properties.get(key) if isinstance(properties, dict) else None
     if not isinstance(described, dict):
@@ -138,7 +140,7 @@ def _types(schema: Mapping[str, Any], key: str) -> set[str]:
 
 
 def _as_json(text: str, types: set[str]) -> str:
-    """The value if it is JSON (or one of Python's words for it), else the text as a string."""
+    """Return the value if it is JSON or a Python constant, else the text as a JSON string."""
     value = PYTHON_WORDS.get(text.strip(), text.strip())
     if types == {"string", "null"} and value != "null":
         return json.dumps(text, ensure_ascii=False)
@@ -150,7 +152,7 @@ def _as_json(text: str, types: set[str]) -> str:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:
