@@ -1,7 +1,7 @@
-"""``ebbtide chat``: talk to a running server, on a session where it has one.
+"""``ebbtide chat``: talks to a running server, in a session if the server supports them.
 
-Only the terminal: lines in, text and notes out. Answers go to stdout, everything else to stderr. What needs a network
-library is imported when it runs, so that other commands do not wait for it.
+This file holds the terminal only: lines in, text and notes out. Answers go to stdout, everything else to stderr.
+Modules that need a network library are imported when the command runs, so that other commands start faster.
 """
 
 from __future__ import annotations
@@ -20,36 +20,38 @@ if TYPE_CHECKING:
 
     from .chat_client import ChatTurn, Conversation
 
-HELP = """/new      forget the conversation and begin another one
-/usage    tokens of the conversation, and how many of them were not computed again
-/session  the session as the server sees it
-/quit     end, as Ctrl-D does; Ctrl-C stops an answer and forgets its question"""
+HELP = """/new      start a new conversation
+/usage    show the tokens of the conversation and how many were reused
+/session  show the server's state of the session
+/quit     quit, like Ctrl-D; Ctrl-C stops an answer and drops its question"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``ebbtide chat``."""
-    parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1", metavar="URL", help="the API, with its /v1")
+    """Add the flags of ``ebbtide chat``."""
     parser.add_argument(
-        "--model", default="", metavar="NAME", help="model to ask for (the first that the server lists)"
+        "--base-url", default="http://127.0.0.1:8000/v1", metavar="URL", help="API base URL, including /v1"
     )
-    parser.add_argument("--api-key", metavar="KEY", help="sent as a bearer token")
-    parser.add_argument("--system", metavar="TEXT", help="system message in front of the conversation")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer (default: the rest of the context)")
+    parser.add_argument(
+        "--model", default="", metavar="NAME", help="model name (default: the first that the server lists)"
+    )
+    parser.add_argument("--api-key", metavar="KEY", help="API key, sent as a bearer token")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum output tokens (default: the context)")
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature (default: the server's)")
-    parser.add_argument("--no-session", action="store_true", help="send the whole conversation each time")
+    parser.add_argument("--no-session", action="store_true", help="send the whole conversation with every question")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Talk until the input ends. 1 when the last question got no answer, else 0.
+    """Chat until the input ends. Returns 1 if the last question was not answered, else 0.
 
-    Raises StartupError with one sentence when there is no server, or the input cannot be read.
+    Raises StartupError with one sentence if the server cannot be reached or the input cannot be read.
     """
     with asyncio.Runner() as runner:
         conversation, http = runner.run(_connect(args))
         try:
             return _talk(runner, conversation)
         except KeyboardInterrupt:
-            return 0  # the second one came while the first one was answered
+            return 0  # a second Ctrl-C while the first one was handled
         finally:
             runner.run(_disconnect(conversation, http))
 
@@ -81,7 +83,7 @@ async def _disconnect(conversation: Conversation, http: aiohttp.ClientSession) -
 
 
 def _talk(runner: asyncio.Runner, conversation: Conversation) -> int:
-    """Ctrl-C outside an answer empties the line; a second one ends."""
+    """Read lines until the end. Ctrl-C outside an answer discards the line; a second one quits."""
     prompt = _prompt()
     answered, interrupted = True, False
     while True:
@@ -100,12 +102,12 @@ def _talk(runner: asyncio.Runner, conversation: Conversation) -> int:
             if interrupted:
                 break
             interrupted = True
-            _note("\nOnce more, or /quit, to end.")
+            _note("\nPress Ctrl-C again or enter /quit to quit.")
     return 0 if answered else 1
 
 
 def _line(prompt: str) -> str:
-    """The next line. Raises EOFError, or StartupError for bytes that are no text."""
+    """Read the next line. Raises EOFError, or StartupError if the bytes cannot be decoded."""
     try:
         return input(prompt).strip()
     except UnicodeDecodeError as error:
@@ -115,25 +117,25 @@ def _line(prompt: str) -> str:
 
 
 def _prompt() -> str:
-    """What stands in front of a line: nothing where nobody types."""
+    """Return the input prompt; "" if stdin is not a terminal."""
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="strict")  # the C locale would smuggle stray bytes into what is sent
+        sys.stdin.reconfigure(errors="strict")  # the C locale would pass invalid bytes on to the server
     if not sys.stdin.isatty():
         return ""
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 (imported for what it does to input(): editing, and earlier lines)
-    _note("/help lists what else can be said.")
+        import readline  # noqa: F401 (gives input() editing and history)
+    _note("Enter /help for a list of commands.")
     return "> "
 
 
 def _ask(runner: asyncio.Runner, conversation: Conversation, question: str) -> bool:
-    """Whether the question was answered; a stopped answer counts as one."""
+    """Return True if the question was answered or its answer was stopped by the user."""
     from .chat_client import Lost, Refused
 
     try:
         turn = runner.run(conversation.ask(question))
     except KeyboardInterrupt:
-        _note("\nStopped: the question and its answer are forgotten.")
+        _note("\nStopped; the question and its answer are dropped.")
         return True
     except (Refused, Lost) as error:
         _note(str(error))
@@ -154,7 +156,7 @@ async def _command(conversation: Conversation, line: str) -> None:
     match line:
         case "/new":
             await conversation.start_anew()
-            _note("A new conversation.")
+            _note("Started a new conversation.")
         case "/usage":
             _note(_usage(conversation.turns))
         case "/session":
@@ -165,7 +167,7 @@ async def _command(conversation: Conversation, line: str) -> None:
 
 def _usage(turns: list[ChatTurn]) -> str:
     if not turns:
-        return "Nothing was said yet."
+        return "The conversation is empty."
     asked = sum(turn.prompt_tokens for turn in turns)
     reused = sum(turn.reused_tokens for turn in turns)
     context = turns[-1].prompt_tokens + turns[-1].output_tokens
@@ -186,7 +188,7 @@ async def _describe(conversation: Conversation) -> None:
         return
     _note(
         f"{seen['id']}: {seen['state']}, {seen['num_turns']} turns, {seen['num_tokens']} tokens,"
-        f" K/V kept for {seen['held_tokens']}; closes after {seen['timeout_s']:g} s of silence."
+        f" K/V kept for {seen['held_tokens']}; closes after {seen['timeout_s']:g} s without a turn."
     )
 
 

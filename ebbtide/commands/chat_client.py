@@ -1,6 +1,6 @@
-"""One conversation with a server over HTTP, on a session where there is one. Knows no terminal.
+"""One conversation with a server over HTTP, in a session if the server supports them. Independent of the terminal.
 
-The conversation is kept here too, so that it can be sent again when the session or the whole server is lost.
+The client also keeps the conversation, to send it again if the session or the whole server is lost.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ import msgspec
 from .bench_load.client import DECODER, MAX_LINE_BYTES, Chunk, Usage, events
 
 RETRY_S = 0.2
-BUSY_S = 10.0  # how long a turn that was left may take to end
-AWAY_S = 120.0  # how long a server may be away
-AWAY_STATUSES = (502, 503, 504)  # starting, draining, or a proxy in front of nothing
+BUSY_S = 10.0  # how long an interrupted turn may take to end
+AWAY_S = 120.0  # how long to wait for an unavailable server
+AWAY_STATUSES = (502, 503, 504)  # starting, draining, or a proxy without a backend
 
 
 class Refused(Exception):
-    """The server says no. status: HTTP, 200 for an error in a stream. code: the error's name, "" for none."""
+    """The server rejected the request.
+
+    Attributes:
+        status: HTTP status; 200 for an error in a stream.
+        code: error code; "" if there is none.
+    """
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -33,12 +38,16 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """The server is not there, or not yet, or it went away before the answer was whole."""
+    """The server is unavailable, or the connection broke before the answer was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Whom to ask and how. base_url: with its /v1. None leaves a value to the server."""
+    """Target and parameters of the conversation. None means the server's default.
+
+    Attributes:
+        base_url: URL including /v1.
+    """
 
     base_url: str
     model: str
@@ -49,7 +58,7 @@ class Settings:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What every request has."""
+        """Fields of every request."""
         chosen = {"max_tokens": self.max_tokens, "temperature": self.temperature}
         given = {name: value for name, value in chosen.items() if value is not None}
         return {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **given}
@@ -57,7 +66,7 @@ class Settings:
 
 @dataclass(slots=True)
 class ChatTurn:
-    """One answer and what it took. Times are seconds from the question on, waiting for a lost server included."""
+    """One answer and its costs. Times are in seconds since the question, including the wait for a lost server."""
 
     text: str = ""
     finish_reason: str | None = None
@@ -69,7 +78,10 @@ class ChatTurn:
 
 
 class Conversation:
-    """Asks and remembers. ``show`` gets the text as it comes, ``note`` what the user should know besides."""
+    """Asks questions and keeps the history.
+
+    ``show`` receives the text as it arrives, ``note`` receives other information for the user.
+    """
 
     def __init__(
         self, http: aiohttp.ClientSession, settings: Settings, show: Callable[[str], None], note: Callable[[str], None]
@@ -89,9 +101,9 @@ class Conversation:
         self.turns = []
 
     async def ask(self, question: str) -> ChatTurn:
-        """The answer to the next question. Cancelled, or with an error raised, it leaves the conversation as it was.
+        """Return the answer to the next question. If cancelled or if it raises, the conversation stays unchanged.
 
-        Raises Refused, or Lost when the server has been away for ``AWAY_S``.
+        Raises Refused, or Lost if the server has been unavailable for ``AWAY_S``.
         """
         began = time.monotonic()
         message = {"role": "user", "content": question}
@@ -104,7 +116,7 @@ class Conversation:
                 if time.monotonic() - began > AWAY_S:
                     raise
                 if not waits:
-                    self._note(f"{error}: waiting for the server, to ask again.")
+                    self._note(f"{error}: waiting for the server to retry.")
                 waits = True
                 await asyncio.sleep(RETRY_S)
             except Refused as error:
@@ -114,16 +126,16 @@ class Conversation:
         return turn
 
     async def start_anew(self) -> None:
-        """Forget everything said."""
+        """Start a new conversation."""
         await self.close()
         self._begin()
 
     async def describe(self) -> dict[str, Any]:
-        """The session as the server sees it. Raises Refused or Lost."""
+        """Return the server's description of the session. Raises Refused or Lost."""
         return await self._call("GET", f"/sessions/{self.session_id}")
 
     async def close(self) -> None:
-        """Give the session back, if the server can still be told."""
+        """Close the session, if the server is reachable."""
         session_id, self.session_id = self.session_id, None
         if session_id is not None:
             try:
@@ -132,7 +144,7 @@ class Conversation:
                 self._note("The session could not be closed; it expires by itself.")
 
     async def _turn(self, message: dict[str, str], began: float) -> ChatTurn:
-        """One try. On an open session only what is new is sent."""
+        """Try once. In an open session only the new message is sent."""
         goes_on = self.session_id is not None
         if self._wants_session and not goes_on:
             await self._open()
@@ -161,28 +173,28 @@ class Conversation:
             _count(turn, chunk.usage)
 
     def _end_part(self, turn: ChatTurn, *, told: bool) -> None:
-        """The answer broke off: what comes next begins on a line of its own."""
+        """End the line of a partial answer."""
         if turn.first_token_s:
             self._show("\n")
             if told:
-                self._note("The answer broke off; what was shown of it does not count.")
+                self._note("The answer was cut off; the text shown is discarded.")
 
     async def _recover(self, error: Refused, began: float) -> None:
-        """Make the next try a different one. Raises the error again when there is none to be made."""
+        """Prepare the next try. Re-raises the error if a retry cannot succeed."""
         if error.code in ("session_not_found", "session_closed") and self.session_id is not None:
             self.session_id = None
-            self._note("The session is gone: sending the whole conversation again.")
+            self._note("The session was lost: sending the whole conversation again.")
         elif error.code == "session_busy" and time.monotonic() - began < BUSY_S:
-            await asyncio.sleep(RETRY_S)  # the turn that was left is about to end
+            await asyncio.sleep(RETRY_S)  # the interrupted turn is about to end
         elif error.code == "session_chat_unsupported" and self._wants_session:
             await self.close()
             self._wants_session = False
-            self._note(f"{error} Going on without a session.")
+            self._note(f"{error} Continuing without a session.")
         else:
             raise error
 
     async def _open(self) -> None:
-        """Open a session, of the kind that the server has; without one, the whole conversation is sent each time."""
+        """Open a session of the type that the server supports. Without one, every request has the full history."""
         try:
             self.session_id = (await self._call("POST", "/sessions", {}))["id"]
         except Refused as error:
@@ -190,7 +202,7 @@ class Conversation:
                 self.session_id = (await self._call("POST", "/sessions", {"streaming": False}))["id"]
             else:
                 self._wants_session = False
-                self._note(f"There is no session ({error}): sending the whole conversation each time.")
+                self._note(f"No session is available ({error}): sending the whole conversation each time.")
 
     async def _stream(self, body: dict[str, Any]) -> AsyncIterator[Chunk]:
         whole = False
@@ -206,7 +218,7 @@ class Conversation:
                         raise _refusal(200, {"error": chunk.error})
                     yield chunk
         except msgspec.MsgspecError as error:
-            raise Lost("The server sent something that is no answer") from error
+            raise Lost("The server sent an invalid answer") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Lost("The connection was lost") from error
         if not whole:
@@ -219,13 +231,13 @@ class Conversation:
                 answer: dict[str, Any] = await response.json(content_type=None)
                 return answer
         except ValueError as error:
-            raise Lost("The server sent something that is no answer") from error
+            raise Lost("The server sent an invalid answer") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Lost("The connection was lost") from error
 
 
 def connect(api_key: str | None) -> aiohttp.ClientSession:
-    """Connections that an answer may keep for as long as it takes."""
+    """Return an HTTP client without a time limit for answers."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     return aiohttp.ClientSession(headers=headers, timeout=timeout, read_bufsize=MAX_LINE_BYTES)

@@ -1,4 +1,4 @@
-"""``ebbtide dump``: ask a running server what it does and print the answer. Works on a server that hangs, too."""
+"""``ebbtide dump``: requests a state dump of a running server and prints it. Also works if the server hangs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LOOK_S = 0.05
 
 
 def dump(pid: int | None = None) -> int:
-    """Print the dumps of the server whose first process is ``pid``; the only one's when it is None.
+    """Print the dumps of the server with main process ``pid``, or of the only server if it is None.
 
-    The exit code: 1 when a process did not answer. Raises StartupError when it is not clear which server is meant.
+    Returns exit code 1 if a process did not respond. Raises StartupError if the server is ambiguous or unknown.
     """
     pid, directory = _chosen(living_daemons(), pid)
     before = {name: _age(directory, name) for name in PROCESSES}
@@ -37,7 +37,7 @@ def _chosen(daemons: dict[int, Path], pid: int | None) -> tuple[int, Path]:
     if pid is not None and pid not in daemons:
         raise StartupError(f"No server of yours with process id {pid} runs here. {_known(daemons)}")
     if pid is None and len(daemons) != 1:
-        raise StartupError(f"{_known(daemons)} Say which one with --pid." if daemons else _known(daemons))
+        raise StartupError(f"{_known(daemons)} Select one with --pid." if daemons else _known(daemons))
     chosen = next(iter(daemons)) if pid is None else pid
     return chosen, daemons[chosen]
 
@@ -49,7 +49,7 @@ def _known(daemons: dict[int, Path]) -> str:
 
 
 def _age(directory: Path, name: str) -> int | None:
-    """What changes when there is a new dump."""
+    """Return a value that changes with every new dump."""
     path = directory / f"{name}.dump"
     return path.stat().st_mtime_ns if path.exists() else None
 

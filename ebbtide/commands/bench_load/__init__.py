@@ -1,4 +1,4 @@
-"""The parts of ``ebbtide bench``: what to send, how to send it, when to send it, and what came of it.
+"""The parts of ``ebbtide bench``: workload, client, pacing, and report.
 
-Nothing here knows which server answers: only the OpenAI-compatible protocol.
+They depend only on the OpenAI-compatible protocol, not on a specific server.
 """

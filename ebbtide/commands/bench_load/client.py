@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible server, timed as its tokens arrive. Knows nothing of other requests."""
+"""One request to an OpenAI-compatible server, timed as its tokens arrive. Independent of other requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import msgspec
 from ...errors import StartupError
 from .workload import Job
 
-# A line longer than this is not a chunk of a stream.
+# Maximum length of one line of a stream.
 MAX_LINE_BYTES = 8 << 20
 EXAMPLE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom to ask and how. ``base_url`` ends before ``/chat/completions``."""
+    """The server and the request parameters. ``base_url`` ends before ``/chat/completions``."""
 
     base_url: str
     model: str
@@ -33,16 +33,16 @@ class Target:
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """URL of the endpoint."""
         return f"{self.base_url}/{'chat/completions' if self.endpoint == 'chat' else 'completions'}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What proves who asks."""
+        """Authorization header, if there is an API key."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def body(self, job: Job) -> dict[str, Any]:
-        """The request, without what turns streaming on."""
+        """Return the request body without the streaming fields."""
         prompt: dict[str, Any] = {"prompt": job.prompt}
         if self.endpoint == "chat":
             prompt = {"messages": [{"role": "user", "content": job.prompt}]}
@@ -52,10 +52,13 @@ class Target:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one request. Times are seconds on one clock.
+    """The result of one request. Times are in seconds on one clock.
 
-    token_times: when each chunk with content arrived. output_tokens: the server's count, None where it does not say.
-    error: the kind of failure, "" for none; example: its message.
+    Attributes:
+        token_times: arrival times of the chunks with content.
+        output_tokens: the server's count; None if it does not report one.
+        error: type of failure; "" if the request succeeded.
+        example: message of the failure.
     """
 
     started: float
@@ -70,12 +73,12 @@ class Outcome:
 
     @property
     def num_output_tokens(self) -> int:
-        """Output tokens: the server's count, else the chunks."""
+        """The server's count of output tokens, else the number of chunks."""
         return len(self.token_times) if self.output_tokens is None else self.output_tokens
 
 
 class Failure(Exception):
-    """A request that failed. kind: short, the same for all failures of its sort; the message is one example."""
+    """A failed request. kind: short text that is the same for all failures of a type. The message is an example."""
 
     def __init__(self, kind: str, message: str = "") -> None:
         super().__init__(message)
@@ -83,7 +86,7 @@ class Failure(Exception):
 
 
 class Delta(msgspec.Struct):
-    """What a chat chunk adds."""
+    """New content in a chat chunk."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -92,7 +95,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One choice of a chunk, of either endpoint."""
+    """One choice of a chunk, from either endpoint."""
 
     delta: Delta | None = None
     text: str | None = None
@@ -100,7 +103,7 @@ class Choice(msgspec.Struct):
 
     @property
     def has_content(self) -> bool:
-        """Whether the chunk brings part of the answer; the first chat chunk brings only the role."""
+        """True if the chunk contains output. The first chat chunk contains only the role."""
         delta = self.delta
         if delta is None:
             return bool(self.text)
@@ -108,13 +111,13 @@ class Choice(msgspec.Struct):
 
 
 class PromptDetails(msgspec.Struct):
-    """Where the prompt's tokens came from."""
+    """Details of the prompt's token count."""
 
     cached_tokens: int | None = None
 
 
 class Usage(msgspec.Struct):
-    """The server's own counts."""
+    """The server's token counts."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -122,7 +125,7 @@ class Usage(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream, or a whole answer: only what is measured."""
+    """One event of a stream or a complete answer, reduced to the measured fields."""
 
     choices: list[Choice] = []
     usage: Usage | None = None
@@ -133,7 +136,7 @@ DECODER = msgspec.json.Decoder(Chunk)
 
 
 def open_session(target: Target) -> aiohttp.ClientSession:
-    """Connections to the target: as many as the load opens, kept alive between requests."""
+    """Return an HTTP client with an unlimited number of keep-alive connections."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         headers=target.headers,
@@ -143,9 +146,9 @@ def open_session(target: Target) -> aiohttp.ClientSession:
 
 
 async def send(session: aiohttp.ClientSession, target: Target, job: Job, started: float | None = None) -> Outcome:
-    """Send one request and wait for its end; never raises for what the server or the network does.
+    """Send one request and wait for its end. Does not raise for errors of the server or the network.
 
-    started: when the request was due, if that was earlier than now.
+    started: when the request was due, if earlier than now.
     """
     outcome = Outcome(started=time.perf_counter() if started is None else started)
     try:
@@ -168,17 +171,17 @@ async def _stream(session: aiohttp.ClientSession, target: Target, job: Job, outc
         await _check_status(response)
         done = False
         async for payload in events(response.content):
-            # Read on to the end: leaving here would close a connection that the next request can use.
+            # Read to the end of the stream, so that the next request can reuse the connection.
             if payload == b"[DONE]":
                 done = True
             else:
                 _take(outcome, _decode(payload))
     if not done and outcome.finish_reason is None:
-        raise Failure("connection dropped", "the stream ended before the answer did")
+        raise Failure("connection dropped", "the stream ended before the answer was complete")
 
 
 async def events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The payload of each ``data:`` line; comments and other fields of the event stream are passed over."""
+    """Yield the payload of each ``data:`` line. Comments and other fields are skipped."""
     async for line in content:
         if line.startswith(b"data:"):
             yield line[5:].strip()
@@ -203,7 +206,7 @@ def _decode(payload: bytes) -> Chunk:
         return DECODER.decode(payload)
     except msgspec.MsgspecError as error:
         example = f"{error}: {payload[:EXAMPLE_CHARS].decode(errors='replace')}"
-        raise Failure("answer not understood", example) from error
+        raise Failure("invalid answer", example) from error
 
 
 async def _check_status(response: aiohttp.ClientResponse) -> None:
@@ -213,7 +216,7 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
 
 
 async def _json_error(response: aiohttp.ClientResponse) -> Any:
-    """The ``error`` of the envelope, or the text of an answer without one."""
+    """Return the ``error`` field of the answer, or its text if it is not JSON."""
     text = (await response.content.read(MAX_LINE_BYTES)).decode(errors="replace")
     try:
         answer = json.loads(text)
@@ -223,7 +226,7 @@ async def _json_error(response: aiohttp.ClientResponse) -> Any:
 
 
 def _failure(kind: str, error: Any) -> Failure:
-    """A failure named after the error object's code where it has one that says more than the status."""
+    """Return a failure, with the error code in its name if there is one."""
     if not isinstance(error, Mapping):
         return Failure(kind, str(error)[:EXAMPLE_CHARS])
     code = error.get("code")
@@ -232,41 +235,39 @@ def _failure(kind: str, error: Any) -> Failure:
 
 
 async def count_prompt_tokens(session: aiohttp.ClientSession, target: Target, job: Job) -> int | None:
-    """How many tokens the server counts in a prompt; None where it does not say. Raises StartupError if it refuses."""
+    """Return the server's count of prompt tokens, or None if it reports none. Raises StartupError on an error."""
     try:
         async with session.post(target.url, json=target.body(job)) as response:
             await _check_status(response)
             answer = _decode(await response.read())
     except Failure as failure:
-        raise StartupError(f"{target.url} refuses the first request with {failure.kind}: {failure}") from failure
+        raise StartupError(f"{target.url} rejects the first request with {failure.kind}: {failure}") from failure
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise unreachable(target.base_url, error) from error
     return answer.usage.prompt_tokens if answer.usage is not None else None
 
 
 async def first_model(session: aiohttp.ClientSession, base_url: str) -> str:
-    """The first model that the server lists. Raises StartupError where there is none."""
+    """Return the first model that the server lists. Raises StartupError if there is none."""
     url = f"{base_url}/models"
     try:
         async with session.get(url) as response:
             await _check_status(response)
             answer = await response.json(content_type=None)
     except Failure as failure:
-        hint = (
-            "give the base URL with its /v1, or name --model" if failure.kind.startswith("HTTP 404") else str(failure)
-        )
-        raise StartupError(f"{url} answers {failure.kind}: {hint.rstrip('.')}.") from failure
+        hint = "add /v1 to the base URL, or give --model" if failure.kind.startswith("HTTP 404") else str(failure)
+        raise StartupError(f"{url} returned {failure.kind}: {hint.rstrip('.')}.") from failure
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise unreachable(base_url, error) from error
     except ValueError as error:
-        raise StartupError(f"{url} answers something that is not JSON: name --model.") from error
+        raise StartupError(f"{url} did not return JSON: give --model.") from error
     try:
         return str(answer["data"][0]["id"])
     except (KeyError, IndexError, TypeError) as error:
-        raise StartupError(f"{url} lists no model: name --model.") from error
+        raise StartupError(f"{url} lists no model: give --model.") from error
 
 
 def unreachable(base_url: str, error: BaseException) -> StartupError:
-    """Nobody answers."""
+    """Return the error for an unreachable server."""
     reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else str(error)
-    return StartupError(f"There is no server to be reached at {base_url}: {reason or type(error).__name__}.")
+    return StartupError(f"No server is reachable at {base_url}: {reason or type(error).__name__}.")

@@ -1,4 +1,4 @@
-"""When requests are sent: as many at a time as told (closed loop) or when they are due (open loop)."""
+"""Paces the requests: a fixed number in flight (closed loop) or by arrival time (open loop)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OnOutcome = Callable[[Outcome], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All outcomes of a load; seconds from the first request to the last answer, and of CPU time in this process."""
+    """All outcomes of a load. Durations are from the first request to the last answer."""
 
     outcomes: list[Outcome]
     duration_s: float
@@ -25,9 +25,9 @@ class Run:
 
 
 async def calibrate(session: aiohttp.ClientSession, target: Target) -> Calibration | None:
-    """What words cost at this server, from two tiny requests; None where it does not count tokens."""
+    """Measure the tokens per word with two small requests. Returns None if the server does not count tokens."""
     counts = []
-    for words in (WORDS, WORDS + WORDS):  # every word equally often, so the mean is that of the prompts to come
+    for words in (WORDS, WORDS + WORDS):  # each word equally often, as in the measured prompts
         num_tokens = await count_prompt_tokens(session, target, Job(" ".join(words), max_tokens=1))
         if num_tokens is None:
             return None
@@ -39,7 +39,7 @@ async def calibrate(session: aiohttp.ClientSession, target: Target) -> Calibrati
 async def drive(
     session: aiohttp.ClientSession, target: Target, jobs: list[Job], *, concurrency: int | None, on_outcome: OnOutcome
 ) -> Run:
-    """Send all jobs. concurrency: how many are in flight at once; None sends each when it is due."""
+    """Send all jobs. concurrency: requests in flight; None sends each job at its arrival time."""
     outcomes: list[Outcome] = []
     started, cpu_started = time.perf_counter(), time.process_time()
 

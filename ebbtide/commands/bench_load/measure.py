@@ -1,4 +1,4 @@
-"""One measurement from end to end: find the model, calibrate, warm up, load, summarize."""
+"""A complete measurement: find the model, calibrate, warm up, run the load, summarize."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from .drive import OnOutcome, calibrate, drive
 from .report import Report, summarize
 from .workload import Calibration, Workload, make_jobs
 
-# What is assumed of a server that does not count tokens: a word is about one in most vocabularies.
+# Assumption for servers that do not count tokens: a common word is one token in most vocabularies.
 ONE_TOKEN_PER_WORD = Calibration(tokens_per_word=1.0, overhead=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A load and what came of it.
+    """A load and its result.
 
-    concurrency: None for an open loop. calibration: None where the server does not count tokens.
+    Attributes:
+        concurrency: None for an open loop.
+        calibration: None if the server does not count tokens.
     """
 
     target: Target
@@ -35,7 +37,7 @@ class Measurement:
 
 
 async def measure(target: Target, workload: Workload, *, concurrency: int, num_warmup: int) -> Measurement:
-    """Carry out a load. ``concurrency`` is for the warm-up alone where ``workload.request_rate`` paces the load."""
+    """Run a load. If ``workload.request_rate`` paces it, ``concurrency`` is not used."""
     in_flight = concurrency if workload.request_rate is None else None
     async with open_session(target) as session:
         if not target.model:
@@ -50,14 +52,14 @@ async def measure(target: Target, workload: Workload, *, concurrency: int, num_w
 
 
 async def _warm_up(session: aiohttp.ClientSession, target: Target, workload: Workload, words: Calibration) -> None:
-    """Prompts of their own, so that the measured ones do not find themselves in a prefix cache."""
+    """Send different prompts than the measured ones, which must not be in a prefix cache."""
     jobs = make_jobs(workload, words, stream="warmup")
     await drive(session, target, jobs, concurrency=len(jobs), on_outcome=lambda outcome: None)
 
 
 @contextmanager
 def _progress_bar(total: int) -> Iterator[OnOutcome]:
-    """A bar on stderr, where that is a terminal."""
+    """Show a progress bar on stderr if it is a terminal."""
     console = Console(file=sys.stderr)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:

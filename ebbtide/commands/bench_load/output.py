@@ -1,4 +1,4 @@
-"""A measurement for people (tables) and for programs (JSON)."""
+"""Prints a measurement as tables and writes it as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .report import PERCENTILES, Report
 
 
 def as_dict(measurement: Measurement) -> dict[str, Any]:
-    """Plain data: what was asked, on which machine, and what came of it. The API key stays out."""
+    """Return parameters, machine and results as plain data, without the API key."""
     target = asdict(measurement.target)
     del target["api_key"]
     workload = measurement.workload
@@ -37,7 +37,7 @@ def as_dict(measurement: Measurement) -> dict[str, Any]:
 
 
 def write_json(measurement: Measurement, path: Path) -> None:
-    """Write ``as_dict`` to a file. Raises StartupError where that cannot be written."""
+    """Write ``as_dict`` to a file. Raises StartupError if it cannot be written."""
     try:
         path.write_text(json.dumps(as_dict(measurement), indent=2) + "\n")
     except OSError as error:
@@ -50,7 +50,7 @@ def print_report(measurement: Measurement) -> None:
     target, report = measurement.target, measurement.report
     console.print(f"\n{target.model} at {target.url}, {_pace(measurement)}", markup=False, highlight=False)
     if measurement.calibration is None:
-        console.print("This server does not count prompt tokens: prompt lengths are in words.")
+        console.print("This server does not report prompt tokens: prompt lengths are in words.")
     console.print(_totals_table(report.totals))
     console.print(_latency_table(report))
     if report.errors:
@@ -110,6 +110,6 @@ def _latency_table(report: Report) -> Table:
 def _errors_table(errors: list[dict[str, Any]]) -> Table:
     table = Table("error", "count", "for example")
     for error in errors:
-        # Text from a server: brackets in it are not our markup.
+        # Text from a server: its brackets must not be parsed as markup.
         table.add_row(*(value.replace("[", "\\[") for value in (error["kind"], str(error["count"]), error["example"])))
     return table

@@ -1,4 +1,4 @@
-"""From outcomes to numbers. Measures nothing itself."""
+"""Computes the statistics of a load from its outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERCENTILES = (50, 90, 99)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The ``percent`` percentile of ascending values, between neighbours in proportion."""
+    """Return the ``percent`` percentile of ascending values, with linear interpolation."""
     place = (len(ordered) - 1) * percent / 100
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
@@ -23,7 +23,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Mean and percentiles in milliseconds; None of nothing."""
+    """Return mean and percentiles in milliseconds; None if there are no values."""
     if not seconds:
         return None
     ordered = sorted(seconds)
@@ -34,10 +34,13 @@ def spread(seconds: Sequence[float]) -> dict[str, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of one load. Latencies in milliseconds, over answered requests only.
+    """The result of one load. Latencies are in milliseconds and cover answered requests only.
 
-    itl_ms: gaps between the chunks of an answer. tpot_ms: per request, the time from its first chunk to its last over
-    the tokens after the first.
+    Attributes:
+        ttft_ms: time to first token.
+        itl_ms: time between chunks of an answer.
+        tpot_ms: per request, time from the first to the last chunk divided by the tokens after the first.
+        e2e_ms: time from request to end.
     """
 
     totals: dict[str, Any]
@@ -49,7 +52,7 @@ class Report:
 
 
 def summarize(run: Run) -> Report:
-    """The report of a run."""
+    """Return the report of a run."""
     good = [outcome for outcome in run.outcomes if not outcome.error]
     timed = [outcome for outcome in good if outcome.token_times]
     return Report(
@@ -85,13 +88,13 @@ def _totals(run: Run, good: list[Outcome]) -> dict[str, Any]:
 
 
 def _known_sum(values: list[int | None]) -> int | None:
-    """The sum, or None where the server never said."""
+    """Return the sum of the known values, or None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def _errors(outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """Failures by kind, most frequent first, each with the first message of its kind."""
+    """Return failures by type, most frequent first, each with its first message."""
     failed = [outcome for outcome in outcomes if outcome.error]
     counts = Counter(outcome.error for outcome in failed)
     examples = {outcome.error: outcome.example for outcome in reversed(failed)}

@@ -1,4 +1,4 @@
-"""What is sent: prompts of ordinary words, lengths and arrival times, all from one seed. Knows no network."""
+"""The workload: prompts of common words, lengths and arrival times, all derived from one seed. Uses no network."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ door health person art war history party result change morning reason research g
 force order paper space ground form event matter center couple site project base activity star table need
 court oil half sea north south light road green white
 """
-# Short and common, so that most vocabularies hold each as one token.
+# Short and common words, each one token in most vocabularies.
 WORDS = tuple(WORD_LIST.split())
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Inclusive bounds, in tokens, between which lengths are drawn evenly."""
+    """A range of lengths in tokens, inclusive, for uniform sampling."""
 
     low: int
     high: int
 
     @classmethod
     def parse(cls, text: str) -> Lengths:
-        """``"128"`` or ``"64:256"``. Raises ValueError for anything else."""
+        """Parse ``"128"`` or ``"64:256"``. Raises ValueError for anything else."""
         low, colon, high = text.partition(":")
         lengths = cls(int(low), int(high if colon else low))
         if not 1 <= lengths.low <= lengths.high:
-            raise ValueError(f"lengths run from 1 upwards, not {text}")
+            raise ValueError(f"lengths must be at least 1 and ascending: {text}")
         return lengths
 
     def __str__(self) -> str:
@@ -40,28 +40,29 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How many tokens a prompt of some words has at this server: ``overhead + num_words * tokens_per_word``."""
+    """Estimates the tokens of a prompt at a server: ``overhead + num_words * tokens_per_word``."""
 
     tokens_per_word: float
     overhead: float
 
     @classmethod
     def between(cls, few: tuple[int, int], many: tuple[int, int]) -> Calibration:
-        """The line through two measured prompts, each (words, tokens)."""
+        """Return the line through two measured prompts, each (words, tokens)."""
         per_word = (many[1] - few[1]) / (many[0] - few[0])
         return cls(per_word, few[1] - few[0] * per_word)
 
     def num_words(self, num_tokens: int) -> int:
-        """Words of a prompt that comes to about ``num_tokens``; at least one."""
+        """Return the number of words for about ``num_tokens`` tokens; at least one."""
         return max(1, round((num_tokens - self.overhead) / self.tokens_per_word))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A load in the operator's words.
+    """The parameters of a load.
 
-    shared_prefix: fraction of every prompt that is the same for all. request_rate: mean arrivals per second, Poisson;
-    None sends each request when an earlier one has ended.
+    Attributes:
+        shared_prefix: fraction of every prompt that is the same for all prompts.
+        request_rate: mean arrivals per second (Poisson); None sends each request after an earlier one ends.
     """
 
     num_requests: int
@@ -74,7 +75,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request to send. at_s: seconds after the start; 0 where nothing paces the load."""
+    """One request to send. at_s: seconds after the start; 0 in a closed loop."""
 
     prompt: str
     max_tokens: int
@@ -82,7 +83,7 @@ class Job:
 
 
 def make_jobs(workload: Workload, calibration: Calibration, *, stream: str = "measured") -> list[Job]:
-    """All requests of a load, the same for the same seed; another ``stream`` shares nothing with it but the prefix."""
+    """Return all requests of a load, equal for equal seeds. Different streams share only the prefix."""
     draw = random.Random(f"{workload.seed} {stream}")
     arrivals = random.Random(f"{workload.seed} arrivals")
     longest = calibration.num_words(workload.prompt_len.high)

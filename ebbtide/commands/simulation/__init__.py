@@ -1,1 +1,1 @@
-"""The parts of ``ebbtide simulate``: loads, the cost model, the rules compared, the virtual clock, the report."""
+"""The parts of ``ebbtide simulate``: loads, cost model, compared policies, virtual clock, report."""

@@ -1,6 +1,6 @@
-"""A device that costs time on paper only: what a step takes, and a runner that computes nothing.
+"""A simulated device: the duration of a step, and a runner that computes nothing.
 
-Its tokens are made up so that a request ends after the output length of its trace.
+Its tokens are made up so that a request ends at the output length in its trace.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ EOS = 0  # all other tokens are positive
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds of one step: base + rows that decode + prefilled tokens + tokens of context that attention reads.
+    """Seconds of one step: base + decoding rows + prefilled tokens + tokens of context that attention reads.
 
-    The defaults are round figures for a model of some eight billion parameters on one data-centre GPU: 64 rows with
-    1,500 tokens of context take 19 ms. They are not a measurement; put in your own.
+    The defaults are round figures for a model with eight billion parameters on one data-center GPU: 64 rows with 1,500
+    tokens of context take 19 ms. They are not measured; replace them with your own measurements.
     """
 
     base_s: float = 0.010
@@ -29,7 +29,7 @@ class CostModel:
     context_token_s: float = 60e-9
 
     def step_s(self, items: list[PlanItem]) -> float:
-        """Seconds of a step with these items."""
+        """Return the seconds of a step with these items."""
         rows = prefilled = context = 0
         for item in items:
             count = 1 if item.tokens is None else len(item.tokens)
@@ -41,11 +41,11 @@ class CostModel:
         return self._seconds(rows, prefilled, context)
 
     def decode_step_s(self, num_rows: int, context: float) -> float:
-        """Seconds of a step in which ``num_rows`` decode with ``context`` tokens each."""
+        """Return the seconds of a step in which ``num_rows`` rows decode with ``context`` tokens each."""
         return self._seconds(num_rows, 0, num_rows * context)
 
     def alone_s(self, request: TraceRequest, chunk: int) -> float:
-        """Seconds of a request that has the machine for itself and finds nothing cached."""
+        """Return the seconds of a request that runs alone with an empty cache."""
         prompt, outputs = request.prompt_len, request.num_outputs
         chunks = -(-prompt // chunk)
         prefill = chunks * self.base_s + prompt * self.prefill_token_s
@@ -59,12 +59,12 @@ class CostModel:
 
 
 class CostRunner:
-    """A ``Runner`` without a device. ``SamplingParams.seed`` is the request's index in the load."""
+    """A ``Runner`` without a device. ``SamplingParams.seed`` is the index of the request in the load."""
 
     def __init__(self, requests: list[TraceRequest], info: RunnerInfo) -> None:
         self.info = info
         self._requests = requests
-        self._rows: dict[int, tuple[int, int]] = {}  # row -> prompt tokens, known tokens after which the request ends
+        self._rows: dict[int, tuple[int, int]] = {}  # row -> prompt tokens, known tokens at the end
         self._results: deque[StepResult] = deque()
 
     def submit(self, plan: StepPlan) -> None:
@@ -83,7 +83,7 @@ class CostRunner:
         return self._results.popleft()
 
     def _sample(self, item: PlanItem) -> int:
-        """The token after the item's last one: its own position, or the end."""
+        """Return the token after the item's last one: its output index, or the end token."""
         prompt_len, end = self._rows[item.row]
         known = item.start + (1 if item.tokens is None else len(item.tokens)) + 1
         return EOS if known >= end else known - prompt_len

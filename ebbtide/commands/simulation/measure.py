@@ -1,4 +1,4 @@
-"""The figures of a simulated load, and several policies and pools side by side."""
+"""The statistics of simulated loads, and the comparison of policies and pool sizes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from .virtual import Machine, Record, Run, Simulation, ample_pages
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """tax: recomputed / computed tokens. fairness: Jain's index of (latency / latency alone), 1 is fair to all.
+    """Statistics of one run. Times are in seconds.
 
-    Times are seconds; goodput is output tokens of completed requests per second from first arrival to last end.
+    Attributes:
+        goodput: output tokens of completed requests per second, from the first arrival to the last end.
+        tax: recomputed tokens / computed tokens.
+        fairness: Jain's index of (latency / latency alone); 1 means equal slowdown for all requests.
     """
 
     goodput: float
@@ -37,7 +40,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One simulated load: on which pool, by which rules. pool_fraction: of the demand."""
+    """A pool size and a policy with its parameter. pool_fraction: fraction of the demand."""
 
     policy: str
     parameter: float
@@ -46,7 +49,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The policy, with its admission parameter where that is not the default."""
+        """The policy, with its admission parameter if that is not the default."""
         policy = POLICIES[self.policy]
         if self.parameter == policy.default:
             return self.policy
@@ -55,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A case and what came of it."""
+    """A case and its result."""
 
     case: Case
     summary: Summary
@@ -63,7 +66,7 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """By linear interpolation; 0 of nothing."""
+    """Return a percentile with linear interpolation; 0 if there are no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -74,7 +77,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def summarise(run: Run, machine: Machine) -> Summary:
-    """The figures of one run."""
+    """Return the statistics of one run."""
     done = [record for record in run.records if record.finish != "abort"]
     latencies = [record.end_s - record.request.arrival_s for record in done]
     ttfts = [record.first_token_s - record.request.arrival_s for record in done if record.first_token_s is not None]
@@ -99,22 +102,22 @@ def summarise(run: Run, machine: Machine) -> Summary:
 
 
 def demand_tokens(requests: list[TraceRequest], machine: Machine) -> int:
-    """Peak KV use of the load when the pool never limits it: what a pool of 100 % holds."""
+    """Return the peak KV use of the load on an unlimited pool, in tokens."""
     simulation = Simulation(requests, machine, ample_pages(requests, machine), POLICIES["length"], 1.0)
     return simulation.run().peak_tokens
 
 
 def simulate(requests: list[TraceRequest], machine: Machine, case: Case) -> Outcome:
-    """Run one case. Raises StartupError for a pool without a page."""
+    """Run one case. Raises StartupError if the pool is smaller than a page."""
     num_pages = case.pool_tokens // machine.page_size
     if num_pages < 1:
-        raise StartupError(f"A pool of {case.pool_tokens} tokens holds no page of {machine.page_size}.")
+        raise StartupError(f"A pool of {case.pool_tokens} tokens is smaller than a page of {machine.page_size} tokens.")
     run = Simulation(requests, machine, num_pages, POLICIES[case.policy], case.parameter).run()
     return Outcome(case, summarise(run, machine), run)
 
 
 def pareto_front(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those of one pool size that no other beats in tax or p99 latency without losing in the other."""
+    """Return the outcomes that no other outcome beats in tax or p99 latency without being worse in the other."""
     points = [(outcome.summary.tax, outcome.summary.latency_p99_s) for outcome in outcomes]
     return [
         outcome
@@ -124,7 +127,7 @@ def pareto_front(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def parameters(policy: str, conservativeness: Sequence[float], watermark: Sequence[float]) -> Iterator[float]:
-    """The values of the policy's admission parameter that are asked for; its default when none is."""
+    """Yield the requested values of the policy's admission parameter, or its default."""
     rule = POLICIES[policy]
     yield from (conservativeness if rule.parameter == "conservativeness" else watermark) or [rule.default]
 

@@ -1,4 +1,4 @@
-"""Named synthetic loads. The same seed gives the same requests; the arrival rate is asked for from outside."""
+"""Named synthetic loads. Equal seeds give equal requests; the caller sets the arrival rate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ BURST = 48  # requests that arrive together in the mix "bursty"
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """make: the request of that index, without its arrival. burst: requests that arrive at the same moment."""
+    """A synthetic load.
+
+    Attributes:
+        make: returns the request with a given index, without its arrival time.
+        burst: number of requests that arrive at the same time.
+    """
 
     make: Callable[[random.Random, int], TraceRequest]
     burst: int = 1
 
 
 def build(mix: Mix, count: int, seed: int, rate: float) -> list[TraceRequest]:
-    """``count`` requests that arrive ``rate`` a second on average: Poisson, in groups of ``mix.burst``."""
+    """Return ``count`` requests with a mean of ``rate`` arrivals per second: Poisson, in groups of ``mix.burst``."""
     rng = random.Random(seed)
     requests = []
     now = 0.0
@@ -36,10 +41,10 @@ def build(mix: Mix, count: int, seed: int, rate: float) -> list[TraceRequest]:
 
 
 def rate_for(mix: Mix, load: float, cost: CostModel, num_rows: int) -> float:
-    """Requests a second that keep a machine with an ample pool busy for a share ``load`` of the time.
+    """Return the arrival rate that keeps a machine with an ample pool busy for a fraction ``load`` of the time.
 
     A request costs its prefill, without its shared prefix, and its part of full decode steps. The sample is always the
-    same one, so that the rate does not depend on the seed of the load.
+    same, so that the rate does not depend on the seed of the load.
     """
     rng = random.Random(0)
     sample = [mix.make(rng, index) for index in range(1000)]
@@ -51,7 +56,7 @@ def rate_for(mix: Mix, load: float, cost: CostModel, num_rows: int) -> float:
 
 
 def _length(rng: random.Random, median: float, spread: float, low: int, high: int) -> int:
-    """A log-normal length; 84 % are below median * exp(spread)."""
+    """Sample a log-normal length; 84 % are below median * exp(spread)."""
     return min(max(round(rng.lognormvariate(math.log(median), spread)), low), high)
 
 
@@ -71,7 +76,7 @@ def _long_output(rng: random.Random, index: int) -> TraceRequest:
 
 
 def _agents(rng: random.Random, index: int) -> TraceRequest:
-    """Eight agents, each with its own long instructions, ask for short answers about changing material."""
+    """Eight agents, each with its own long instructions, request short answers about changing material."""
     agent = rng.randrange(8)
     prefix_len = 1000 + 400 * agent
     prompt_len = prefix_len + _length(rng, 600, 0.8, 20, 6000)
@@ -85,7 +90,7 @@ def _bursty(rng: random.Random, index: int) -> TraceRequest:
 
 
 def _known_output(rng: random.Random, index: int) -> TraceRequest:
-    """Clients that know what they ask for: max_tokens is at most twice the output."""
+    """Clients that know their output length: max_tokens is at most twice the output."""
     output_len = _length(rng, 300, 0.8, 8, 3000)
     limit = round(output_len * rng.uniform(1.0, 2.0))
     return TraceRequest(0.0, _length(rng, 500, 1.0, 16, 6000), output_len, None, 0, limit)

@@ -1,4 +1,4 @@
-"""A simulation for people (a table) and for programs (JSON)."""
+"""Prints a simulation as a table and writes it as JSON."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ from ...errors import StartupError
 from .measure import Outcome, pareto_front
 from .virtual import Machine
 
-WIDTH = 140  # the table is for files and documents too, where there is no terminal to ask
+WIDTH = 140  # fixed, because the table is also used in files and documents
 FOOTNOTE = (
-    "* on the front of its pool: no other is better in tax or p99 latency without being worse in the other. "
+    "* on the Pareto front of its pool: no case is better in tax or p99 latency without being worse in the other. "
     "tax: recomputed / computed tokens. fair: Jain's index of slowdown. Times in virtual seconds."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """load: what was simulated. demand_tokens: the most KV it uses when nothing limits it. outcomes: by pool."""
+    """The results of a simulation.
+
+    Attributes:
+        load: name of the load.
+        demand_tokens: peak KV use of the load on an unlimited pool.
+        outcomes: grouped by pool size.
+    """
 
     load: str
     num_requests: int
@@ -36,12 +42,12 @@ class Report:
     outcomes: list[Outcome]
 
     def by_pool(self) -> list[list[Outcome]]:
-        """The outcomes of each pool size, in the order in which they were asked for."""
+        """Return the outcomes of each pool size, in the given order."""
         return [list(group) for _, group in groupby(self.outcomes, key=lambda outcome: outcome.case.pool_tokens)]
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """Plain data: what was asked and what came of it."""
+    """Return parameters and results as plain data."""
     return {
         "ebbtide": __version__,
         "load": {"name": report.load, "requests": report.num_requests, "last_arrival_s": report.last_arrival_s},
@@ -52,7 +58,7 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Write ``as_dict`` to a file. Raises StartupError where that cannot be written."""
+    """Write ``as_dict`` to a file. Raises StartupError if it cannot be written."""
     try:
         path.write_text(json.dumps(as_dict(report), indent=2) + "\n")
     except OSError as error:

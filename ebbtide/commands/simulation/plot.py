@@ -1,4 +1,4 @@
-"""Pictures of a simulation, as PNG. matplotlib's object interface only: no window, no global state."""
+"""Plots of a simulation as PNG. Uses only matplotlib's object interface: no window, no global state."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ...errors import StartupError
 from .measure import Outcome
 from .output import Report
 
-MOST_POINTS = 2000  # a line; more are not seen
+MOST_POINTS = 2000  # per line; more are not visible
 
 
 def plot_usage(report: Report, path: Path) -> None:
-    """Pool use and waiting requests over time, a line per case, a column per pool size."""
+    """Plot pool use and waiting requests over time: a line per case, a column per pool size."""
     pools = report.by_pool()
     figure = Figure(figsize=(5 * len(pools) + 2, 6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -35,7 +35,7 @@ def plot_usage(report: Report, path: Path) -> None:
 
 
 def plot_front(report: Report, path: Path) -> None:
-    """Tax against p99 latency: a line per policy over its admission parameter, a panel per pool size."""
+    """Plot tax against p99 latency: a line per policy over its admission parameter, a panel per pool size."""
     pools = report.by_pool()
     figure = Figure(figsize=(5 * len(pools) + 2, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -73,4 +73,4 @@ def _save(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path, dpi=110, format="png")
     except OSError as error:
-        raise StartupError(f"The picture could not be written to {path}: {error.strerror}.") from error
+        raise StartupError(f"The plot could not be written to {path}: {error.strerror}.") from error

@@ -1,4 +1,4 @@
-"""A load as a list of requests, and how it is read from a file. Knows lengths, not tokens."""
+"""A load as a list of requests, and its file format. Knows lengths but not tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ Tokens = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One request of a load: one line of a trace file.
+    """One request of a load, which is one line of a trace file.
 
-    output_len: what it makes if it may. max_tokens: what the client allows; None is the rest of the context.
-    prefix_id, prefix_len: its first ``prefix_len`` tokens are those of every request with the same id.
+    Attributes:
+        output_len: output tokens without a limit.
+        max_tokens: the client's limit; None for the rest of the context.
+        prefix_id: requests with the same id share their first ``prefix_len`` tokens.
     """
 
     arrival_s: Annotated[float, msgspec.Meta(ge=0)]
@@ -29,12 +31,12 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def num_outputs(self) -> int:
-        """Output tokens it ends with when nothing goes wrong."""
+        """Output tokens if the request completes."""
         return self.output_len if self.max_tokens is None else min(self.output_len, self.max_tokens)
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """The requests of a JSON lines file, by arrival. Raises StartupError with one sentence that names the line."""
+    """Return the requests of a JSON Lines file, by arrival. Raises StartupError that names the invalid line."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -53,5 +55,5 @@ def _parse(line: bytes, where: str) -> TraceRequest:
     if request.prefix_len > request.prompt_len:
         raise StartupError(f"{where}: prefix_len {request.prefix_len} is more than prompt_len {request.prompt_len}.")
     if request.prefix_len and request.prefix_id is None:
-        raise StartupError(f"{where}: prefix_len needs a prefix_id that says whose prefix it is.")
+        raise StartupError(f"{where}: prefix_len needs a prefix_id.")
     return request

@@ -1,4 +1,4 @@
-"""One load on one pool by one policy: the real scheduler, a runner that computes nothing, a clock that only counts."""
+"""Simulates one load on one pool with one policy, with the real scheduler on a virtual clock."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .cost import EOS, CostModel, CostRunner
 from .rules import Policy
 from .trace import TraceRequest
 
-OWN_TOKENS = 10_000_000  # prompt tokens from here on belong to one request only
-PREFIX_TOKENS = 20_000_000  # and from here on to one shared prefix
+OWN_TOKENS = 10_000_000  # first token id of unshared prompt tokens
+PREFIX_TOKENS = 20_000_000  # first token id of shared prefixes
 TURNS_WITHOUT_STEP = 3  # a turn may end requests instead of planning a step, but not for ever
 
 
@@ -37,7 +37,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Record:
-    """What became of one request; times in seconds of the virtual clock. finish is "abort" when it got no end."""
+    """The result of one request. Times are in seconds of the virtual clock. finish: "abort" if it was aborted."""
 
     request: TraceRequest
     first_token_s: float | None = None
@@ -49,7 +49,7 @@ class Record:
 
 @dataclass(slots=True)
 class Run:
-    """Everything that is known about a simulated load. usage: (second, tokens in use, requests waiting) per step."""
+    """The result of a simulated load. usage: (seconds, tokens in use, waiting requests) per step."""
 
     records: list[Record]
     usage: list[tuple[float, int, int]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def peak_tokens(self) -> int:
-        """Most tokens of the pool that were in use at once, in whole pages; cached pages without a user not counted."""
+        """Maximum number of pool tokens in use, in whole pages, without cached pages that no request uses."""
         return max((used for _, used, _ in self.usage), default=0)
 
 
@@ -96,7 +96,7 @@ class Simulation:
         self._run = Run([Record(request) for request in requests])
 
     def run(self) -> Run:
-        """Until every request has ended. Raises EbbtideError when nothing moves any more, which would be a bug."""
+        """Run until all requests have ended. Raises EbbtideError if the scheduler makes no progress: a bug."""
         scheduler = self._scheduler
         turns = 0
         while self._sent < len(self._requests) or not scheduler.idle:
@@ -118,7 +118,7 @@ class Simulation:
         return self._run
 
     def _receive(self) -> None:
-        """Hand over what has arrived by now."""
+        """Deliver the requests that have arrived."""
         messages = []
         while self._sent < len(self._requests) and self._requests[self._sent].arrival_s <= self._now:
             messages.append(self._message(self._sent))
@@ -138,7 +138,7 @@ class Simulation:
         return GenerateReq((str(index),), prompt, sampling, priority=request.priority)
 
     def _wait(self) -> None:
-        """Let time pass until the next arrival."""
+        """Advance the clock to the next arrival."""
         if self._sent < len(self._requests):
             self._now = max(self._now, self._requests[self._sent].arrival_s)
         elif not self._scheduler.idle:
@@ -174,7 +174,7 @@ class Simulation:
 
 
 def ample_pages(requests: list[TraceRequest], machine: Machine) -> int:
-    """Pages with which no admission ever waits for memory: the largest batch with every reservation it could ask."""
+    """Return a pool size for which no admission waits for memory: the largest batch with the largest reservations."""
     longest = max(512, max(request.num_outputs for request in requests))
     largest = sorted((request.prompt_len for request in requests), reverse=True)[: machine.num_rows]
     return sum(pages_for(prompt_len + longest, machine.page_size) + 2 for prompt_len in largest)

@@ -143,7 +143,7 @@ def test_strict_server_is_usable_without_ignore_eos(measure: Any) -> None:
 
 
 def test_refusal_of_the_first_request_is_one_sentence(measure: Any) -> None:
-    with pytest.raises(StartupError, match="refuses the first request with HTTP 400: Unknown parameter"):
+    with pytest.raises(StartupError, match="rejects the first request with HTTP 400: Unknown parameter"):
         measure("--model", "strict")
 
 
@@ -169,9 +169,9 @@ def test_server_without_usage_is_counted_by_chunks(measure: Any, capsys: pytest.
         ("busy", "HTTP 429 queue_full", "too many requests wait"),
         ("plain-error", "HTTP 502", "upstream is away"),
         ("fails-midway", "error in the stream kv_cache_exhausted", "the pool is exhausted"),
-        ("cut-short", "connection dropped", "the stream ended before the answer did"),
+        ("cut-short", "connection dropped", "the stream ended before the answer was complete"),
         ("dropped", "connection dropped", ""),
-        ("garbage", "answer not understood", "{not json"),
+        ("garbage", "invalid answer", "{not json"),
     ],
 )
 def test_failures_are_told_apart(
@@ -192,18 +192,18 @@ def test_request_without_end_times_out(measure: Any) -> None:
 
 def test_no_server_is_one_sentence() -> None:
     # Port 9, discard: nothing listens there on a test machine.
-    with pytest.raises(StartupError, match=r"no server to be reached at http://127\.0\.0\.1:9/v1"):
+    with pytest.raises(StartupError, match=r"No server is reachable at http://127\.0\.0\.1:9/v1"):
         bench.run(parse("--base-url", "http://127.0.0.1:9/v1"))
 
 
 def test_base_url_without_v1_is_named(fake: Any) -> None:
-    with pytest.raises(StartupError, match="answers HTTP 404: give the base URL with its /v1"):
+    with pytest.raises(StartupError, match="returned HTTP 404: add /v1 to the base URL"):
         bench.run(parse("--base-url", fake.base_url.removesuffix("/v1")))
 
 
 def test_server_that_is_still_loading_is_named(fake: Any) -> None:
     fake.loading = True
-    with pytest.raises(StartupError, match=r"answers HTTP 503 loading: The model is still loading\.$"):
+    with pytest.raises(StartupError, match=r"returned HTTP 503 loading: The model is still loading\.$"):
         bench.run(parse("--base-url", fake.base_url))
 
 

@@ -132,7 +132,7 @@ def test_ctrl_c_stops_an_answer_and_its_turn_never_happened(start_daemon: Any, s
     daemon = start_daemon("--enable-streaming-session", "--sim-step-ms", "20")
     chat = start_chat(daemon.url)
     chat.say("short", "/new")  # a conversation before this one changes nothing
-    chat.until(lambda: "A new conversation." in chat.notes)
+    chat.until(lambda: "Started a new conversation." in chat.notes)
     started = len(chat.shown)
     chat.say("tell me everything")
     chat.until(lambda: len(chat.shown) > started + 3)
@@ -152,7 +152,7 @@ def test_ctrl_c_twice_at_the_prompt_ends(start_daemon: Any, start_chat: Any) -> 
     chat.say("x")
     chat.until_answers(1)
     chat.process.send_signal(signal.SIGINT)
-    chat.until(lambda: "Once more" in chat.notes)
+    chat.until(lambda: "again or enter" in chat.notes)
     chat.process.send_signal(signal.SIGINT)
     assert chat.end() == 0
 
@@ -166,7 +166,7 @@ def test_a_restarted_engine_and_a_restarted_server_are_survived(start_daemon: An
     os.kill(daemon.pids["scheduler"], signal.SIGKILL)
     chat.say("two")
     second = chat.until_answers(2)[1]
-    assert "The session is gone" in chat.notes
+    assert "The session was lost" in chat.notes
     assert second[:2] == (0, first + len("two") + 3 + 1 - ends(chat.shown))
     port = daemon.url.rpartition(":")[2]
     daemon.signal(signal.SIGTERM)
@@ -218,4 +218,4 @@ def test_without_a_server_there_is_one_sentence(start_chat: Any) -> None:
     chat = start_chat("http://127.0.0.1:9")
     assert chat.end() == 1
     assert len(chat.notes.splitlines()) == 1
-    assert "no server" in chat.notes
+    assert "No server" in chat.notes

@@ -221,7 +221,7 @@ async def test_what_was_shown_of_a_lost_answer_is_a_line_of_its_own(talk: Talk) 
     talk.script.replies = ["cut", "cut", "two", "error"]
     assert (await talk.conversation.ask("a")).text == "two"
     assert "".join(talk.shown) == "par\npar\ntwo"
-    assert ["broke off" in note for note in talk.notes].count(True) == 2
+    assert ["was cut off" in note for note in talk.notes].count(True) == 2
     with pytest.raises(Refused):
         await talk.conversation.ask("b")
     assert "".join(talk.shown).endswith("twopar\n")

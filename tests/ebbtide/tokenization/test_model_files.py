@@ -81,7 +81,7 @@ def test_a_hub_id_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPa
         raise ConnectionError("no route\nto the Hub")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
-    with pytest.raises(StartupError, match=r"could not be fetched from the Hub: no route$"):
+    with pytest.raises(StartupError, match=r"could not be downloaded from the Hub: no route$"):
         resolve_model("tide/tide-1b")
 
 
