@@ -31,7 +31,7 @@ def test_what_the_meta_schema_refuses_is_refused(keyword: str) -> None:
             if by_the_meta_schema(schema):
                 check_schema(schema, "s")
             elif not isinstance(value, str) and value not in (["a"], ["a", "a"]):
-                with pytest.raises(Rejected, match=f"'{keyword.replace('$', '[$]')}' has a value"):
+                with pytest.raises(Rejected, match=f"'{keyword.replace('$', '[$]')}' has an invalid value"):
                     check_schema(schema, "s")
 
 
