@@ -55,7 +55,7 @@ class AppState:
         """The model and pool sizes that the model runner reported."""
         return self.prompts.info
 
-    def note_ignored(self, names: Iterable[str], known: Iterable[str]) -> None:
+    def log_ignored_fields(self, names: Iterable[str], known: Iterable[str]) -> None:
         """Log each field of ``names`` that is not ``known``, once per server."""
         for name in {name[:100] for name in set(names).difference(known)} - self.ignored_fields:
             if len(self.ignored_fields) < MAX_REPORTED_FIELDS:

@@ -94,7 +94,7 @@ async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Re
     raw = await read_object(request)
     refuse_unsupported(raw, spec.unsupported)
     body = convert(raw, spec.body)
-    state.note_ignored(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
+    state.log_ignored_fields(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
     state.check_model(body.model)
     sender = state.sender(request, assign_client_ids(request.scope, body.names), body.timeout)
     with state.manager.register(sender), state.metrics.count_refusals():
