@@ -217,7 +217,7 @@ class Scheduler:
         self.state.metrics.count("kv_invariant_violations_total")
         pages = self.recovery.recover(violation.pages, everybody=everybody)
         gone = "; ".join(f"{name} {numbers}" for name, numbers in pages.items()) or "none"
-        log.error("The memory books do not balance: %s. Pages out of service: %s", violation, gone)
+        log.error("The KV accounting does not balance: %s. Pages out of service: %s", violation, gone)
 
     def _computed(self, req: Request, item: PlanItem) -> None:
         """The item's K/V exists now: publish full prompt pages."""

@@ -79,7 +79,7 @@ class Retractor:
         outbox: Outbox,
         audit: Callable[[], None],
     ) -> None:
-        """audit: checks all books, and raises InvariantViolation if they do not balance."""
+        """audit: checks every page, and raises InvariantViolation if the accounting does not balance."""
         self.num_steps = 0
         self._memory = memory
         self._pool = memory.pool

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, cast
 
 import httpx
@@ -173,3 +176,24 @@ def test_ten_answers_that_want_twice_the_pool_are_what_they_are_alone(api: Api, 
         ("recomputed_tokens", "num_recomputed_tokens_total"),
     ]:
         assert sum(cost[name] for cost in costs) == after[total] - before[total] > 0
+
+
+def test_every_retraction_is_in_the_events_and_in_the_log(start_daemon: Any) -> None:
+    """Also those of requests in mid-prefill, of which there are many with chunks of half a page."""
+    daemon = start_daemon(
+        *("--max-total-tokens", "192", "--page-size", "8", "--chunked-prefill-size", "4"),
+        *("--context-length", "2048", "--schedule-conservativeness", "0.001"),
+    )
+    rng = random.Random(3)
+    prompts = [rng.choice("abcdef") * rng.randint(8, 48) for _ in range(80)]
+    fields = {"max_tokens": 1500, "temperature": 0, "ignore_eos": True, "stop_token_ids": list(range(60, 64))}
+    with closing(Api(daemon.url)) as api:
+        with ThreadPoolExecutor(40) as pool:
+            answers = list(pool.map(lambda prompt: api.complete(prompt, **fields), prompts))
+        assert all(answer["choices"][0]["finish_reason"] == "stop" for answer in answers)
+        check_idle(api)
+        shown, retracted = api.http.get("/pressure").json(), api.metric("num_retracted_requests_total")
+    victims = [victim["rid"] for event in shown["events"] for victim in event["victims"]]
+    assert shown["num_events_total"] == len(shown["events"])  # none was dropped
+    assert retracted == len(victims) > 0
+    assert len(re.findall(r"\S+ \(\d+ outputs, \d+ pages\)", daemon.log)) == len(victims)

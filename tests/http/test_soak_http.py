@@ -220,4 +220,4 @@ def test_a_mixed_load_leaves_nothing_behind(seconds: int, start_daemon: Any) -> 
         for name, samples in sizes.items():
             assert third(samples, 2) - third(samples, 1) < SLACK_BYTES, (name, samples)
     assert "Traceback" not in daemon.log, daemon.log
-    assert "do not balance" not in daemon.log
+    assert "does not balance" not in daemon.log

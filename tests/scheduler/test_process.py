@@ -160,7 +160,7 @@ def test_a_violation_of_the_books_is_counted_and_serving_goes_on(
     daemon.sender.send(generate("a", 6))
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
     assert daemon.scheduler.state.metrics.totals["kv_invariant_violations_total"] == 1
-    assert sum("do not balance" in record.message for record in caplog.records) == 1
+    assert sum("does not balance" in record.message for record in caplog.records) == 1
 
 
 def test_a_detokenizer_that_takes_nothing_ends_the_scheduler(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
