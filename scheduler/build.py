@@ -28,6 +28,7 @@ from .lifecycle import Lifecycle
 from .memory.accounting import AuditedPool
 from .memory.allocator import PageAllocator
 from .memory.host_tier import HostTier
+from .memory.kv_pool import KvPool
 from .memory.node import CacheObserver
 from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache, NoCache
@@ -52,13 +53,15 @@ class Extras:
         policies: default: those that the configuration selects.
         compiler: compiles grammars; without one, requests with a grammar are refused.
         observer: is told what the prefix cache holds.
-        on_free: is told every page that becomes free.
+        on_free: is told every page of the first pool that becomes free.
+        pools: more pools that each running request needs pages of.
     """
 
     policies: SchedulingPolicies | None = None
     compiler: GrammarCompiler | None = None
     observer: CacheObserver | None = None
     on_free: Callable[[Sequence[int]], None] | None = None
+    pools: Sequence[KvPool] = ()
 
 
 def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | None = None) -> Scheduler:
@@ -69,7 +72,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         config = replace(config, chunked_prefill_size=chunk_size)
     policies = extras.policies or default_policies(config.retract_policy)
     pool, slots = _build_pool(config, info, extras)
-    state, memory = _build_state(config, info, pool, policies, extras.compiler or NoCompiler())
+    state, memory = _build_state(config, info, pool, policies, extras)
     checker = InvariantChecker(state.lifecycle, pool, state.pools, info.num_rows)
     lengths = OutputLengths()
     sessions = SessionController(
@@ -77,7 +80,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         slots,
         info.context_length,
         info.page_size,
-        pool.never_fits,
+        memory.never_fits,
     )
     state.lifecycle.end_listeners += [lengths, state.gates, sessions]
     retractor = Retractor(
@@ -88,10 +91,12 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         state.outbox,
         audit=_no_audit if config.memory_check == "off" else checker.on_idle,
     )
-    planner = _build_planner(config, state, memory, retractor, policies.admission(pool, state.ratio, lengths))
+    planner = _build_planner(
+        config, state, memory, retractor, policies.admission(pool, state.ratio, lengths, memory.more_pools)
+    )
     dispatcher = Dispatcher(
         lifecycle=state.lifecycle,
-        pool=pool,
+        memory=memory,
         outbox=state.outbox,
         metrics=state.metrics,
         gates=state.gates,
@@ -125,14 +130,14 @@ def _build_pool(config: SchedulerConfig, info: RunnerInfo, extras: Extras) -> tu
 
 
 def _build_state(
-    config: SchedulerConfig, info: RunnerInfo, pool: Pool, policies: SchedulingPolicies, compiler: GrammarCompiler
+    config: SchedulerConfig, info: RunnerInfo, pool: Pool, policies: SchedulingPolicies, extras: Extras
 ) -> tuple[State, Memory]:
     metrics = SchedulerMetrics()
     outbox = Outbox()
     tier = HostTier(info, metrics.count) if info.num_host_pages else None
-    pools: list[AuditedPool] = [pool] if tier is None else [pool, tier]
-    memory = Memory(pool, tier, config.max_retractions)
-    grammars = Grammars(compiler, metrics)
+    memory = Memory(pool, tier, config.max_retractions, extras.pools)
+    pools: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, tier]
+    grammars = Grammars(extras.compiler or NoCompiler(), metrics)
     waiting = WaitingQueue(by_priority=config.schedule_policy == "priority")
     state = State(
         lifecycle=Lifecycle(info.num_rows, waiting, memory.release_req, outbox, metrics),
@@ -151,7 +156,7 @@ def _build_state(
 def _build_planner(
     config: SchedulerConfig, state: State, memory: Memory, retractor: Retractor, admission: AdmissionRule
 ) -> Planner:
-    items = PlanItems(memory.pool, state.grammars, state.metrics)
+    items = PlanItems(memory, state.grammars, state.metrics)
     by_priority = config.schedule_policy == "priority"
     assert config.chunked_prefill_size is not None
     return Planner(

@@ -26,10 +26,10 @@ from .deadlines import Deadlines
 from .gates import Gates
 from .grammar.grammar_state import Grammars
 from .lifecycle import Lifecycle
-from .memory.pool import Pool
 from .metrics import SchedulerMetrics
 from .outbox import Outbox
 from .request import History, Request
+from .retraction import Memory
 from .sessions.session_controller import SessionController
 
 RETRY_AFTER_S = 1.0  # sent to clients when the queue is full
@@ -45,7 +45,7 @@ class Dispatcher:
     """
 
     lifecycle: Lifecycle
-    pool: Pool
+    memory: Memory
     outbox: Outbox
     metrics: SchedulerMetrics
     gates: Gates
@@ -115,7 +115,7 @@ class Dispatcher:
         if not first.prompt_len:
             self._refuse(choices, 400, "invalid_value", "The prompt is empty.")
             return
-        problem = self.pool.never_fits(first.prompt_len, message.sampling.max_tokens)
+        problem = self.memory.never_fits(first.prompt_len, message.sampling.max_tokens)
         if problem:
             self._refuse(choices, 400, "context_length_exceeded", problem)
             return
@@ -154,7 +154,7 @@ class Dispatcher:
             known=list(message.prompt),
             sampling=sampling,
             text=message.text,
-            page_size=self.pool.page_size,
+            page_size=self.memory.pool.page_size,
             priority=message.priority,
             namespace=message.namespace,
             grammar=message.grammar,

@@ -21,6 +21,7 @@ from .batching.policies import Candidate
 from .batching.scheduling_policies import SchedulingPolicies
 from .lifecycle import Lifecycle, ReleaseReason
 from .memory.host_tier import HostTier
+from .memory.kv_pool import KvPool, Shortage, first_too_small, first_without_page
 from .memory.pool import Pool
 from .outbox import Outbox
 from .request import Phase, Request
@@ -61,6 +62,7 @@ class Retraction:
 
     reason: RetractReason
     now: float
+    pool: KvPool  # the one that was short; all sizes of the event are of this pool
     old_available_tokens: int
     old_ratio: float
     victims: list[Victim] = field(default_factory=list)
@@ -68,7 +70,7 @@ class Retraction:
 
 
 class Retractor:
-    """Keeps the next step within the pool. Each retraction is one event, one WARNING and one requeue."""
+    """Keeps the next step within every pool. Each retraction is one event, one WARNING and one requeue."""
 
     def __init__(
         self,
@@ -82,28 +84,20 @@ class Retractor:
         """audit: checks every page, and raises InvariantViolation if the accounting does not balance."""
         self.num_steps = 0
         self._memory = memory
-        self._pool = memory.pool
         self._lifecycle = lifecycle
         self._ratio = ratio
         self._policies = policies
         self._outbox = outbox
         self._audit = audit
 
-    def new_tokens_required_next_decode(self, running: Sequence[Request]) -> int:
-        """Tokens, in whole pages, that the next step of ``running`` takes from the free list.
-
-        A decode row at a page end takes one page. So does a protected request in mid-prefill: others must make room
-        for it. If nothing decodes, the smallest chunk counts: half-prefilled prompts can fill a pool too.
-        """
-        at_end = [req for req in running if req.at_page_end]
-        pages = sum(req.is_decoding or req.protected for req in at_end)
-        if pages == 0 and at_end and len(at_end) == len(running):
-            pages = 1
-        return pages * self._pool.page_size
+    def new_tokens_required_next_decode(self, running: Sequence[Request], pool: KvPool | None = None) -> int:
+        """Tokens, in whole pages, that the next step of ``running`` takes from the pool, by default the first one."""
+        pool = pool or self._memory.pool
+        return pool.demand(running) * pool.page_size
 
     def check_decode_mem(self, running: Sequence[Request], *, headroom_pages: int = 0) -> bool:
         """True if the next step of ``running`` fits. Evicts the shortfall from the prefix cache first."""
-        return self._shortfall(running, headroom_pages) == 0
+        return self._shortage(running, headroom_pages) is None
 
     def retract_decode(self, now: float) -> None:
         """Retract running requests until the next step of the rest fits.
@@ -111,34 +105,36 @@ class Retractor:
         Ends because each iteration retracts one request or stops. At most one request is aborted, and only the last.
         """
         running = self._lifecycle.running
-        with self._event(RetractReason.MEMORY, now) as event:
-            while shortfall := self._shortfall(running, self._headroom(running)):
+        shortage = self._shortage(running, self._headroom(running))
+        with self._event(RetractReason.MEMORY, now, shortage.pool if shortage else self._memory.pool) as event:
+            while shortage:
                 if len(running) == 1:
                     self._audit()  # a leaked page must not look like exhaustion
                     event.aborted = running[0]
                     break
-                self._retract(self._victim(running, shortfall), event)
+                self._retract(self._victim(running, shortage), event)
+                shortage = self._shortage(running, self._headroom(running))
             self._ratio.raise_after_retract([] if event.aborted else running)
         if event.aborted is not None:
             self.abort_kv_exhausted(event.aborted)
 
     def retract(self, victims: Iterable[Request], reason: RetractReason, now: float) -> None:
-        """Retract these running requests as one event."""
-        with self._event(reason, now) as event:
+        """Retract these running requests as one event, for a reason other than memory."""
+        with self._event(reason, now, self._memory.pool) as event:
             for req in victims:
-                self._retract(self.candidate(req), event)
-            if reason is RetractReason.MEMORY:
-                self._ratio.raise_after_retract(self._lifecycle.running)
+                self._retract(req, event)
 
-    def candidate(self, req: Request) -> Candidate:
-        """What retracting ``req`` frees and costs. Pages that other requests share count for neither."""
-        own = self._pool.tree_cache.exclusively_locked_pages(req)
-        kept = (req.num_shared - own) * req.page_size
-        return Candidate(req, req.num_private + own, max(req.computed - kept, 0))
+    def retract_without_page(self, victims: Sequence[Request], now: float) -> None:
+        """Retract running requests that found no page for their next token, as one event."""
+        with self._event(RetractReason.MEMORY, now, first_without_page(self._memory.pools, victims[0])) as event:
+            for req in victims:
+                self._retract(req, event)
+            self._ratio.raise_after_retract(self._lifecycle.running)
 
     def abort_kv_exhausted(self, req: Request) -> None:
         """Abort a request that does not fit even alone."""
-        capacity = self._pool.capacity * self._pool.page_size
+        pool = first_too_small(self._memory.pools, req)
+        capacity = pool.capacity * pool.page_size
         message = (
             f"The KV cache is exhausted: the request has {len(req.known)} tokens (prompt {req.prompt_len}, output "
             f"{req.num_outputs}) and the pool holds {capacity}, even with nothing else in it. Ask for fewer tokens or "
@@ -148,19 +144,18 @@ class Retractor:
         abort = AbortReq(req.rid, end.reason, end.status_code, end.reason, end.message, req.num_outputs)
         self._lifecycle.abort(req, abort, tell_front=True)
 
-    def _retract(self, candidate: Candidate, event: Retraction) -> None:
+    def _retract(self, req: Request, event: Retraction) -> None:
         """Release one running request and requeue it: the only way a request is retracted."""
-        req = candidate.req
+        candidate = self._candidate(req, event.pool)
         preempted = event.reason is RetractReason.PRIORITY
         offloaded = self._memory.release_req(req, ReleaseReason.PREEMPT if preempted else ReleaseReason.RETRACT)
         self._lifecycle.requeue(req, front=self._policies.retracted_first, counted=True, now=event.now)
         event.victims.append(Victim(req, candidate.frees, candidate.cost, offloaded))
 
     @contextmanager
-    def _event(self, reason: RetractReason, now: float) -> Iterator[Retraction]:
+    def _event(self, reason: RetractReason, now: float, pool: KvPool) -> Iterator[Retraction]:
         """Record an event and publish it, also if an invariant violation interrupts it."""
-        available = self._pool.token_to_kv_pool_allocator.available_size()
-        event = Retraction(reason, now, available, self._ratio.value)
+        event = Retraction(reason, now, pool, pool.available_pages * pool.page_size, self._ratio.value)
         try:
             yield event
         finally:
@@ -170,32 +165,41 @@ class Retractor:
     def _headroom(self, running: Sequence[Request]) -> int:
         return self._policies.headroom * len(running) if len(running) > 1 else 0
 
-    def _shortfall(self, running: Sequence[Request], headroom_pages: int) -> int:
-        """Pages that the next step lacks after eviction."""
-        pages = self.new_tokens_required_next_decode(running) // self._pool.page_size + headroom_pages
-        self._pool.evict_from_tree_cache(pages)
-        return max(pages - self._pool.token_to_kv_pool_allocator.available_pages, 0)
+    def _shortage(self, running: Sequence[Request], headroom_pages: int) -> Shortage | None:
+        """The first pool that lacks pages for the next step after eviction."""
+        for pool in self._memory.pools:
+            pages = self.new_tokens_required_next_decode(running, pool) // pool.page_size + headroom_pages
+            if not pool.evict_from_tree_cache(pages):
+                return Shortage(pool, pages - pool.available_pages)
+        return None
 
-    def _victim(self, running: Sequence[Request], shortfall: int) -> Candidate:
+    def _candidate(self, req: Request, pool: KvPool) -> Candidate:
+        """What retracting ``req`` frees in ``pool`` and costs. Pages that other requests share count for neither."""
+        full = self._memory.pool
+        freed = full.freed_by(req)
+        kept = (len(req.pages) - freed) * req.page_size
+        return Candidate(req, freed if pool is full else pool.freed_by(req), max(req.computed - kept, 0))
+
+    def _victim(self, running: Sequence[Request], shortage: Shortage) -> Request:
         """The policy's next victim. One that would free nothing is skipped unless there is no other.
 
         If all are protected, which only a shrinking pool can cause, the youngest is chosen.
         """
-        unprotected = [self.candidate(req) for req in running if not req.protected]
+        unprotected = [self._candidate(req, shortage.pool) for req in running if not req.protected]
         candidates = [candidate for candidate in unprotected if candidate.frees] or unprotected
         if candidates:
-            return self._policies.select_victim(candidates, shortfall)
-        return self.candidate(max(running, key=lambda req: req.arrival))
+            return self._policies.select_victim(candidates, shortage.num_pages).req
+        return max(running, key=lambda req: req.arrival)
 
     def _publish(self, event: Retraction) -> None:
         """Send one PressureEvent and log one WARNING."""
-        size = self._pool.page_size
+        size = event.pool.page_size
         published = PressureEvent(
             step=self.num_steps,
             cause=event.reason.value,
             victims=[_pressure_victim(victim, size) for victim in event.victims],
             available_before=event.old_available_tokens,
-            available_after=self._pool.token_to_kv_pool_allocator.available_size(),
+            available_after=event.pool.available_pages * size,
             ratio_before=event.old_ratio,
             ratio_after=self._ratio.value,
             num_running=len(self._lifecycle.running) - (event.aborted is not None),
@@ -204,7 +208,7 @@ class Retractor:
         )
         self._outbox.output.events.append(published)
         log.warning(
-            "Retract requests (%s): %s; %d tokens gained, available %d -> %d tokens, new_token_ratio %.4f -> %.4f%s",
+            "Retract requests (%s): %s; %d tokens gained, available %d -> %d tokens%s, new_token_ratio %.4f -> %.4f%s",
             published.cause,
             ", ".join(
                 f"{victim.rid} ({victim.num_output_tokens} outputs, {victim.freed_tokens // size} pages)"
@@ -214,6 +218,7 @@ class Retractor:
             sum(victim.freed_tokens for victim in published.victims),
             published.available_before,
             published.available_after,
+            "" if event.pool is self._memory.pool else f" of pool {event.pool.name}",
             published.ratio_before,
             published.ratio_after,
             "" if published.aborted is None else f"; {published.aborted} does not fit even alone and is aborted",
@@ -225,12 +230,33 @@ class Memory:
     """The memory of requests.
 
     Attributes:
+        pool: the full-attention pool, which the prefix cache is on.
         max_retractions: retractions after which a request is protected; -1 for no bound.
+        more_pools: the other pools that a running request needs pages of.
+        pools: all of them, ``pool`` first.
     """
 
     pool: Pool
     host_tier: HostTier | None
     max_retractions: int
+    more_pools: Sequence[KvPool] = ()
+    pools: list[KvPool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pools = [self.pool, *self.more_pools]
+
+    def never_fits(self, prompt_len: int, max_tokens: int) -> str:
+        """Why a request of that size can never run, or "": the answer of the first pool that it does not fit."""
+        return next(filter(None, (pool.never_fits(prompt_len, max_tokens) for pool in self.pools)), "")
+
+    def allocate_up_to(self, req: Request, num_tokens: int) -> int:
+        """Allocate pages for the first ``num_tokens`` tokens in every pool, evicting as needed.
+
+        Returns the number of tokens, at most ``num_tokens``, that the request's pages hold in every pool.
+        """
+        for pool in self.pools:
+            num_tokens = min(num_tokens, pool.allocate_up_to(req, num_tokens))
+        return num_tokens
 
     def release_req(self, req: Request, why: ReleaseReason) -> bool:
         """Release the K/V that ``req`` holds: the one place that frees a request's memory.
@@ -251,7 +277,8 @@ class Memory:
             else:
                 self.host_tier.discard(req)
         if req.phase is Phase.RUNNING:
-            self.pool.release_kv_cache(req, is_insert=why is ReleaseReason.FINISH)
+            for pool in self.pools:
+                pool.release_kv_cache(req, is_insert=why is ReleaseReason.FINISH)
         if comes_back:
             req.history.high_water = max(req.history.high_water, req.computed)
             req.reset_for_retract(max_retractions=self.max_retractions)

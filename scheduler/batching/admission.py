@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from ebbtide.paging import pages_for
 
+from ..memory.kv_pool import KvPool
 from ..memory.pool import Pool
 from ..memory.prefix_cache import MatchResult
 from ..request import Request
@@ -33,23 +34,67 @@ class AdmissionResult:
     match: MatchResult
 
 
-class Admission:
-    """Evaluates the candidates of one step after another. Reads the pool's usable pages at each evaluation."""
+class _Reservations:
+    """What the running requests are expected to take from one pool."""
 
-    def __init__(self, pool: Pool, ratio: NewTokenRatio, lengths: OutputLengths) -> None:
-        self._pool = pool
-        self._ratio = ratio
-        self._lengths = lengths
+    def __init__(self, pool: KvPool) -> None:
+        self.pool = pool
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing runs."""
         self._reserved = 0.0  # tokens that running requests are expected to take
         self._missing_pages = 0  # pages that known tokens of running requests still need
         self._protected_need = 0  # pages promised to running protected requests
+
+    def charge(self, req: Request, growth: float) -> None:
+        """``req`` runs and is expected to need pages for ``growth`` more tokens than it knows."""
+        size, held = self.pool.page_size, self.pool.num_pages(req)
+        missing = max(pages_for(len(req.known), size) - held, 0)
+        self._missing_pages += missing
+        if req.protected:
+            need = self._need(req)
+            self._protected_need += need
+            self._reserved += max(need - held, 0) * size
+        else:
+            self._reserved += missing * size + growth
+
+    def exceeds_promise(self, req: Request) -> bool:
+        """True if the pool is too small for ``req`` and the running protected requests at their longest."""
+        return self._protected_need + self._need(req) > self.pool.capacity
+
+    def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
+        """True if there is room for that many tokens, less locked pages, and for what is reserved."""
+        size = self.pool.page_size
+        return self._reserved + (pages_for(num_tokens, size) - num_locked) * size + growth <= usable * size
+
+    def fits_now(self, num_tokens: int, num_locked: int, usable: int) -> bool:
+        """The same with nothing reserved but the known tokens of running requests."""
+        return self._missing_pages + pages_for(num_tokens, self.pool.page_size) - num_locked <= usable
+
+    def _need(self, req: Request) -> int:
+        """Pages that a protected request is promised."""
+        return min(pages_for(req.max_kv_tokens, self.pool.page_size), self.pool.capacity)
+
+
+class Admission:
+    """Evaluates the candidates of one step after another. Reads each pool's usable pages at each evaluation."""
+
+    def __init__(
+        self, pool: Pool, ratio: NewTokenRatio, lengths: OutputLengths, more_pools: Sequence[KvPool] = ()
+    ) -> None:
+        """pool: the one with the prefix cache."""
+        self._tree_pool = pool
+        self._pools = [_Reservations(each) for each in (pool, *more_pools)]
+        self._ratio = ratio
+        self._lengths = lengths
         self._protected_waits = False
         self._alone = True
 
     def start_step(self, running: Iterable[Request]) -> None:
         """Add up what the running requests are expected to take."""
-        self._reserved = 0.0
-        self._missing_pages = self._protected_need = 0
+        for reservations in self._pools:
+            reservations.clear()
         self._protected_waits = False
         self._alone = True
         for req in running:
@@ -57,45 +102,37 @@ class Admission:
 
     def charge(self, req: Request) -> None:
         """``req`` runs: reserve what it is expected to take."""
-        missing = req.num_missing_pages
         self._alone = False
-        self._missing_pages += missing
-        if req.protected:
-            need = self.need(req)
-            self._protected_need += need
-            self._reserved += max(need - len(req.pages), 0) * self._pool.page_size
-        else:
-            self._reserved += missing * self._pool.page_size + self._ratio.value * self._remainder(req)
+        growth = self._growth(req)
+        for reservations in self._pools:
+            reservations.charge(req, growth)
 
-    def need(self, req: Request) -> int:
-        """Pages that a protected request is promised."""
-        return min(pages_for(req.max_kv_tokens, self._pool.page_size), self._pool.capacity)
-
-    def evaluate(self, req: Request, *, extra_pages: int = 0) -> AdmissionResult:
-        """Decide if ``req``, the next in order, may start, if ``extra_pages`` more pages were usable."""
-        known_pages = pages_for(len(req.known), self._pool.page_size)
-        if known_pages > self._pool.capacity:
+    def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
+        """Decide if ``req``, the next in order, may start, if the requests in ``without`` were retracted."""
+        known = len(req.known)
+        if any(pages_for(known, each.pool.page_size) > each.pool.capacity for each in self._pools):
             return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
-        match = self._pool.tree_cache.match_prefix(req)
-        usable = self._pool.usable_pages + extra_pages
-        if self._alone:
-            fits = known_pages - match.num_locked <= usable
-            return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
-        if req.protected:
-            return AdmissionResult(self._evaluate_protected(req, known_pages - match.num_locked, usable), match)
-        start = pages_for(min(len(req.known) + 1, req.max_kv_tokens), self._pool.page_size) - match.num_locked
-        charge = start * self._pool.page_size + self._ratio.value * self._remainder(req)
-        fits = self._reserved + charge <= usable * self._pool.page_size
-        return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
+        match = self._tree_pool.tree_cache.match_prefix(req)
+        if req.protected and not self._alone and self._breaks_promise(req):
+            return AdmissionResult(Verdict.SKIP, match)
+        growth = self._growth(req)
+        for each in self._pools:
+            num_locked = match.num_locked if each.pool is self._tree_pool else 0
+            usable = each.pool.usable_pages + sum(map(each.pool.freed_by, without))
+            if self._alone or req.protected:
+                fits = each.fits_now(known, num_locked, usable)
+            else:
+                fits = each.fits(min(known + 1, req.max_kv_tokens), num_locked, usable, growth)
+            if not fits:
+                return AdmissionResult(Verdict.WAIT, match)
+        return AdmissionResult(Verdict.ADMIT, match)
 
-    def _evaluate_protected(self, req: Request, new_pages: int, usable: int) -> Verdict:
-        if self._protected_waits or self._protected_need + self.need(req) > self._pool.capacity:
-            self._protected_waits = True  # protected requests do not pass each other
-            return Verdict.SKIP
-        fits = self._missing_pages + new_pages <= usable
-        return Verdict.ADMIT if fits else Verdict.WAIT
+    def _breaks_promise(self, req: Request) -> bool:
+        """True if a protected request must not start: protected requests do not pass each other."""
+        self._protected_waits = self._protected_waits or any(each.exceeds_promise(req) for each in self._pools)
+        return self._protected_waits
 
-    def _remainder(self, req: Request) -> int:
-        """Output tokens that ``req`` is expected to produce from now on."""
+    def _growth(self, req: Request) -> float:
+        """Output tokens that ``req`` is expected to produce from now on, times the ratio."""
         likely = max(self._lengths.expected - req.num_outputs, MIN_REMAINDER)
-        return min(req.sampling.max_tokens - req.num_outputs, likely)
+        return self._ratio.value * min(req.sampling.max_tokens - req.num_outputs, likely)

@@ -11,7 +11,7 @@ from ..gates import Gates
 from ..lifecycle import Lifecycle
 from ..memory.prefix_cache import MatchResult
 from ..request import Request
-from ..retraction import Memory, Retractor, RetractReason
+from ..retraction import Memory, Retractor
 from .admission import Verdict
 from .plan_items import PlanItems
 from .policies import AdmissionOrder
@@ -53,7 +53,7 @@ class Admitter:
             self.retractor.abort_kv_exhausted(req)
         if this.without_page:  # the cache reported more evictable pages than it could free
             log.error("Request %s was admitted without room for one token.", this.without_page[0].rid)
-            self.retractor.retract(this.without_page, RetractReason.MEMORY, now)
+            self.retractor.retract_without_page(this.without_page, now)
         return this.items
 
     def _admit(self, this: _Round, budget: int, now: float) -> None:
@@ -96,7 +96,7 @@ class Admitter:
         if tier is None:
             return
         num_tokens = tier.restorable(req, len(req.pages))
-        if num_tokens > req.computed and self.memory.pool.allocate_up_to(req, num_tokens) >= num_tokens:
+        if num_tokens > req.computed and self.memory.allocate_up_to(req, num_tokens) >= num_tokens:
             tier.restore(req)
             req.computed = req.num_confirmed = num_tokens
         tier.discard(req)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from ebbtide.errors import InvariantViolation
 from ebbtide.plan import PlanItem, RowInit
 
 from ..grammar.grammar_state import Grammars
-from ..memory.pool import Pool
 from ..metrics import SchedulerMetrics
 from ..prompt_logprobs import prompt_logprobs_for
 from ..request import Request
+from ..retraction import Memory
 
 
 class PlanItems:
     """Makes the items of a step and allocates the pages that they write to."""
 
-    def __init__(self, pool: Pool, grammars: Grammars, metrics: SchedulerMetrics) -> None:
-        self._pool = pool
+    def __init__(self, memory: Memory, grammars: Grammars, metrics: SchedulerMetrics) -> None:
+        self._memory = memory
+        self._pool = memory.pool
         self._grammars = grammars
         self._metrics = metrics
 
@@ -23,14 +25,17 @@ class PlanItems:
         """One token of a decode row. A page must be free if the row is at a page end."""
         if req.at_page_end:
             self._pool.allocate(req, 1)
+        for pool in self._memory.more_pools:
+            if pool.allocate_up_to(req, req.computed + 1) <= req.computed:
+                raise InvariantViolation(f"{req.tag} finds no page for token {req.computed} in pool {pool.name}")
         tokens = None if req.samples_in_flight else req.known[-1:]
         return self._item(req, tokens, 1, samples=True)
 
     def prefill(self, req: Request, budget: int) -> PlanItem | None:
         """The next chunk, at most ``budget`` tokens. Returns None if there is no page for even one token."""
         end = min(len(req.known), req.computed + budget)
-        end = min(end, self._pool.allocate_up_to(req, end))
-        if end == req.computed:
+        end = self._memory.allocate_up_to(req, end)
+        if end <= req.computed:
             return None
         again = min(end, req.history.high_water) - req.computed
         if again > 0:

@@ -96,6 +96,6 @@ class Planner:
                 items.append(item)
                 budget -= len(item.tokens or ())
             elif not (req.steps_in_flight or req.protected):
-                self.retractor.retract([req], RetractReason.MEMORY, now)
+                self.retractor.retract_without_page([req], now)
                 retracted = True
         return items, budget, retracted

@@ -10,7 +10,7 @@ from ..metrics import SchedulerMetrics
 from ..request import Request
 from ..retraction import Retractor, RetractReason
 from .admission import Verdict
-from .policies import Candidate, shortest_output_first
+from .policies import shortest_output_first
 from .scheduling_policies import AdmissionRule
 
 
@@ -46,33 +46,31 @@ class Preemption:
 
     def _victims(self) -> Iterator[Request]:
         head = self._head()
-        for candidate in self._candidates():
+        for req in self._candidates():
             if head is None or self._may_start(head, []):
                 return
-            yield candidate.req
+            yield req
 
     def _head(self) -> Request | None:
         return next(iter(self._lifecycle.waiting), None)
 
-    def _may_start(self, head: Request, without: Sequence[Candidate]) -> bool:
-        """True if ``head`` could start now if those candidates did not run."""
-        gone = {candidate.req.rid for candidate in without}
+    def _may_start(self, head: Request, without: Sequence[Request]) -> bool:
+        """True if ``head`` could start now if those requests did not run."""
+        gone = {req.rid for req in without}
         self._admission.start_step(req for req in self._lifecycle.running if req.rid not in gone)
-        extra_pages = sum(candidate.frees for candidate in without)
-        verdict = self._admission.evaluate(head, extra_pages=extra_pages).verdict
+        verdict = self._admission.evaluate(head, without=without).verdict
         return verdict is not Verdict.WAIT and bool(self._lifecycle.free_rows or without)
 
-    def _candidates(self) -> list[Candidate]:
+    def _candidates(self) -> list[Request]:
         """Unprotected requests of lower priority than the head. Empty if the head may start or could not even then."""
         head = self._head()
         if head is None or not self._gates.ready(head):
             return []
         lower = [req for req in self._lifecycle.running if req.priority < head.priority and not req.protected]
         lower.sort(key=lambda req: (req.priority, shortest_output_first(req)))
-        candidates = [self._retractor.candidate(req) for req in lower]
-        if not candidates or self._may_start(head, []) or not self._may_start(head, candidates):
+        if not lower or self._may_start(head, []) or not self._may_start(head, lower):
             return []
-        return candidates
+        return lower
 
 
 class ForcedRetraction:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..memory.kv_pool import KvPool
 from ..memory.pool import Pool
 from ..request import Request
 from .admission import Admission, AdmissionResult
@@ -22,16 +23,20 @@ class AdmissionRule(Protocol):
     def charge(self, req: Request) -> None:
         """``req`` runs from now on: account for it when evaluating the following candidates."""
 
-    def evaluate(self, req: Request, *, extra_pages: int = 0) -> AdmissionResult:
-        """Decide if ``req`` may start, if ``extra_pages`` more pages than now were usable."""
+    def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
+        """Decide if ``req`` may start, if the requests in ``without`` were retracted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicies:
-    """Who is retracted and who may start."""
+    """Who is retracted and who may start.
+
+    Attributes:
+        admission: made from the pool with the prefix cache, ratio, output lengths and the other pools.
+    """
 
     select_victim: VictimPolicy
-    admission: Callable[[Pool, NewTokenRatio, OutputLengths], AdmissionRule] = Admission
+    admission: Callable[[Pool, NewTokenRatio, OutputLengths, Sequence[KvPool]], AdmissionRule] = Admission
     ratio: Callable[[float], NewTokenRatio] = NewTokenRatio  # made from the schedule conservativeness
     retracted_first: bool = True  # a retracted request waits before all new ones, not behind them
     headroom: int = 1  # pages per running row that a retraction frees beyond the next step

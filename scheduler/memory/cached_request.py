@@ -23,10 +23,19 @@ class CachedRequest(PageOwner, Protocol):
     num_shared: int
     node: CacheNode | None
     sent_pages: int  # page-table entries that the runner knows
+    protected: bool  # no longer a victim
 
     @property
     def num_private(self) -> int:
         """Number of its own pages."""
+
+    @property
+    def is_decoding(self) -> bool:
+        """True if its next item is one token."""
+
+    @property
+    def at_page_end(self) -> bool:
+        """True if its next token needs a new page."""
 
     @property
     def num_reusable(self) -> int:

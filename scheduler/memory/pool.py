@@ -33,20 +33,45 @@ class Pool:
 
     @property
     def capacity(self) -> int:
-        """Pages in service: what one request alone could use."""
+        """See ``KvPool``."""
         return self.token_to_kv_pool_allocator.num_pages - len(self.quarantined)
 
     @property
+    def available_pages(self) -> int:
+        """See ``KvPool``."""
+        return self.token_to_kv_pool_allocator.available_pages
+
+    @property
     def usable_pages(self) -> int:
-        """Free pages plus pages that eviction can free. Admission is based on this number."""
+        """See ``KvPool``."""
         cache = self.tree_cache
         return self.token_to_kv_pool_allocator.available_pages + cache.evictable_pages + cache.evictable_session_pages
 
     def never_fits(self, prompt_len: int, max_tokens: int) -> str:
-        """Why a request of that size can never run, or "". Such a request must not block the queue."""
+        """See ``KvPool``."""
         if least_pages(prompt_len, max_tokens, self.page_size) <= self.capacity:
             return ""
         return f"The prompt has {prompt_len} tokens and the KV pool holds {self.capacity * self.page_size}."
+
+    def num_pages(self, req: CachedRequest) -> int:
+        """See ``KvPool``."""
+        return len(req.pages)
+
+    def freed_by(self, req: CachedRequest) -> int:
+        """See ``KvPool``. Pages that other requests share are not freed."""
+        return req.num_private + self.tree_cache.exclusively_locked_pages(req)
+
+    def demand(self, running: Sequence[CachedRequest]) -> int:
+        """See ``KvPool``.
+
+        A decode row at a page end takes one page. So does a protected request in mid-prefill: others must make room
+        for it. If nothing decodes, the smallest chunk counts: half-prefilled prompts can fill a pool too.
+        """
+        at_end = [req for req in running if req.at_page_end]
+        pages = sum(req.is_decoding or req.protected for req in at_end)
+        if pages == 0 and at_end and len(at_end) == len(running):
+            pages = 1
+        return pages
 
     def accounting(self) -> PoolAccounting:
         """See ``AuditedPool``."""
@@ -90,7 +115,7 @@ class Pool:
         self.tree_cache.rebuild_locks(running)
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
-        """Evict only the shortfall to ``num_pages`` free pages. Returns True if that many are free."""
+        """See ``KvPool``."""
         shortfall = num_pages - self.token_to_kv_pool_allocator.available_pages
         if shortfall > 0:
             self.evicted_pages += self.tree_cache.evict(shortfall)
@@ -102,10 +127,7 @@ class Pool:
         self.uncached += num_pages
 
     def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
-        """Allocate pages for the first ``num_tokens`` tokens of ``req``, evicting as needed.
-
-        Returns the number of tokens that the request's pages hold, which is smaller if the pool has too few pages.
-        """
+        """See ``KvPool``."""
         missing = pages_for(num_tokens, self.page_size) - len(req.pages)
         if missing > 0:
             self.evict_from_tree_cache(missing)
@@ -127,10 +149,7 @@ class Pool:
         self.uncached -= before - req.num_private
 
     def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
-        """Free all private pages of ``req`` and unlock its shared pages, which stay in the cache.
-
-        is_insert: cache its full computed pages first.
-        """
+        """See ``KvPool``. Frees all private pages and unlocks the shared ones, which stay in the cache."""
         if is_insert:
             self.cache_finished_req(req)
         private = req.pages[req.num_shared :]

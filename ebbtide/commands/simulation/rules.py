@@ -12,6 +12,7 @@ from ebbtide.scheduler.batching.admission import AdmissionResult, Verdict
 from ebbtide.scheduler.batching.new_token_ratio import RETRACT_LOOKAHEAD, NewTokenRatio, OutputLengths
 from ebbtide.scheduler.batching.policies import Candidate, by_length
 from ebbtide.scheduler.batching.scheduling_policies import SchedulingPolicies, default_policies
+from ebbtide.scheduler.memory.kv_pool import KvPool
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.request import Request
@@ -55,14 +56,14 @@ class WatermarkAdmission:
         """See ``AdmissionRule``."""
         self._alone = False
 
-    def evaluate(self, req: Request, *, extra_pages: int = 0) -> AdmissionResult:
+    def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
         """See ``AdmissionRule``."""
         known = pages_for(len(req.known), self._pool.page_size)
         if known > self._pool.capacity:
             return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
         match = self._pool.tree_cache.match_prefix(req)
         kept_free = 0.0 if self._alone else self._watermark_pages
-        fits = known - match.num_locked + kept_free <= self._pool.usable_pages + extra_pages
+        fits = known - match.num_locked + kept_free <= self._pool.usable_pages + sum(map(self._pool.freed_by, without))
         return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
 
 
@@ -92,14 +93,14 @@ class RemainderAdmission:
         self._alone = False
         self._reserved += (req.num_missing_pages + 1) * self._pool.page_size + _clipped_remainder(req)
 
-    def evaluate(self, req: Request, *, extra_pages: int = 0) -> AdmissionResult:
+    def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
         """See ``AdmissionRule``."""
         size = self._pool.page_size
         known = pages_for(len(req.known), size)
         if known > self._pool.capacity:
             return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
         match = self._pool.tree_cache.match_prefix(req)
-        usable = self._pool.usable_pages + extra_pages
+        usable = self._pool.usable_pages + sum(map(self._pool.freed_by, without))
         if self._alone:
             fits = known - match.num_locked <= usable
         else:
@@ -128,14 +129,18 @@ def _own(name: str) -> Policy:
 
 
 def _vllm(watermark: float) -> SchedulingPolicies:
-    def admission(pool: Pool, _ratio: NewTokenRatio, _lengths: OutputLengths) -> WatermarkAdmission:
+    def admission(
+        pool: Pool, _ratio: NewTokenRatio, _lengths: OutputLengths, _others: Sequence[KvPool]
+    ) -> WatermarkAdmission:
         return WatermarkAdmission(pool, watermark)
 
     return SchedulingPolicies(newest_first, admission, headroom=0)
 
 
 def _sglang(_conservativeness: float) -> SchedulingPolicies:
-    def admission(pool: Pool, ratio: NewTokenRatio, _lengths: OutputLengths) -> RemainderAdmission:
+    def admission(
+        pool: Pool, ratio: NewTokenRatio, _lengths: OutputLengths, _others: Sequence[KvPool]
+    ) -> RemainderAdmission:
         return RemainderAdmission(pool, ratio)
 
     return SchedulingPolicies(by_length, admission, ReplacedRatio, retracted_first=False, headroom=0)

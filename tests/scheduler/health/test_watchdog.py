@@ -120,7 +120,7 @@ class NeverAdmits:
 
     def charge(self, req: object) -> None: ...
 
-    def evaluate(self, req: object, *, extra_pages: int = 0) -> AdmissionResult:
+    def evaluate(self, req: object, *, without: object = ()) -> AdmissionResult:
         return AdmissionResult(Verdict.WAIT, MatchResult())
 
 
