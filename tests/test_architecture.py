@@ -328,3 +328,13 @@ def test_only_the_lifecycle_writes_phases_queue_rows_and_their_counters() -> Non
 def test_the_lifecycle_rule_finds_each_kind_of_write() -> None:
     source = "req.phase = 1\nself.num_retracted += 1\nlifecycle.running.remove(req)\nself.waiting.put(req, front=True)"
     assert lifecycle_writes(source) == {"phase", "num_retracted", "running", "waiting"}
+
+
+MAX_FILES = 25  # of one folder, without __init__.py
+
+
+@pytest.mark.parametrize("room", [*FOLDERS, "ebbtide", "tests", "bench", "tools", "docs"])
+def test_no_folder_has_too_many_files(room: str) -> None:
+    for folder in [ROOT / room, *(path for path in (ROOT / room).rglob("*") if path.is_dir())]:
+        files = [path for path in folder.iterdir() if path.is_file() and path.suffix in {".py", ".md", ".cpp"}]
+        assert len([path for path in files if path.name != "__init__.py"]) <= MAX_FILES, folder

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from . import random_texts
-from .smollm2 import Answer, reference_answers
+from .smollm2.smollm2 import Answer, reference_answers
 
 SCRIPT: dict[str, Any] = {
     "emoji": "👩‍👩‍👧 waves 🌊🌊 at größer 日本語 שלום end",

@@ -12,10 +12,10 @@ from ebbtide.plan import PlanItem
 from ebbtide.scheduler.request import Request
 from ebbtide.tokenization.vocabulary import SIM_EOS
 
-from .. import accounting_bugs as bugs
 from ..loads import Arrival, assert_same, play
 from ..make import request
-from ..test_mutations import expectations
+from ..mutations import accounting_bugs as bugs
+from ..mutations.test_mutations import expectations
 from ..world import Shape, World, greedy, text
 
 Patch = pytest.MonkeyPatch

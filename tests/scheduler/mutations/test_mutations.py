@@ -24,8 +24,7 @@ from ebbtide.scheduler.outbox import Outbox
 from ebbtide.scheduler.request import Request
 from ebbtide.scheduler.retraction import Memory
 
-from .accounting_bugs import ACCOUNTING
-from .loads import (
+from ..loads import (
     Arrival,
     aborted_prefills,
     ample,
@@ -36,8 +35,9 @@ from .loads import (
     resent_conversations,
     trimmed_prefixes,
 )
+from ..world import Shape, World
+from .accounting_bugs import ACCOUNTING
 from .witnesses import Bug, Witness, noticed
-from .world import Shape, World
 
 Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.slow

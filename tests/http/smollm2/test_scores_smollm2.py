@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from ebbtide.tokenization.model_files import smollm2_path
 from ebbtide.tokenization.tokenizer import FastTokenizer
 
-from ..model_runner.reference import load_reference
+from ...model_runner.reference import load_reference
 
 PAIRS = [
     ("The capital of France is", " Paris"),

@@ -1,6 +1,6 @@
 """The tables of docs/mutations.md: each seeded bug and the check that must notice it first.
 
-``python -m tests.scheduler.mutation_table`` writes them into the page.
+``python -m tests.scheduler.mutations.mutation_table`` writes them into the page.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..health.test_recovery import CAUGHT_BEFORE_THE_FORWARD, CAUGHT_SOMEHOW
 from .accounting_bugs import ACCOUNTING
-from .health.test_recovery import CAUGHT_BEFORE_THE_FORWARD, CAUGHT_SOMEHOW
 from .test_mutations import OTHERS
 from .test_session_mutations import SESSION_BUGS
 from .witnesses import Bug, Witness
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "mutations.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "mutations.md"
 TABLES = {"accounting": ACCOUNTING, "others": OTHERS, "sessions": SESSION_BUGS}
 IN_QUARANTINE: dict[Bug, str] = {
     **dict.fromkeys(CAUGHT_BEFORE_THE_FORWARD, "no output changes"),

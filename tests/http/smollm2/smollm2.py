@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from ebbtide.tokenization.model_files import smollm2_path
 from ebbtide.tokenization.tokenizer import FastTokenizer
 
-from ..model_runner.reference import load_reference
+from ...model_runner.reference import load_reference
 
 NUM_TOKENS = 64
 BATCH = 5  # prompts of similar length in one call of generate: five times as fast as one by one

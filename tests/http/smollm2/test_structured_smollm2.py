@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .schemas import check_valid, random_schema, request_of
+from ..schemas import check_valid, random_schema, request_of
 
 STREAMS = 16
 MAX_TOKENS = 100

@@ -7,4 +7,4 @@ from .mutation_table import PAGE, with_tables
 
 def test_the_page_of_seeded_bugs_is_up_to_date() -> None:
     page = PAGE.read_text()
-    assert page == with_tables(page), "run python -m tests.scheduler.mutation_table"
+    assert page == with_tables(page), "run python -m tests.scheduler.mutations.mutation_table"

@@ -11,8 +11,8 @@ import pytest
 
 from ebbtide.tokenization.model_files import smollm2_path
 
-from .conftest import Api
-from .test_tools_http import as_collected, collected
+from ..conftest import Api
+from ..test_tools_http import as_collected, collected
 
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 40}}, "required": ["city"]}
 SUM = {

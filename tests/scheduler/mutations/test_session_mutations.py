@@ -10,7 +10,7 @@ from ebbtide.scheduler.request import Request
 from ebbtide.scheduler.sessions.session import Session
 from ebbtide.scheduler.sessions.session_controller import SessionController
 
-from .session_play import Play
+from ..session_play import Play
 from .witnesses import Bug, Witness, noticed
 
 Patch = pytest.MonkeyPatch
