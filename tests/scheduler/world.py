@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +25,7 @@ from ebbtide.messages import (
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.scheduler.build import Extras, build_scheduler
 from ebbtide.scheduler.grammar.grammar_state import Compiled, GrammarCompiler
+from ebbtide.scheduler.memory.kv_pool import KvPool
 from ebbtide.scheduler.memory.node import CacheObserver
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
@@ -108,6 +110,7 @@ class World:
         shape: Shape | None = None,
         observer: CacheObserver | None = None,
         compiler: GrammarCompiler | None = None,
+        pools: Sequence[KvPool] = (),
     ) -> None:
         self.shape = shape = shape or Shape()
         sim = SimShape(
@@ -130,7 +133,7 @@ class World:
             session_timeout=shape.session_timeout,
             max_sessions_per_key=shape.max_per_owner,
         )
-        extras = Extras(compiler=compiler or Compiler(), observer=observer, on_free=self._freed.extend)
+        extras = Extras(compiler=compiler or Compiler(), observer=observer, on_free=self._freed.extend, pools=pools)
         self.scheduler = build_scheduler(config, self.runner.info, extras)
         self.pool = self.scheduler.state.pool
         self.allocator = self.pool.token_to_kv_pool_allocator

@@ -1,0 +1,186 @@
+"""A second pool with its own page size: its shortage alone delays, retracts and aborts, and its pages are checked."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ebbtide.errors import InvariantViolation
+from ebbtide.paging import pages_for
+from ebbtide.scheduler.memory.cached_request import CachedRequest
+
+from .loads import ample, assert_same, demand, play, random_load
+from .second_pool import SecondPool
+from .world import Shape, World, greedy, text
+
+Patch = pytest.MonkeyPatch
+SIZE = 16  # tokens per page of the second pool
+LONG = greedy(40, ignore_eos=True)
+
+
+def world(num_pages: int, shape: Shape | None = None) -> World:
+    """A world with an ample first pool and ``num_pages`` pages in the second."""
+    return World(shape or Shape(conservativeness=0.02), pools=[SecondPool(num_pages, SIZE)])
+
+
+def test_a_shortage_of_the_second_pool_alone_retracts_and_names_its_sizes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    small = world(6)
+    for rid in ("a", "b"):
+        small.generate(rid, text(rid * 30), LONG)
+    outcomes = small.run()
+    assert [len(outcomes[rid].tokens) for rid in ("a", "b")] == [40, 40]
+    event = small.events[0]
+    (victim,) = event.victims
+    assert (event.cause, event.available_before, event.available_after) == ("memory", 0, victim.freed_tokens)
+    assert victim.freed_tokens == 48
+    assert small.pool.evicted_pages == 0
+    warnings = [record.message for record in caplog.records if record.message.startswith("Retract requests")]
+    assert "48 tokens gained, available 0 -> 48 tokens of pool second, " in warnings[0]
+    assert len(warnings) == len(small.events)
+
+
+def test_a_prompt_that_finds_no_page_in_the_second_pool_is_retracted_with_its_sizes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two decode rows take their second pages, and the prompt's third chunk of 16 tokens finds none."""
+    small = world(6, Shape(conservativeness=0.02, chunk=16))
+    for rid in ("a", "b"):
+        small.generate(rid, text(rid * 14), greedy(19, ignore_eos=True))
+    small.step()
+    small.step()
+    small.generate("prompt", text("c" * 40), greedy(2, ignore_eos=True))
+    outcomes = small.run()
+    assert [len(outcomes[rid].tokens) for rid in ("a", "b", "prompt")] == [19, 19, 2]
+    (event,) = small.events
+    assert [(victim.rid, victim.freed_tokens) for victim in event.victims] == [("prompt", 32)]
+    assert (event.available_before, event.available_after) == (0, 32)
+    assert "(0 outputs, 2 pages); 32 tokens gained, available 0 -> 32 tokens of pool second, " in caplog.text
+
+
+def test_admission_waits_for_the_second_pool() -> None:
+    small = world(5, Shape())
+    small.generate("runs", text("x" * 30), LONG)
+    small.step()
+    small.generate("waits", text("y" * 30), LONG)
+    small.step()
+    assert [req.rid for req in small.scheduler.state.running] == ["runs"]
+    outcomes = small.run()
+    assert small.events == []
+    assert len(outcomes["waits"].tokens) == 40
+
+
+def test_a_higher_priority_takes_pages_of_the_second_pool_from_lower_ones() -> None:
+    small = world(4, Shape(policy="priority", conservativeness=0.02))
+    small.generate("low", text("x" * 40), greedy(10, ignore_eos=True), priority=-3)
+    for _ in range(3):
+        small.step()
+    small.generate("high", text("y" * 40), greedy(4, ignore_eos=True), priority=5)
+    outcomes = small.run()
+    assert (small.events[0].cause, small.events[0].victims[0].rid) == ("priority", "low")
+    assert [len(outcomes[rid].tokens) for rid in ("low", "high")] == [10, 4]
+
+
+def test_no_priority_displaces_requests_that_would_free_too_few_pages_of_the_second_pool() -> None:
+    small = world(4, Shape(policy="priority", conservativeness=0.02))
+    small.generate("equal", text("x" * 20), greedy(8, ignore_eos=True), priority=5)
+    small.generate("low", text("z" * 8), greedy(4, ignore_eos=True), priority=-3)
+    for _ in range(2):
+        small.step()
+    small.generate("high", text("y" * 40), greedy(4, ignore_eos=True), priority=5)
+    outcomes = small.run()
+    assert small.events == []
+    assert [len(outcomes[rid].tokens) for rid in ("equal", "low", "high")] == [8, 4, 4]
+
+
+def test_the_last_request_that_does_not_fit_the_second_pool_is_aborted() -> None:
+    small = world(2)
+    small.generate("a", text("x" * 20), LONG)
+    outcome = small.run()["a"]
+    (abort,) = outcome.aborts
+    assert (abort.status, abort.code) == (500, "kv_cache_exhausted")
+    assert "the pool holds 32, even" in abort.message
+    assert small.events[-1].aborted == "a"
+    assert len(outcome.tokens) == 2 * SIZE + 1 - 20
+
+
+def test_a_prompt_that_never_fits_the_second_pool_is_refused() -> None:
+    small = world(2)
+    small.generate("a", text("x" * 33), LONG)
+    (abort,) = small.run()["a"].aborts
+    assert (abort.status, abort.code) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_small_second_pool_gives_the_tokens_of_an_ample_one(seed: int) -> None:
+    rng = random.Random(seed)
+    load = random_load(seed, aborts=seed % 4 == 0)
+    expected = play(load, ample(4))
+    size = rng.choice([1, 3, 16, 50])
+    largest = max(
+        expected.prompts[rid.split(".")[0]] + max(len(outcome.tokens), 2) - 1
+        for rid, outcome in expected.outcomes.items()
+    )
+    shape = Shape(
+        num_pages=rng.choice([2000, demand(expected) + 10]),
+        num_rows=rng.choice([4, 32]),
+        chunk=rng.choice([1, 5, 16, 64]),
+        policy=rng.choice(["fcfs", "lpm", "priority"]),
+        overlap=rng.choice([1, 2]),
+        max_retractions=(3, 1, 0)[seed % 3],
+        retract_policy=rng.choice(["length", "cost", "priority"]),
+        conservativeness=rng.choice([0.02, 0.5]),
+        host_pages=rng.choice([0, 50]),
+    )
+    second = SecondPool(pages_for(largest, size), size)
+    seen = play(load, shape, lambda shape: World(shape, pools=[second]))
+    assert_same(load, expected, seen)
+    assert second.available_pages == second.capacity
+    events = [victim.rid for event in seen.events for victim in event.victims]
+    assert len(events) == seen.scheduler.state.metrics.totals["num_retracted_requests_total"]
+
+
+def test_a_small_second_pool_retracts_on_random_loads() -> None:
+    shape = replace(ample(4), num_rows=32, chunk=16, conservativeness=0.02)
+    retracted = 0
+    for seed in range(6):
+        seen = play(random_load(seed), shape, lambda shape: World(shape, pools=[SecondPool(40, SIZE)]))
+        retracted += seen.scheduler.state.metrics.totals["num_retracted_requests_total"]
+    assert retracted > 10
+
+
+def leaked_page(patch: Patch) -> None:
+    """The last page of a request is not freed."""
+
+    def release(self: SecondPool, req: CachedRequest, *, is_insert: bool) -> None:
+        pages = self.pages.pop(req.rid, [])
+        self.allocator.give(pages[:-1], req)
+        self.num_held -= len(pages)
+
+    patch.setattr(SecondPool, "release_kv_cache", release)
+
+
+def page_freed_twice(patch: Patch) -> None:
+    """The first page of a request is in the free list twice."""
+    original = SecondPool.release_kv_cache
+
+    def release(self: SecondPool, req: CachedRequest, *, is_insert: bool) -> None:
+        pages = self.pages.get(req.rid, [])[:1]
+        original(self, req, is_insert=is_insert)
+        self.allocator._free += pages
+
+    patch.setattr(SecondPool, "release_kv_cache", release)
+
+
+@pytest.mark.parametrize("bug", [leaked_page, page_freed_twice])
+def test_the_checker_finds_a_bug_in_the_second_pool(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    bug(monkeypatch)
+    small = world(6)
+    for rid in ("a", "b"):
+        small.generate(rid, text(rid * 30), LONG)
+    with pytest.raises(InvariantViolation, match=r"pool second: 6 pages, of which [57] are accounted for"):
+        small.run()
