@@ -44,7 +44,7 @@ class Recovery:
         before = {pool.name: set(pool.quarantined) for pool in self._pools}
         errors = self._pool.find_ownership_errors([] if everybody else running)
         doubt = self._pages_in_doubt(errors, everybody=everybody).union(pages)
-        torn = owners_missing_pages(errors)
+        torn = owners_missing_pages(errors) | self._in_doubt_elsewhere()
         self._pool.quarantined |= doubt
         cache = self._pool.tree_cache
         # An owner that lost a page has its other pages at the wrong positions: it goes, although those are intact.
@@ -57,6 +57,12 @@ class Recovery:
         self._keep_promises()
         gone = {pool.name: sorted(pool.quarantined - before[pool.name]) for pool in self._pools}
         return {name: pages for name, pages in gone.items() if pages}
+
+    def _in_doubt_elsewhere(self) -> set[int]:
+        """``id()`` of every owner in an ownership error of the other pools, each of which repairs its own pages."""
+        others = [pool for pool in self._pools if pool is not self._pool]
+        errors = [error for pool in others for error in pool.find_ownership_errors(self._lifecycle.running)]
+        return owners_missing_pages(errors) | {id(owner) for error in errors for owner in error.listed_by}
 
     def _pages_in_doubt(self, errors: Iterable[OwnershipError], *, everybody: bool) -> set[int]:
         """Pages with several owners, none, or one that the ledger denies. A page out of service must have none.

@@ -153,6 +153,22 @@ def test_a_small_second_pool_retracts_on_random_loads() -> None:
     assert retracted > 10
 
 
+def test_requests_with_a_page_in_doubt_in_the_second_pool_are_computed_again() -> None:
+    second = SecondPool(8, SIZE)
+    small = World(Shape(memory_check="quarantine"), pools=[second])
+    for rid in ("a", "b", "c"):
+        small.generate(rid, text(rid * 20), greedy(9, ignore_eos=True))
+    for _ in range(3):
+        small.step()
+    second.pages["a"][0] = second.pages["b"][0]
+    small.scheduler.on_idle()
+    assert [req.rid for req in small.scheduler.state.running] == ["c"]
+    outcomes = small.run()
+    assert [len(outcomes[rid].tokens) for rid in ("a", "b", "c")] == [9, 9, 9]
+    assert small.scheduler.state.metrics.totals["kv_invariant_violations_total"] == 1
+    assert second.available_pages == second.capacity
+
+
 def leaked_page(patch: Patch) -> None:
     """The last page of a request is not freed."""
 
