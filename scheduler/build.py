@@ -142,6 +142,7 @@ def _build_state(
     state = State(
         lifecycle=Lifecycle(info.num_rows, waiting, memory.release_req, outbox, metrics),
         pool=pool,
+        kv_pools=memory.pools,
         pools=pools,
         host_tier=tier,
         ratio=policies.ratio(config.schedule_conservativeness),

@@ -14,6 +14,7 @@ from .grammar.grammar_state import Grammars
 from .lifecycle import Lifecycle
 from .memory.accounting import AuditedPool
 from .memory.host_tier import HostTier
+from .memory.kv_pool import KvPool
 from .memory.pool import Pool
 from .metrics import SchedulerMetrics
 from .outbox import Outbox, Output
@@ -29,12 +30,14 @@ class State:
 
     Attributes:
         pool: the pool that the prefix cache is on.
-        pools: every pool, ``pool`` first; each is checked, dumped and measured.
+        kv_pools: the pools that running requests take pages from, ``pool`` first.
+        pools: these and the host tier; each is checked, dumped and measured.
         host_tier: where retracted requests keep their K/V, if enabled; also one of ``pools``.
     """
 
     lifecycle: Lifecycle
     pool: Pool
+    kv_pools: list[KvPool]
     pools: list[AuditedPool]
     host_tier: HostTier | None
     ratio: NewTokenRatio

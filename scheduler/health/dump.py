@@ -117,17 +117,20 @@ def _plain(line: str) -> str:
 
 def _why_waiting(state: State, req: Request) -> str:
     """Derived from counters only: repeating the admission check would change the state of the next one."""
-    needs, usable = pages_for(len(req.known), state.pool.page_size), state.pool.usable_pages
-    if needs > state.pool.capacity:
-        return f"needs {needs} pages and the whole pool has {state.pool.capacity}"
+    needs = [(pool, pages_for(len(req.known), pool.page_size)) for pool in state.kv_pools]
+    for pool, count in needs:
+        if count > pool.capacity:
+            return f"needs {count} pages and the whole pool has {pool.capacity}"
     if reason := state.gates.why(req):
         return reason
     if not state.free_rows:
         return f"no free row, {len(state.running)} running"
-    if needs > usable:
-        return f"needs {needs} pages and {usable} are usable"
+    for pool, count in needs:
+        if count > pool.usable_pages:
+            return f"needs {count} pages and {pool.usable_pages} are usable"
     others = f", of which {len(state.running)} running requests will need more"
-    return f"needs {needs} of {usable} usable pages{others if state.running else ' but is not admitted'}"
+    usable = " and ".join(f"{count} of {pool.usable_pages}" for pool, count in needs)
+    return f"needs {usable} usable pages{others if state.running else ' but is not admitted'}"
 
 
 def _accounting_lines(snapshot: SchedulerSnapshot) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from ebbtide.errors import InvariantViolation
 from ebbtide.paging import pages_for
+from ebbtide.scheduler.health.dump import waiting_reasons
 from ebbtide.scheduler.memory.cached_request import CachedRequest
 
 from .loads import ample, assert_same, demand, play, random_load
@@ -69,6 +70,8 @@ def test_admission_waits_for_the_second_pool() -> None:
     small.generate("waits", text("y" * 30), LONG)
     small.step()
     assert [req.rid for req in small.scheduler.state.running] == ["runs"]
+    (reason,) = waiting_reasons(small.scheduler.state)
+    assert reason.startswith("waits: needs 8 of 248 and 2 of 3 usable pages")
     outcomes = small.run()
     assert small.events == []
     assert len(outcomes["waits"].tokens) == 40
