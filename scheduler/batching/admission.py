@@ -39,6 +39,7 @@ class _Reservations:
 
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
+        self._page_size = pool.page_size
         self.clear()
 
     def clear(self) -> None:
@@ -49,15 +50,17 @@ class _Reservations:
 
     def charge(self, req: Request, growth: float) -> None:
         """``req`` runs and is expected to need pages for ``growth`` more tokens than it knows."""
-        size, held = self.pool.page_size, self.pool.num_pages(req)
-        missing = max(pages_for(len(req.known), size) - held, 0)
-        self._missing_pages += missing
+        size, held = self._page_size, self.pool.num_pages(req)
+        missing = pages_for(len(req.known), size) - held
+        if missing > 0:
+            self._missing_pages += missing
+            growth += missing * size
         if req.protected:
             need = self._need(req)
             self._protected_need += need
             self._reserved += max(need - held, 0) * size
         else:
-            self._reserved += missing * size + growth
+            self._reserved += growth
 
     def exceeds_promise(self, req: Request) -> bool:
         """True if the pool is too small for ``req`` and the running protected requests at their longest."""
@@ -65,16 +68,16 @@ class _Reservations:
 
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
         """True if there is room for that many tokens, less locked pages, and for what is reserved."""
-        size = self.pool.page_size
+        size = self._page_size
         return self._reserved + (pages_for(num_tokens, size) - num_locked) * size + growth <= usable * size
 
     def fits_now(self, num_tokens: int, num_locked: int, usable: int) -> bool:
         """The same with nothing reserved but the known tokens of running requests."""
-        return self._missing_pages + pages_for(num_tokens, self.pool.page_size) - num_locked <= usable
+        return self._missing_pages + pages_for(num_tokens, self._page_size) - num_locked <= usable
 
     def _need(self, req: Request) -> int:
         """Pages that a protected request is promised."""
-        return min(pages_for(req.max_kv_tokens, self.pool.page_size), self.pool.capacity)
+        return min(pages_for(req.max_kv_tokens, self._page_size), self.pool.capacity)
 
 
 class Admission:
