@@ -47,10 +47,12 @@ class PlanItem(Part, frozen=True):
         start: position of the first token.
         tokens: token ids; None for one token, which is the row's last sample.
         pages: page numbers to write into the row's page table from ``page_index`` on, before computing.
-        samples: sample a token from the logits of the last token.
+        num_samples: most tokens to sample after the last one; 0 for none. With more than one, the pages hold the K/V of
+            all of them but the last, which the runner writes, and the row has no later item in flight.
         init: set only on the first item of an admission.
-        mask: tokens that may be sampled, one bit per token id, least significant bit first; b"" for all. A row whose
-            mask depends on a token that is not collected yet has no item in the plan.
+        mask: tokens that may be sampled, one bit per token id, least significant bit first; b"" for all. An item with a
+            mask samples one token; a row whose mask depends on a token that is not collected yet has no item in the
+            plan.
         prompt_logprobs: tokens whose log-probabilities this item must return.
     """
 
@@ -59,7 +61,7 @@ class PlanItem(Part, frozen=True):
     tokens: list[int] | None
     pages: list[int] = msgspec.field(default_factory=list)
     page_index: int = 0
-    samples: bool = True
+    num_samples: int = 1
     init: RowInit | None = None
     mask: bytes = b""
     prompt_logprobs: PromptLogprobSpec | None = None
@@ -100,14 +102,16 @@ class StepResult(Part, frozen=True):
     """What one plan produced.
 
     Attributes:
-        tokens: one per sampling item, in plan order; -1 if the item's mask allows no token.
-        logprobs: parallel to ``tokens``; None if no row asked for log-probabilities.
+        tokens: one list per sampling item, in plan order, of 1 to ``PlanItem.num_samples`` token ids; an empty list if
+            the item's mask allows no token.
+        logprobs: parallel to ``tokens``, for each item one per token; None for an item that did not ask for
+            log-probabilities, or in place of the whole list if no item did.
         prompt_logprobs: one list per item with ``PlanItem.prompt_logprobs``, in plan order, parallel to its targets.
     """
 
     number: int
-    tokens: list[int]
-    logprobs: list[TokenLogprob | None] | None = None
+    tokens: list[list[int]]
+    logprobs: list[list[TokenLogprob] | None] | None = None
     prompt_logprobs: list[list[TokenLogprob]] = msgspec.field(default_factory=list)
 
 

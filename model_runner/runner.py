@@ -31,7 +31,7 @@ from .models import check_architecture, load_model
 from .models.model import Model
 from .sampling.prompt_logprobs import PendingPromptLogprobs, compute_prompt_logprobs, stage_targets
 from .sampling.row_state import RowInputs
-from .sampling.sampler import PendingLogprobs, Sampler, SampleSpec, SamplingInputs
+from .sampling.sampler import NO_TOKEN, PendingLogprobs, Sampler, SampleSpec, SamplingInputs
 from .transfers import DeviceToHostCopy, upload
 
 log = logging.getLogger(__name__)
@@ -148,9 +148,10 @@ class ModelRunner:
             raise PlanError("There is no plan to collect.")
         pending = self._pending.popleft()
         tokens = pending.tokens.wait().tolist()
+        sampled = [[] if token == NO_TOKEN else [token] for token in tokens]
         logprobs = None if pending.logprobs is None else pending.logprobs.wait(len(tokens))
         prompt_logprobs = [] if pending.prompt_logprobs is None else pending.prompt_logprobs.wait()
-        return StepResult(pending.number, tokens, logprobs, prompt_logprobs)
+        return StepResult(pending.number, sampled, logprobs, prompt_logprobs)
 
     def _with_host_pages(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
         """Adds host memory for pages and measures its costs if ``kv_offload_gb`` is set; returns this runner."""
@@ -175,7 +176,7 @@ class ModelRunner:
             if item.tokens is None and (item.init is not None or not self._has_sample[item.row]):
                 raise PlanError(f"Row {item.row} has no sample of its own yet.")
         rows = [self._sampler.stage_row(item.row, item.init) for item in items if item.init is not None]
-        specs = [SampleSpec(item.row, item.end - 1, item.mask) for item in items if item.samples]
+        specs = [SampleSpec(item.row, item.end - 1, item.mask) for item in items if item.num_samples]
         logprob_specs = _logprob_specs(items)
         targets = stage_targets(logprob_specs, self.info.vocab_size) if logprob_specs else None
         return StepInputs(pages, stage_tokens(items), rows, self._sampler.stage(specs), targets)
@@ -192,7 +193,7 @@ class ModelRunner:
         sampled = self._sampler.sample(self._model.logits(states[:num_samples]), inputs.sampling)
         self._last_tokens[inputs.sampling.rows] = sampled.tokens
         for item in plan.items:
-            self._has_sample[item.row] = item.samples or (self._has_sample[item.row] and item.init is None)
+            self._has_sample[item.row] = item.num_samples > 0 or (self._has_sample[item.row] and item.init is None)
         prompt_logprobs = None
         if inputs.targets is not None:
             prompt_logprobs = compute_prompt_logprobs(

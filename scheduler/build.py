@@ -106,6 +106,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         config=config,
         control=Control(state.lifecycle, pool, state.outbox),
         eos_token_ids=frozenset(info.eos_token_ids),
+        max_samples=info.max_samples,
     )
     recovery = Recovery(state.lifecycle, state.pools, pool, state.steps_in_flight)
     return Scheduler(

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 
 from msgspec.structs import replace
 
@@ -116,12 +117,10 @@ class Scheduler:
         """Apply the oldest plan's result: emit tokens, publish computed prompts, end finished requests."""
         plan, requests = self.state.steps_in_flight.popleft()
         assert plan.number == result.number, f"result {result.number} came for plan {plan.number}"
-        logprobs = iter(result.logprobs or [None] * len(result.tokens))
-        tokens = iter(result.tokens)
+        sampled = zip(result.tokens, result.logprobs or repeat(None), strict=False)
         prompt_logprobs = iter(result.prompt_logprobs)
         for item, req in zip(plan.items, requests, strict=True):
-            token = next(tokens) if item.samples else None
-            logprob = next(logprobs) if item.samples else None
+            tokens, logprobs = next(sampled) if item.num_samples else ([], None)
             found = next(prompt_logprobs) if item.prompt_logprobs is not None else []
             if req is None:
                 continue  # a recovery released its memory: it is computed again
@@ -130,14 +129,14 @@ class Scheduler:
                 continue
             length = len(req.known)
             try:
-                self._computed(req, item)
+                self._computed(req, item, len(tokens))
                 if item.prompt_logprobs is not None or not req.sampling.max_tokens:
                     record_prompt_logprobs(req, item, found, self.state.outbox, self.state.lifecycle)
-                if token is not None:
-                    self._sampled(req, token, logprob)
+                if item.num_samples:
+                    self._sampled(req, tokens, logprobs)
             except InvariantViolation as violation:
                 if req.rid in self.state.requests:
-                    del req.known[length:]  # not sent: the recomputation draws the same token again
+                    del req.known[length:]  # not sent: the recomputation draws the same tokens again
                 self._violated(violation, everybody=True)
                 break  # the rest of the result belongs to requests that are computed again
 
@@ -219,33 +218,51 @@ class Scheduler:
         gone = "; ".join(f"{name} {numbers}" for name, numbers in pages.items()) or "none"
         log.error("The KV accounting does not balance: %s. Pages out of service: %s", violation, gone)
 
-    def _computed(self, req: Request, item: PlanItem) -> None:
-        """The item's K/V exists now: publish full prompt pages."""
+    def _computed(self, req: Request, item: PlanItem, num_sampled: int) -> None:
+        """The K/V of the item, and of all sampled tokens but the last, exists now: publish full prompt pages."""
         req.num_confirmed = item.end
+        if num_sampled > 1:
+            req.num_confirmed += num_sampled - 1
+            req.computed += num_sampled - 1
         if req.num_shared < req.prompt_len // req.page_size:
             self.state.pool.publish(req, min(req.num_confirmed, req.prompt_len))
         if req.sibling_choices and req.num_confirmed >= req.prompt_len:
             self.state.lifecycle.queue_siblings(req)
 
-    def _sampled(self, req: Request, token: int, logprob: TokenLogprob | None) -> None:
-        """Apply one output token."""
+    def _sampled(self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None) -> None:
+        """Apply the output tokens of one item. Those after a token that ends the request are dropped."""
         req.samples_in_flight -= 1
         lifecycle = self.state.lifecycle
-        complete = False
-        if req.grammar:
-            try:
-                complete = self.state.grammars.advance(req, token)
-            except GrammarError as error:
-                lifecycle.abort(req, grammar_abort(req, str(error)), tell_front=True)
+        for count, token in enumerate(tokens, 1):
+            complete = False
+            if req.grammar:
+                try:
+                    complete = self.state.grammars.advance(req, token)
+                except GrammarError as error:
+                    self._grammar_failed(req, tokens[: count - 1], logprobs, str(error))
+                    return
+            req.known.append(token)
+            self.state.metrics.sampled(req)
+            num_outputs = len(req.known) - req.prompt_len
+            if token in req.stop_ids and num_outputs > req.sampling.min_tokens:
+                lifecycle.finish(req, "stop", tokens=tokens[:count], logprobs=logprobs and logprobs[:count])
                 return
-        req.known.append(token)
-        self.state.metrics.sampled(req)
-        if token in req.stop_ids and req.num_outputs > req.sampling.min_tokens:
-            lifecycle.finish(req, "stop", token=token, logprob=logprob)
-        elif complete:
-            self.state.outbox.emit(req, token, logprob)
-            lifecycle.finish(req, "stop")  # separate, because this token's text belongs to the answer
-        elif req.num_outputs >= req.sampling.max_tokens or len(req.known) >= self.context_length:
-            lifecycle.finish(req, "length", token=token, logprob=logprob)
+            if complete:
+                self.state.outbox.emit(req, tokens[:count], logprobs and logprobs[:count])
+                lifecycle.finish(req, "stop")  # separate, because this token's text belongs to the answer
+                return
+            if num_outputs >= req.sampling.max_tokens or len(req.known) >= self.context_length:
+                lifecycle.finish(req, "length", tokens=tokens[:count], logprobs=logprobs and logprobs[:count])
+                return
+        if tokens:
+            self.state.outbox.emit(req, tokens, logprobs)
         else:
-            self.state.outbox.emit(req, token, logprob)
+            self._grammar_failed(req, tokens, None, "No token is allowed here.")
+
+    def _grammar_failed(
+        self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None, problem: str
+    ) -> None:
+        """Abort a request after the tokens that its grammar allowed."""
+        if tokens:
+            self.state.outbox.emit(req, tokens, logprobs and logprobs[: len(tokens)])
+        self.state.lifecycle.abort(req, grammar_abort(req, problem), tell_front=True)

@@ -42,6 +42,7 @@ class Dispatcher:
     Attributes:
         left_waiting: the last step left requests in the queue.
         eos_token_ids: tokens that end every request which does not ignore them.
+        max_samples: see ``RunnerInfo``.
     """
 
     lifecycle: Lifecycle
@@ -54,6 +55,7 @@ class Dispatcher:
     deadlines: Deadlines
     config: SchedulerConfig
     eos_token_ids: frozenset[int]
+    max_samples: int
     control: Control
     left_waiting: bool = False
     _num_arrivals: int = field(default=0, init=False)
@@ -158,6 +160,7 @@ class Dispatcher:
             priority=message.priority,
             namespace=message.namespace,
             grammar=message.grammar,
+            max_samples=1 if message.grammar else self.max_samples,
             stop_ids=stop_ids,
             protected=self.config.max_retractions == 0,
             history=History(arrival_s=now, queued_since_s=now),

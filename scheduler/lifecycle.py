@@ -6,7 +6,7 @@ them. It does not decide who runs, who is retracted or when a request ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
@@ -124,17 +124,17 @@ class Lifecycle:
             self._metrics.retracted(req, now)
 
     def finish(
-        self, req: Request, reason: Finish, *, token: int | None = None, logprob: TokenLogprob | None = None
+        self, req: Request, reason: Finish, *, tokens: Sequence[int] = (), logprobs: list[TokenLogprob] | None = None
     ) -> None:
         """End a request normally and publish what it computed.
 
         Args:
             reason: "stop" or "length".
-            token: its last token; None if a stop string was found in tokens that were sent already.
-            logprob: of that token.
+            tokens: its last tokens that were not sent yet.
+            logprobs: parallel to ``tokens``; None if it did not ask.
         """
         self._end(req, ReleaseReason.FINISH, reason)
-        self._outbox.close(req, reason, token, logprob)
+        self._outbox.close(req, reason, tokens, logprobs)
 
     def finish_at(self, req: Request, num_outputs: int) -> None:
         """End a request at a stop string: outputs after the first ``num_outputs`` are dropped."""

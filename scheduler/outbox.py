@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ebbtide.messages import (
@@ -42,34 +43,33 @@ class Outbox:
         output, self.output = self.output, Output()
         return output
 
-    def emit(self, req: Request, token: int, logprob: TokenLogprob | None) -> None:
-        """Send one output token.
+    def emit(self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None) -> None:
+        """Send output tokens of one step; ``logprobs`` is parallel to them, or None.
 
-        The first token after a retraction carries the pressure usage, not only the last one: when a stop string ends
+        The first item after a retraction carries the pressure usage, not only the last one: when a stop string ends
         the request, the detokenizer decides which token is the last.
         """
         pressure = None
         if req.history.reported_retractions != req.history.retraction_count:
             req.history.reported_retractions = req.history.retraction_count
             pressure = pressure_usage(req)
-        logprobs = None if logprob is None else [logprob]
-        self.output.items.append(TokenItem(req.rid, [token], _stream_start(req), logprobs=logprobs, pressure=pressure))
+        self.output.items.append(TokenItem(req.rid, tokens, _stream_start(req), logprobs=logprobs, pressure=pressure))
 
     def emit_prompt_logprobs(self, req: Request, logprobs: PromptLogprobs) -> None:
         """Send the log-probabilities of the next prompt tokens."""
         req.num_prompt_logprobs_sent += len(logprobs.tokens)
         self.output.items.append(TokenItem(req.rid, [], _stream_start(req), prompt=logprobs))
 
-    def close(self, req: Request, reason: Finish, token: int | None, logprob: TokenLogprob | None) -> None:
-        """Close the detokenizer's entry of a request that finished, with its last token if there is one."""
+    def close(self, req: Request, reason: Finish, tokens: Sequence[int], logprobs: list[TokenLogprob] | None) -> None:
+        """Close the detokenizer's entry of a request that finished, with the tokens that were not sent yet."""
         self.output.items.append(
             TokenItem(
                 req.rid,
-                [] if token is None else [token],
+                list(tokens),
                 _stream_start(req),
                 finish=reason,
-                stop_token=token if reason == "stop" else None,
-                logprobs=None if logprob is None else [logprob],
+                stop_token=tokens[-1] if tokens and reason == "stop" else None,
+                logprobs=logprobs,
                 pressure=pressure_usage(req),
             )
         )

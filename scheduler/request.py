@@ -59,10 +59,11 @@ class Request:
     priority: int = 0
     namespace: str = ""  # prefix cache namespace: requests of different namespaces share no pages
     grammar: str = ""
+    max_samples: int = 1  # most output tokens that one of its decode items yields
     phase: Phase = Phase.WAITING
     computed: int = 0  # known tokens with K/V, including those of steps in flight
     num_confirmed: int = 0  # known tokens with K/V, without those of steps in flight
-    samples_in_flight: int = 0  # sampled tokens whose result has not been collected
+    samples_in_flight: int = 0  # sampling items whose result has not been collected; each yields a token or more
     steps_in_flight: int = 0  # plans whose result has not been collected
     num_prompt_logprobs_sent: int = 1  # prompt tokens whose log-probabilities were sent; the first one has none
     row: int | None = None  # the runner's slot, while it runs
@@ -141,14 +142,19 @@ class Request:
     def awaits_result(self) -> bool:
         """True if no further item can be planned before the results in flight are collected.
 
-        A result in flight may be the last one, or may decide which tokens the grammar allows next.
+        A result in flight may be the last one, may decide which tokens the grammar allows next, or may have several
+        tokens, so that the position of the next item is unknown.
         """
-        return self.samples_in_flight > 0 and (bool(self.grammar) or self.final_token_in_flight)
+        return self.samples_in_flight > 0 and (bool(self.grammar) or self.max_samples > 1 or self.final_token_in_flight)
 
     @property
-    def at_page_end(self) -> bool:
-        """True if its next token needs a new page."""
-        return self.computed == len(self.pages) * self.page_size
+    def num_samples(self) -> int:
+        """Most tokens that its next decode item may yield; at least 1."""
+        return max(min(self.max_samples, self.sampling.max_tokens - self.num_outputs), 1)
+
+    def num_new_pages(self, num_samples: int) -> int:
+        """Pages that it lacks for its next token and for all but the last of ``num_samples`` sampled after it."""
+        return max(pages_for(self.computed + num_samples, self.page_size) - len(self.pages), 0)
 
     @property
     def num_missing_pages(self) -> int:

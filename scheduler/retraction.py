@@ -21,7 +21,7 @@ from .batching.policies import Candidate
 from .batching.scheduling_policies import SchedulingPolicies
 from .lifecycle import Lifecycle, ReleaseReason
 from .memory.host_tier import HostTier
-from .memory.kv_pool import KvPool, Shortage, first_too_small, first_without_page
+from .memory.kv_pool import KvPool, Shortage, first_too_small, first_without_page, least_demand
 from .memory.pool import Pool
 from .outbox import Outbox
 from .request import Phase, Request
@@ -166,10 +166,12 @@ class Retractor:
         return self._policies.headroom * len(running) if len(running) > 1 else 0
 
     def _shortage(self, running: Sequence[Request], headroom_pages: int) -> Shortage | None:
-        """The first pool that lacks pages for the next step after eviction."""
+        """The first pool that lacks pages for the next step after eviction. The last request may sample less."""
         for pool in self._memory.pools:
             pages = self.new_tokens_required_next_decode(running, pool) // pool.page_size + headroom_pages
-            if not pool.evict_from_tree_cache(pages):
+            if not pool.evict_from_tree_cache(pages) and len(running) == 1:
+                pages = least_demand(pool, running[0]) + headroom_pages
+            if pages > pool.available_pages:
                 return Shortage(pool, pages - pool.available_pages)
         return None
 

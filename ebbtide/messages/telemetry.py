@@ -86,6 +86,7 @@ class RunnerInfo(Part, frozen=True):
         page_size: tokens per page.
         num_rows: maximum number of running requests.
         max_in_flight: maximum number of submitted plans that are not collected yet.
+        max_samples: maximum number of output tokens that a row yields per step.
         num_host_pages: pages of the host tier; 0 if there is none.
         recompute_token_s: measured seconds of prefill per token; 0 without a host tier.
         restore_token_s: measured seconds per token of copying KV to the host and back; 0 without a host tier.
@@ -105,3 +106,4 @@ class RunnerInfo(Part, frozen=True):
     num_host_pages: int = 0
     recompute_token_s: float = 0.0
     restore_token_s: float = 0.0
+    max_samples: int = 1

@@ -49,7 +49,7 @@ def _prefill(num_tokens: int, info: RunnerInfo) -> StepPlan:
     init = RowInit(SamplingParams(max_tokens=1, temperature=0.0), prompt_len=num_tokens + 1)
     tokens = [place % info.vocab_size for place in range(num_tokens)]
     pages = list(range(pages_for(num_tokens, info.page_size)))
-    return StepPlan(0, [PlanItem(0, 0, tokens, pages, 0, samples=False, init=init)])
+    return StepPlan(0, [PlanItem(0, 0, tokens, pages, 0, num_samples=0, init=init)])
 
 
 def _seconds(runner: Runner, plans: list[StepPlan], clock: Callable[[], float]) -> float:

@@ -173,7 +173,7 @@ def _wanted(items: list[PlanItem], lens: list[int]) -> list[int]:
     sampled: list[int] = []
     before_targets: list[int] = []
     for item, end in zip(items, accumulate(lens), strict=True):
-        if item.samples:
+        if item.num_samples:
             sampled.append(end - 1)
         if item.prompt_logprobs is not None:
             first = end - _length(item) + item.prompt_logprobs.first

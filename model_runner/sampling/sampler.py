@@ -113,12 +113,12 @@ class PendingLogprobs:
         parts = (logprobs.chosen, logprobs.top_ids, logprobs.top_values)
         self._copies = [DeviceToHostCopy(part) for part in parts]
 
-    def wait(self, num_tokens: int) -> list[TokenLogprob | None]:
-        """Parallel to the step's tokens: None for those whose row did not ask."""
-        result: list[TokenLogprob | None] = [None] * num_tokens
+    def wait(self, num_samples: int) -> list[list[TokenLogprob] | None]:
+        """See ``StepResult.logprobs``: a list of one for each sample whose row asked."""
+        result: list[list[TokenLogprob] | None] = [None] * num_samples
         chosen, ids, values = (copy.wait().tolist() for copy in self._copies)
         for place, (number, count) in enumerate(self._asked):
-            result[number] = TokenLogprob(chosen[place], ids[place][:count], values[place][:count])
+            result[number] = [TokenLogprob(chosen[place], ids[place][:count], values[place][:count])]
         return result
 
 

@@ -22,7 +22,7 @@ from ebbtide.plan import PageCopies, PlanItem, PromptLogprobSpec, StepPlan, Step
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 from ..kv.page_copies import checked_moves
-from .sim_sampling import SimRow, choose, logprob_of
+from .sim_sampling import NO_TOKEN, SimRow, choose, logprob_of
 from .sim_script import SimScript
 
 Slots = NDArray[np.uint64]
@@ -125,16 +125,16 @@ class SimRunner:
         for item in plan.items:
             self._prepare(item)
         self._write(plan.items)
-        sampling = [item for item in plan.items if item.samples]
-        tokens: list[int] = []
-        logprobs: list[TokenLogprob | None] = []
+        sampling = [item for item in plan.items if item.num_samples]
+        tokens: list[list[int]] = []
+        logprobs: list[list[TokenLogprob] | None] = []
         for item, context in zip(sampling, self._contexts(sampling), strict=True):
             row = self._rows[item.row]
             assert row is not None
             token, logprob = choose(row, context, item.end - row.prompt_len, item.mask)
             row.last = token
-            tokens.append(token)
-            logprobs.append(logprob)
+            tokens.append([] if token == NO_TOKEN else [token])
+            logprobs.append(None if logprob is None else [logprob])
         prompt_logprobs = [
             self._prompt_logprobs(item, item.prompt_logprobs) for item in plan.items if item.prompt_logprobs is not None
         ]

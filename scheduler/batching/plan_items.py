@@ -22,14 +22,18 @@ class PlanItems:
         self._metrics = metrics
 
     def decode(self, req: Request) -> PlanItem:
-        """One token of a decode row. A page must be free if the row is at a page end."""
-        if req.at_page_end:
-            self._pool.allocate(req, 1)
+        """One token of a decode row. The retractor has made room for it."""
+        num_samples = req.max_samples
+        if num_samples > 1:
+            num_samples = req.num_samples
+        if req.computed + num_samples > len(req.pages) * req.page_size:
+            num_samples = self._make_room(req, num_samples)
         for pool in self._memory.more_pools:
-            if pool.allocate_up_to(req, req.computed + 1) <= req.computed:
+            num_samples = min(num_samples, pool.allocate_up_to(req, req.computed + num_samples) - req.computed)
+            if num_samples <= 0:
                 raise InvariantViolation(f"{req.tag} finds no page for token {req.computed} in pool {pool.name}")
         tokens = None if req.samples_in_flight else req.known[-1:]
-        return self._item(req, tokens, 1, samples=True)
+        return self._item(req, tokens, 1, num_samples)
 
     def prefill(self, req: Request, budget: int) -> PlanItem | None:
         """The next chunk, at most ``budget`` tokens. Returns None if there is no page for even one token."""
@@ -41,9 +45,19 @@ class PlanItems:
         if again > 0:
             req.history.recomputed_tokens += again
             self._metrics.count("num_recomputed_tokens_total", again)
-        return self._item(req, req.known[req.computed : end], end - req.computed, samples=end == len(req.known))
+        return self._item(req, req.known[req.computed : end], end - req.computed, int(end == len(req.known)))
 
-    def _item(self, req: Request, tokens: list[int] | None, count: int, *, samples: bool) -> PlanItem:
+    def _make_room(self, req: Request, num_samples: int) -> int:
+        """Allocate the pages that a decode row lacks. Returns the number of samples that its pages hold.
+
+        Raises InvariantViolation if there is no page for its next token.
+        """
+        num_held = (len(req.pages) + self._pool.available_pages) * req.page_size
+        num_samples = max(min(num_samples, num_held - req.computed), 1)
+        self._pool.allocate(req, req.num_new_pages(num_samples))
+        return num_samples
+
+    def _item(self, req: Request, tokens: list[int] | None, count: int, num_samples: int) -> PlanItem:
         assert req.row is not None
         pages: list[int] = []
         page_index = req.sent_pages
@@ -54,13 +68,14 @@ class PlanItems:
         if not req.row_ready:
             init = RowInit(req.sampling, req.prompt_len, req.known[:] if _needs_history(req) else [])
             req.row_ready = True
-        samples = samples and req.sampling.max_tokens > 0
-        mask = self._grammars.mask(req) if samples and req.grammar else b""
+        if not req.sampling.max_tokens:
+            num_samples = 0
+        mask = self._grammars.mask(req) if num_samples and req.grammar else b""
         wanted = None if req.sampling.prompt_logprobs is None else prompt_logprobs_for(req, count)
-        item = PlanItem(req.row, req.computed, tokens, pages, page_index, samples, init, mask, wanted)
+        item = PlanItem(req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted)
         req.computed += count
         req.steps_in_flight += 1
-        req.samples_in_flight += samples
+        req.samples_in_flight += num_samples > 0
         return item
 
 

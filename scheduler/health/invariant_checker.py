@@ -44,6 +44,7 @@ class InvariantChecker:
                 for item, req in zip(items, requests, strict=True)
                 if owners[req.pages[item.start // size]] is not req
                 or (item.pages and (len(item.pages) > 1 or item.page_index != item.start // size))
+                or item.num_samples > 1
             ]
         except IndexError:
             raise InvariantViolation(_without_page(items, requests, size)) from None
@@ -51,9 +52,9 @@ class InvariantChecker:
             self._audit_item(item, req, item.start // size)
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
-        """Check the page that the item writes to first, and the pages that it adds to the page table."""
+        """Check the pages that the item writes to, the first if it is a chunk, and those added to the page table."""
         if not item.pages:
-            self._agrees(req.pages[page_index : page_index + 1], req)
+            self._agrees(req.pages[page_index : (item.start + max(item.num_samples, 1) - 1) // req.page_size + 1], req)
             return
         self._agrees(req.pages[min(page_index, max(req.num_shared, item.page_index)) :], req)
         for page in req.pages[item.page_index : req.num_shared]:

@@ -24,6 +24,7 @@ class CachedRequest(PageOwner, Protocol):
     node: CacheNode | None
     sent_pages: int  # page-table entries that the runner knows
     protected: bool  # no longer a victim
+    max_samples: int  # most output tokens that one of its decode items yields
 
     @property
     def num_private(self) -> int:
@@ -34,8 +35,11 @@ class CachedRequest(PageOwner, Protocol):
         """True if its next item is one token."""
 
     @property
-    def at_page_end(self) -> bool:
-        """True if its next token needs a new page."""
+    def num_samples(self) -> int:
+        """Most tokens that its next decode item may yield; at least 1."""
+
+    def num_new_pages(self, num_samples: int) -> int:
+        """Pages that it lacks for its next token and for all but the last of ``num_samples`` sampled after it."""
 
     @property
     def num_reusable(self) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ebbtide.paging import pages_for
+
 from .accounting import AuditedPool
 from .cached_request import CachedRequest
 
@@ -59,6 +61,11 @@ class Shortage:
 
     pool: KvPool
     num_pages: int
+
+
+def least_demand(pool: KvPool, req: CachedRequest) -> int:
+    """Pages that ``req`` lacks for its next token alone."""
+    return max(pages_for(req.computed + 1, pool.page_size) - pool.num_pages(req), 0)
 
 
 def first_too_small(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:

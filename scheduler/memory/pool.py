@@ -64,12 +64,15 @@ class Pool:
     def demand(self, running: Sequence[CachedRequest]) -> int:
         """See ``KvPool``.
 
-        A decode row at a page end takes one page. So does a protected request in mid-prefill: others must make room
-        for it. If nothing decodes, the smallest chunk counts: half-prefilled prompts can fill a pool too.
+        A decode row takes pages for all tokens that it may sample. A protected request in mid-prefill at a page end
+        takes one page: others must make room for it. If nothing decodes, the smallest chunk counts: half-prefilled
+        prompts can fill a pool too.
         """
-        at_end = [req for req in running if req.at_page_end]
-        pages = sum(req.is_decoding or req.protected for req in at_end)
-        if pages == 0 and at_end and len(at_end) == len(running):
+        size = self.page_size
+        short = [req for req in running if req.computed + req.max_samples > len(req.pages) * size]
+        needs = [(req, req.num_new_pages(req.num_samples if req.is_decoding else 1)) for req in short]
+        pages = sum(need for req, need in needs if req.is_decoding or req.protected)
+        if pages == 0 and sum(need > 0 for _, need in needs) == len(running) > 0:
             pages = 1
         return pages
 

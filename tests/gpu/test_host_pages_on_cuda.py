@@ -52,7 +52,7 @@ def test_a_request_that_comes_back_from_the_host_goes_on_bit_by_bit(dtype: str) 
     assert 0 < info.restore_token_s < 0.01
     assert 0 < info.recompute_token_s < 0.01
     [(tokens, _)] = results(runner, [StepPlan(0, [prefill(0, PROMPT, HERE)])])
-    [first] = tokens
+    [[first]] = tokens
     init = RowInit(SAMPLING, len(PROMPT), [*PROMPT, first])
     expected = results(runner, [StepPlan(0, [item]) for item in decodes(0, HERE, first, None)])
     back = [StepPlan(0, [item]) for item in decodes(2, ELSEWHERE, first, init)]

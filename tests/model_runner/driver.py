@@ -75,11 +75,11 @@ class Driver:
         self.runner.submit(StepPlan(self._number, items))
         result = self.runner.collect()
         assert result.number == self._number
-        sampled = [one for one, item in zip(who, items, strict=True) if item.samples]
+        sampled = [one for one, item in zip(who, items, strict=True) if item.num_samples]
         logprobs = result.logprobs or [None] * len(sampled)
-        for one, token, logprob in zip(sampled, result.tokens, logprobs, strict=True):
+        for one, [token], logprob in zip(sampled, result.tokens, logprobs, strict=True):
             one.outputs.append(token)
-            one.logprobs.append(logprob)
+            one.logprobs += logprob or [None]
 
     def _decode(self, one: Generation) -> PlanItem:
         index, pages = self._grow(one, 1)

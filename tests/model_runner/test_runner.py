@@ -126,7 +126,7 @@ def init(prompt_len: int, **params: object) -> RowInit:
     return RowInit(SamplingParams(max_tokens=8, **({"temperature": 0.0} | params)), prompt_len)  # type: ignore[arg-type]
 
 
-def run(runner: ModelRunner, *items: PlanItem) -> list[int]:
+def run(runner: ModelRunner, *items: PlanItem) -> list[list[int]]:
     runner.submit(StepPlan(0, list(items)))
     return runner.collect().tokens
 

@@ -92,7 +92,7 @@ PLANS = {
     "masks": [PlanItem(5, 6, None, mask=MASK), PlanItem(6, 6, [7], mask=bytes(64))],
     "prompt log-probabilities": [
         PlanItem(5, 6, None),
-        PlanItem(6, 6, [7, 8], samples=False, prompt_logprobs=PromptLogprobSpec(0, [8], 3)),
+        PlanItem(6, 6, [7, 8], num_samples=0, prompt_logprobs=PromptLogprobSpec(0, [8], 3)),
     ],
     "everything": [
         PlanItem(5, 6, None, mask=MASK),

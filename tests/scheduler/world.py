@@ -29,6 +29,8 @@ from ebbtide.scheduler.memory.kv_pool import KvPool
 from ebbtide.scheduler.memory.node import CacheObserver
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
+from .multi_token_runner import MultiTokenRunner
+
 GUIDANCE = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ())
 MAX_TURNS = 30_000
 STUCK_AFTER = 200  # steps without a token, a computed prompt or an end
@@ -96,6 +98,7 @@ class Shape:
     memory_check: Literal["strict", "quarantine", "off"] = "strict"
     context_length: int = 4096
     conservativeness: float = 1.0
+    max_samples: int = 1
     sessions: bool = False
     max_sessions: int = 1000
     session_timeout: float = 1e9
@@ -116,7 +119,7 @@ class World:
         sim = SimShape(
             shape.num_pages, shape.page_size, shape.num_rows, shape.context_length, shape.overlap, shape.host_pages
         )
-        self.runner = SimRunner(sim)
+        self.runner = SimRunner(sim) if shape.max_samples == 1 else MultiTokenRunner(sim, shape.max_samples)
         self._freed: list[int] = []
         config = SchedulerConfig(
             chunked_prefill_size=shape.chunk,

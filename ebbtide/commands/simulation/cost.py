@@ -34,7 +34,7 @@ class CostModel:
         for item in items:
             count = 1 if item.tokens is None else len(item.tokens)
             context += item.start + count
-            if count == 1 and item.samples:
+            if count == 1 and item.num_samples:
                 rows += 1
             else:
                 prefilled += count
@@ -74,8 +74,8 @@ class CostRunner:
             if item.init is not None:
                 request = self._requests[item.init.sampling.seed]
                 self._rows[item.row] = (item.init.prompt_len, item.init.prompt_len + request.output_len)
-            if item.samples:
-                tokens.append(self._sample(item))
+            if item.num_samples:
+                tokens.append([self._sample(item)])
         self._results.append(StepResult(plan.number, tokens))
 
     def collect(self) -> StepResult:

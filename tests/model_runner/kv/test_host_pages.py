@@ -50,7 +50,7 @@ def test_a_request_that_comes_back_from_the_host_goes_on_bit_by_bit(
 ) -> None:
     here, there, elsewhere = [9, 2, 30, 4, 11, 6], [7, 0, 5, 1, 6, 2], [20, 41, 22, 3, 24, 15]
     runner = load_runner(tiny("llama"), dtype=dtype, page_size=8, kv_offload_gb=1 / 1024, attention_backend=backend)
-    first = prefill(runner, 0, PROMPT, here).tokens[0]
+    first = prefill(runner, 0, PROMPT, here).tokens[0][0]
     expected = decode(runner, 0, here, first, None)
     prefill(runner, 0, PROMPT, here)
     saved = step(runner, copies=PageCopies(to_host=pairs(here, there)))
@@ -69,7 +69,7 @@ def test_copies_are_made_before_the_writes_of_their_plan(tiny: Callable[[str], P
     """One plan saves pages, lets another row overwrite them, and restores the saved ones elsewhere."""
     here, there, elsewhere = [0, 1, 2], [2, 0, 1], [10, 11, 12]
     runner = load_runner(tiny("llama"), kv_offload_gb=1 / 1024)
-    first = prefill(runner, 0, PROMPT, here).tokens[0]
+    first = prefill(runner, 0, PROMPT, here).tokens[0][0]
     expected = decode(runner, 0, here, first, None)
     prefill(runner, 0, PROMPT, here)
     other = PlanItem(1, 0, PROMPT[::-1], here, 0, False, RowInit(SAMPLING, 50, PROMPT))
@@ -79,7 +79,7 @@ def test_copies_are_made_before_the_writes_of_their_plan(tiny: Callable[[str], P
 
 def test_of_two_copies_onto_one_page_the_later_one_counts(tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"), kv_offload_gb=1 / 1024)
-    first = prefill(runner, 0, PROMPT, [0, 1, 2]).tokens[0]
+    first = prefill(runner, 0, PROMPT, [0, 1, 2]).tokens[0][0]
     expected = decode(runner, 0, [0, 1, 2], first, None)
     prefill(runner, 0, PROMPT, [0, 1, 2])
     step(runner, copies=PageCopies([5, 3, 0, 3], [0, 10, 3, 10]))
@@ -89,7 +89,7 @@ def test_of_two_copies_onto_one_page_the_later_one_counts(tiny: Callable[[str], 
 
 def test_a_refused_copy_changes_nothing(tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"), kv_offload_gb=1 / 1024)
-    first = prefill(runner, 0, PROMPT, [0, 1, 2]).tokens[0]
+    first = prefill(runner, 0, PROMPT, [0, 1, 2]).tokens[0][0]
     expected = decode(runner, 0, [0, 1, 2], first, None)
     num_pages, num_host_pages = runner.info.num_pages, runner.info.num_host_pages
     prefill(runner, 0, PROMPT, [0, 1, 2])

@@ -39,7 +39,7 @@ def prefill(
 
 
 def first_token(sim: SimRunner, pages: list[int], tokens: list[int], sampling: SamplingParams = GREEDY) -> int:
-    return step(sim, prefill(0, pages, tokens, sampling)).tokens[0]
+    return step(sim, prefill(0, pages, tokens, sampling)).tokens[0][0]
 
 
 def test_the_same_context_gives_the_same_token_wherever_it_lies() -> None:
@@ -50,7 +50,7 @@ def test_chunks_give_what_one_prefill_gives() -> None:
     sim = runner()
     step(sim, PlanItem(1, 0, PROMPT[:7], [5, 6], 0, False, RowInit(GREEDY, len(PROMPT))))
     chunked = step(sim, PlanItem(1, 7, PROMPT[7:], [8, 9, 10, 11], 2)).tokens
-    assert chunked == [first_token(runner(), [0, 1, 2, 3, 4, 5], PROMPT)]
+    assert chunked == [[first_token(runner(), [0, 1, 2, 3, 4, 5], PROMPT)]]
 
 
 def test_its_own_last_sample_is_what_it_goes_on_with() -> None:
@@ -117,7 +117,7 @@ def test_a_seed_decides_a_draw_and_its_index_goes_into_it() -> None:
         tokens = [first_token(sim, list(range(6)), PROMPT, sampling)]
         for index in range(5):
             pages = [20] if len(PROMPT) + index == 24 else []
-            tokens += step(sim, PlanItem(0, len(PROMPT) + index, None, pages, 6)).tokens
+            tokens += step(sim, PlanItem(0, len(PROMPT) + index, None, pages, 6)).tokens[0]
         return tokens
 
     assert drawn(1) == drawn(1)
@@ -136,9 +136,10 @@ def test_logprobs_are_those_of_a_distribution_and_the_greedy_token_leads() -> No
     sampling = SamplingParams(max_tokens=10, temperature=0.0, logprobs=260)
     result = step(runner(), prefill(0, list(range(6)), PROMPT, sampling))
     assert result.logprobs is not None
-    (entry,) = result.logprobs
-    assert entry is not None
-    assert entry.top_ids[0] == result.tokens[0]
+    (entries,) = result.logprobs
+    assert entries is not None
+    (entry,) = entries
+    assert [entry.top_ids[0]] == result.tokens[0]
     assert entry.logprob == entry.top_logprobs[0]
     assert sum(2.718281828459045**value for value in entry.top_logprobs) == pytest.approx(1.0)
 
@@ -158,7 +159,7 @@ def test_a_script_decides_the_bytes_and_then_ends(tmp_path: Path) -> None:
         RunnerConfig(page_size=4, max_total_tokens=128, context_length=64, sim_script=str(path))
     )
     tokens = [first_token(sim, list(range(6)), [*PROMPT[:8], 258])]
-    tokens += step(sim, PlanItem(0, 9, None)).tokens + step(sim, PlanItem(0, 10, None)).tokens
+    tokens += step(sim, PlanItem(0, 9, None)).tokens[0] + step(sim, PlanItem(0, 10, None)).tokens[0]
     assert tokens == [240, 159, SIM_EOS]
     assert sim.info.num_pages == 32
 
@@ -295,7 +296,7 @@ def test_a_mask_leaves_its_tokens_only(temperature: float) -> None:
         sim = runner()
         sampling = SamplingParams(max_tokens=10, temperature=temperature, seed=index)
         item = prefill(0, list(range(6)), [*PROMPT[:-1], index], sampling)
-        seen.add(step(sim, replace(item, mask=mask_of(7, 200, 259))).tokens[0])
+        seen.add(step(sim, replace(item, mask=mask_of(7, 200, 259))).tokens[0][0])
     assert seen <= {7, 200, 259}
     assert len(seen) == 3 or temperature == 0.0
 
@@ -306,17 +307,17 @@ def test_a_mask_of_too_few_ids_is_refused() -> None:
 
 
 def test_a_mask_that_leaves_nothing_gives_no_token() -> None:
-    assert step(runner(), replace(prefill(0, list(range(6)), PROMPT), mask=mask_of())).tokens == [-1]
+    assert step(runner(), replace(prefill(0, list(range(6)), PROMPT), mask=mask_of())).tokens == [[]]
 
 
 def test_a_mask_outranks_a_ban() -> None:
     sampling = SamplingParams(max_tokens=10, temperature=0.0, logit_bias={7: -100.0, 200: 100.0})
     item = replace(prefill(0, list(range(6)), PROMPT, sampling), mask=mask_of(7))
-    assert step(runner(), item).tokens == [7]
+    assert step(runner(), item).tokens == [[7]]
 
 
 def test_a_script_is_followed_as_far_as_the_mask_allows() -> None:
     sim = SimRunner(SimShape(num_pages=8, page_size=4, num_rows=1), script=SimScript({bytes(PROMPT): b"ab"}))
     item = prefill(0, list(range(6)), PROMPT)
-    assert step(sim, replace(item, mask=mask_of(ord("a"), 7))).tokens == [ord("a")]
-    assert step(sim, replace(item, mask=mask_of(7))).tokens == [7]
+    assert step(sim, replace(item, mask=mask_of(ord("a"), 7))).tokens == [[ord("a")]]
+    assert step(sim, replace(item, mask=mask_of(7))).tokens == [[7]]

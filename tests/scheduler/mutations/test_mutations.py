@@ -197,12 +197,12 @@ def late_result_lost(patch: Patch) -> None:
     """The last token of a request is not booked when it comes with its neighbour's end."""
     original = Scheduler._sampled
 
-    def sampled(self: Scheduler, req: Request, token: int, logprob: object) -> None:
+    def sampled(self: Scheduler, req: Request, tokens: list[int], logprobs: object) -> None:
         if req.num_outputs == 5:
             req.samples_in_flight -= 1
-            req.known.append(token)
+            req.known += tokens
             return
-        original(self, req, token, logprob)  # type: ignore[arg-type]
+        original(self, req, tokens, logprobs)  # type: ignore[arg-type]
 
     patch.setattr(Scheduler, "_sampled", sampled)
 
