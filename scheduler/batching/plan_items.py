@@ -37,6 +37,8 @@ class PlanItems:
 
     def prefill(self, req: Request, budget: int) -> PlanItem | None:
         """The next chunk, at most ``budget`` tokens. Returns None if there is no page for even one token."""
+        if req.computed >= len(req.known):
+            raise InvariantViolation(f"{req.tag} has K/V for {req.computed} tokens and only {len(req.known)} tokens")
         end = min(len(req.known), req.computed + budget)
         end = self._memory.allocate_up_to(req, end)
         if end <= req.computed:

@@ -238,7 +238,7 @@ OTHERS: dict[Bug, Witness] = {
     retract_forgets_the_page_table: Witness.RUNNER,
     retract_drops_a_token: Witness.TEXT,
     resume_without_outputs: Witness.TEXT,
-    match_everything: Witness.NO_PROGRESS,
+    match_everything: Witness.PLANNER,
     match_by_first_tokens: Witness.TEXT,
     evict_the_head_of_a_leaf: Witness.TEXT,
     token_delivered_twice: Witness.TEXT,

@@ -17,6 +17,7 @@ STUCK = ("stuck", "no progress", "was expected to be over")
 class Witness(Enum):
     """A check, as ``docs/mutations.md`` names it."""
 
+    PLANNER = "planner, when it makes an item"
     PLAN_AUDIT = "audit of the plan, before the step runs"
     EQUATION = "conservation equation"
     SWEEP = "ledger sweep after the step"
@@ -36,6 +37,7 @@ class Witness(Enum):
 
 # The innermost function of the traceback that is listed here is the check that noticed the bug.
 CHECKS = {
+    "prefill": Witness.PLANNER,
     "audit_plan": Witness.PLAN_AUDIT,
     "_unbalanced": Witness.EQUATION,
     "self_check_during_busy": Witness.SWEEP,
