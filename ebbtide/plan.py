@@ -99,7 +99,7 @@ class StepPlan(Part, frozen=True):
 
 
 class StepResult(Part, frozen=True):
-    """What one plan produced.
+    """The result of one plan.
 
     Attributes:
         tokens: one list per sampling item, in plan order, of 1 to ``PlanItem.num_samples`` token ids; an empty list if

@@ -21,7 +21,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device, stored: torch.dtype | None) -> torch.dtype:
-    """The format called ``name``; auto is the checkpoint's own on CUDA, and what is fastest on the CPU."""
+    """The format called ``name``; auto selects the checkpoint's own on CUDA and the fastest on the CPU."""
     if name != "auto":
         return DTYPES[name]
     if device.type != "cpu":

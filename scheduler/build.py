@@ -47,14 +47,14 @@ CUDA_CHUNK_SIZE = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a scheduler may be given besides its configuration.
+    """Optional dependencies of a scheduler.
 
     Attributes:
         policies: default: those that the configuration selects.
         compiler: compiles grammars; without one, requests with a grammar are refused.
-        observer: is told what the prefix cache holds.
-        on_free: is told every page of the first pool that becomes free.
-        pools: more pools that each running request needs pages of.
+        observer: notified of pages that are added to or removed from the prefix cache.
+        on_free: called with all pages of the first pool that become free.
+        pools: additional pools, from which each running request needs pages.
     """
 
     policies: SchedulingPolicies | None = None

@@ -1,4 +1,4 @@
-"""The scheduler's verbs: receive, next_step, settle.
+"""The scheduler's interface: receive, next_step, settle.
 
 Messages in, plans and tokens out: no clock, no socket, no tensor. Times are arguments, in seconds of any steady clock.
 """

@@ -43,19 +43,19 @@ class Deadlines:
                 self._add(rid, message.timeout_s, now, starts=False)
 
     def expire(self, now: float) -> None:
-        """Abort the requests whose time is over."""
+        """Abort the requests whose deadline has passed."""
         while self._heap and self._heap[0].due_s <= now:
             deadline = self._heap[0]
             left_s = self._left_s(deadline, now)
             if left_s is not None and left_s <= 0:
                 self._abort(self._lifecycle.requests[deadline.rid], deadline)
-            heapq.heappop(self._heap)  # after the abort, which is repeated if it raises InvariantViolation
+            heapq.heappop(self._heap)  # last: if the abort raises InvariantViolation, the next call repeats it
             if left_s is not None and left_s > 0:
                 deadline.due_s = now + max(left_s, MIN_INTERVAL_S)
                 heapq.heappush(self._heap, deadline)
 
     def _left_s(self, deadline: _Deadline, now: float) -> float | None:
-        """Seconds that the request still has. Returns None if the limit does not apply to it any more."""
+        """Seconds that the request still has. Returns None if the limit no longer applies."""
         req = self._lifecycle.requests.get(deadline.rid)
         if req is None or (deadline.starts and req.history.first_run_s is not None):
             return None

@@ -133,7 +133,7 @@ class Dispatcher:
     def _queue_is_full(self) -> bool:
         """True if the newest requests exceed the queue limit.
 
-        Free rows count as places only if the last step left no request waiting: otherwise memory is what is short. An
+        Free rows count as places only if the last step left no request waiting: otherwise memory is the bottleneck. An
         idle server accepts any HTTP request, however many prompts and choices it has: a retry would not help it.
         """
         limit = self.config.max_queued_requests

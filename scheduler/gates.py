@@ -1,4 +1,4 @@
-"""Readiness of waiting requests as a list of gates. A grammar that compiles is one; a new kind is one more object."""
+"""Readiness of waiting requests as a list of gates. Grammar compilation is one; a new kind is a new class."""
 
 from __future__ import annotations
 

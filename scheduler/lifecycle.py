@@ -1,7 +1,7 @@
 """The life of a request: waiting, running, finished.
 
 The only code that writes a request's phase, the waiting queue, the running list, rows, and the counters that go with
-them. It does not decide who runs, who is retracted or when a request ends.
+them. It does not decide which request runs, which is retracted or when one ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReleaseReason(Enum):
 
 
 class EndListener(Protocol):
-    """Is called at the end of every request."""
+    """Called at the end of every request."""
 
     def ended(self, req: Request, *, finished: bool) -> None:
         """``req`` has ended and holds no memory. ``finished`` is False for an abort."""
@@ -112,7 +112,7 @@ class Lifecycle:
 
         Args:
             front: before all requests that never ran, in order of arrival; else at the back.
-            counted: it is a retraction; a recovery from an invariant violation is not.
+            counted: True for a retraction, False for the recovery from an invariant violation.
             now: seconds; only read if counted.
         """
         assert not req.steps_in_flight, f"{req} is requeued with {req.steps_in_flight} steps in flight"

@@ -1,4 +1,4 @@
-"""What a step has to tell the detokenizer and the front. Knows messages; changes no request's phase."""
+"""Collects a step's messages to the detokenizer and the front. Changes no request's phase."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Outbox:
 
 
 def pressure_usage(req: Request) -> PressureUsage | None:
-    """What retractions cost the request so far. Returns None if it was never retracted."""
+    """The cost of the request's retractions so far. Returns None if it was never retracted."""
     history = req.history
     if not history.retracted_stain:
         return None

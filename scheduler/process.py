@@ -165,7 +165,7 @@ class Loop:
 
 
 def main(section: SchedulerSection, handshake: Handshake) -> None:
-    """Load the model, say what was measured, then serve until the process is ended."""
+    """Load the model, report its measured sizes, then serve until the process is ended."""
     watchdog = create_scheduler_watchdog(section.watchdog, section.dump_path)
     watchdog.start()
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens: what a step is asked for, and what happens with the result.
+"""Log-probabilities of prompt tokens: requests them from a step and sends the result.
 
 The log-probability of a token is requested until it was sent, and not again if the token is recomputed.
 """
@@ -14,7 +14,7 @@ from .request import Request
 
 
 def prompt_logprobs_for(req: Request, count: int) -> PromptLogprobSpec | None:
-    """What to request of the item that computes the next ``count`` tokens of ``req``. Returns None for nothing.
+    """The request for the item that computes the next ``count`` tokens of ``req``. Returns None if none is needed.
 
     The logits of a token give the log-probability of the token after it, up to the prompt's end.
     """

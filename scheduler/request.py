@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """Where a request is."""
+    """The state of a request in its lifecycle."""
 
     WAITING = auto()
     RUNNING = auto()

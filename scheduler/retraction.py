@@ -1,6 +1,6 @@
-"""Memory pressure: does the next step fit, and which requests are retracted if it does not.
+"""Memory pressure: checks that the next step fits, and retracts requests if it does not.
 
-In the order of the owner's text: ``check_decode_mem`` → ``retract_decode`` → ``release_req`` → ``requeue``. Unused
+The calls, in order: ``check_decode_mem`` → ``retract_decode`` → ``release_req`` → ``requeue``. Unused
 cached pages are evicted first, then running requests are retracted (they resume later), and only the last running
 request is aborted. Knows pages and requests; knows no plans, sockets or text.
 """
@@ -48,7 +48,7 @@ class FINISH_ABORT:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A retracted request, as it was when it left."""
+    """A retracted request and the cost of its retraction."""
 
     req: Request
     freed_pages: int

@@ -20,13 +20,13 @@ from .metrics import SchedulerMetrics
 from .outbox import Outbox, Output
 from .request import Request
 
-# Plans handed to the runner and not settled, with their requests. None: the request lost its memory meanwhile.
+# Plans handed to the runner and not settled, with their requests. None: the request's memory was released meanwhile.
 StepsInFlight = deque[tuple[StepPlan, list[Request | None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What tests, dumps and metrics read.
+    """The scheduler's state as tests, dumps and metrics read it.
 
     Attributes:
         pool: the pool that the prefix cache is on.

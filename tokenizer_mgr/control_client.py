@@ -55,7 +55,7 @@ class ControlClient:
         return reply
 
     def resolve(self, reply: Reply) -> None:
-        """Complete the call that ``reply`` answers. Does nothing if its caller has left."""
+        """Complete the call that ``reply`` answers. Does nothing if the caller no longer waits."""
         future = self._open.get(reply.call)
         if future is not None and not future.done():
             future.set_result(reply)

@@ -21,7 +21,7 @@ class EncodedTurn:
 
     @property
     def shortest(self) -> int:
-        """Length of the shorter form."""
+        """Number of tokens of the shorter of the two forms."""
         return min(len(ids) for ids in (self.prompt, self.continuation) if ids)
 
 

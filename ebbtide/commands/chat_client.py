@@ -222,7 +222,7 @@ class Conversation:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Lost("The connection was lost") from error
         if not whole:
-            raise Lost("The stream ended before the answer did")
+            raise Lost("The stream ended before the answer was complete")
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         try:

@@ -35,7 +35,7 @@ def dump(pid: int | None = None) -> int:
 
 def _chosen(daemons: dict[int, Path], pid: int | None) -> tuple[int, Path]:
     if pid is not None and pid not in daemons:
-        raise StartupError(f"No server of yours with process id {pid} runs here. {_known(daemons)}")
+        raise StartupError(f"You have no running server with process id {pid}. {_known(daemons)}")
     if pid is None and len(daemons) != 1:
         raise StartupError(f"{_known(daemons)} Select one with --pid." if daemons else _known(daemons))
     chosen = next(iter(daemons)) if pid is None else pid
@@ -44,8 +44,8 @@ def _chosen(daemons: dict[int, Path], pid: int | None) -> tuple[int, Path]:
 
 def _known(daemons: dict[int, Path]) -> str:
     if daemons:
-        return f"Servers that run: {', '.join(str(pid) for pid in sorted(daemons))}."
-    return f"No server runs with its files in {tempfile.gettempdir()} (TMPDIR)."
+        return f"Running servers: {', '.join(str(pid) for pid in sorted(daemons))}."
+    return f"No running server was found in {tempfile.gettempdir()} (TMPDIR)."
 
 
 def _age(directory: Path, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Host memory for the K/V pages of retracted requests. Knows pages by number, not their owners."""
+"""Host memory for the K/V pages of retracted requests. Refers to pages by number and does not know their owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The K/V memory of all layers. Knows slots and pages by number, not their owners."""
+"""The K/V memory of all layers. Refers to slots and pages by number and does not know their owners."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ CPU_POOL_LIMIT = 4 << 30  # bytes; leaves room for a second daemon on the machin
 
 @dataclass(frozen=True, slots=True)
 class PoolBudget:
-    """What determines the size of the pool.
+    """The numbers that determine the size of the pool.
 
     Attributes:
         free_bytes: before the weights were loaded.

@@ -44,7 +44,7 @@ class PageTable:
         self._held = [0] * num_rows
 
     def stage(self, items: list[PlanItem]) -> PageWrites:
-        """The writes that ``items`` ask for, on the host. Raises PlanError, before any change, if one is invalid."""
+        """The table writes of ``items``, on the host. Raises PlanError, before any change, if an item is invalid."""
         held = {item.row: self._check(item) for item in items}
         if len(held) < len(items):
             raise PlanError("A plan has two items of one row.")
@@ -87,7 +87,7 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class TokenInputs:
-    """What a plan's items say of their tokens. T tokens, O of them the rows' own last samples; N items.
+    """The tokens of a plan's items. T tokens, O of them the rows' own last samples; N items.
 
     ``ForwardBatch`` describes the attributes that are not listed here.
 

@@ -1,7 +1,7 @@
 """Checks at start that a transformers model gives the same logits with ebbtide's attention as with its own.
 
-Two sequences run through the page table in chunks. Whatever a model does besides calling attention (own masks, biases,
-states carried from token to token, positions from elsewhere) then changes its logits.
+Two sequences run through the page table in chunks. If a model does more than call attention (own masks, biases, states
+carried from token to token, other positions), its logits then differ.
 """
 
 from __future__ import annotations

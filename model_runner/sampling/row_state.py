@@ -1,4 +1,4 @@
-"""The sampling state of one row: what a request's own parameters and tokens change in its logits."""
+"""The sampling state of one row: how a request's own parameters and tokens change its logits."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class PendingLogprobs:
         self._copies = [DeviceToHostCopy(part) for part in parts]
 
     def wait(self, num_samples: int) -> list[list[TokenLogprob] | None]:
-        """See ``StepResult.logprobs``: a list of one for each sample whose row asked."""
+        """See ``StepResult.logprobs``: a list of one entry for each sample whose row requests log-probabilities."""
         result: list[list[TokenLogprob] | None] = [None] * num_samples
         chosen, ids, values = (copy.wait().tolist() for copy in self._copies)
         for place, (number, count) in enumerate(self._asked):

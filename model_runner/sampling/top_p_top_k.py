@@ -1,4 +1,4 @@
-"""Random choice of tokens from logits with temperature, top_k, top_p and min_p. Knows nothing of rows' histories.
+"""Random choice of tokens from logits with temperature, top_k, top_p and min_p. Knows nothing about rows' histories.
 
 Each token uses one uniform number, which depends on nothing but the seed and the token's index.
 """

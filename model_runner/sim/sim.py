@@ -81,7 +81,7 @@ class SimRunner:
 
     @classmethod
     def from_config(cls, config: RunnerConfig) -> SimRunner:
-        """The runner behind ``MODEL sim``: context 32,768, pool 65,536 tokens unless told otherwise.
+        """The runner behind ``MODEL sim``: context 32,768, pool 65,536 tokens unless the flags set others.
 
         The host tier holds as many tokens as ``kv_offload_gb`` GiB would at 64 KiB a token.
         """

@@ -1,4 +1,4 @@
-"""Admission: may a waiting request start now? Charges, reservations and the promise to protected requests."""
+"""Admission: decides if a waiting request may start now, and reserves memory for running and protected requests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MIN_REMAINDER = 64  # least expected remaining output, in tokens, unless max_tok
 
 
 class Verdict(Enum):
-    """What happens to a candidate and to the requests behind it."""
+    """The decision about a candidate and the requests behind it in the queue."""
 
     ADMIT = auto()
     WAIT = auto()  # no request behind it may start either
     SKIP = auto()  # younger unprotected requests may start before it
-    NEVER_FITS = auto()  # it has outgrown the whole pool
+    NEVER_FITS = auto()  # it needs more pages than the whole pool has
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Admission:
         return AdmissionResult(Verdict.ADMIT, match)
 
     def _breaks_promise(self, req: Request) -> bool:
-        """True if a protected request must not start: protected requests do not pass each other."""
+        """True if a protected request must not start: protected requests do not overtake each other."""
         self._protected_waits = self._protected_waits or any(each.exceeds_promise(req) for each in self._pools)
         return self._protected_waits
 

@@ -1,4 +1,4 @@
-"""Starting waiting requests, in order, while budget, rows and memory last."""
+"""Starts waiting requests, in order, as long as token budget, rows and memory suffice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Round:
-    """What one pass over the queue decided. The queue is changed afterwards, because it must not change meanwhile."""
+    """The decisions of one pass over the queue. Applied afterwards: the queue must not change during the pass."""
 
     items: list[PlanItem] = field(default_factory=list)
     started: list[Request] = field(default_factory=list)

@@ -31,7 +31,7 @@ class NewTokenRatio:
         self.value = max(self.value - self._decay, self.minimum)
 
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
-        """Raise the ratio after a retraction, which shows that it was too small. No survivors: no change."""
+        """Raise the ratio after a retraction, which shows that it was too small. Unchanged without survivors."""
         outputs = limit = count = 0
         for req in survivors:
             outputs += req.num_outputs

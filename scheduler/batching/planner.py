@@ -1,4 +1,4 @@
-"""What the next step computes: decode rows first, then prefill chunks, then new admissions."""
+"""Plans the next step: decode rows first, then prefill chunks, then new admissions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Planner:
         return items
 
     def _retract_reason(self, *, has_steps_in_flight: bool) -> RetractReason | None:
-        """Why requests must be retracted before the next step. Evicts from the prefix cache if that is enough."""
+        """The reason to retract before the next step, or None. Evicts from the prefix cache if that is enough."""
         running = self.lifecycle.running
         if has_steps_in_flight:  # a request whose last result is in flight takes no further step
             running = [req for req in running if not req.final_token_in_flight]

@@ -62,7 +62,7 @@ class Preemption:
         return verdict is not Verdict.WAIT and bool(self._lifecycle.free_rows or without)
 
     def _candidates(self) -> list[Request]:
-        """Unprotected requests of lower priority than the head. Empty if the head may start or could not even then."""
+        """Unprotected requests of lower priority than the head. Empty if retracting them is unnecessary or useless."""
         head = self._head()
         if head is None or not self._gates.ready(head):
             return []
@@ -95,7 +95,7 @@ class ForcedRetraction:
         self._retractor.retract([victims[self._last % len(victims)]], RetractReason.TEST, now)
 
     def _victims(self) -> list[Request]:
-        """Without a bound, only requests that produced a token since they started: an interval of 1 must end too."""
+        """Without a bound, only requests with a token since their start, so that an interval of 1 makes progress."""
         return [
             req
             for req in self._lifecycle.running

@@ -29,10 +29,10 @@ class AdmissionRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicies:
-    """Who is retracted and who may start.
+    """The policies that choose which request is retracted and which may start.
 
     Attributes:
-        admission: made from the pool with the prefix cache, ratio, output lengths and the other pools.
+        admission: creates the rule from the pool with the prefix cache, ratio, output lengths and other pools.
     """
 
     select_victim: VictimPolicy

@@ -30,7 +30,7 @@ class Activity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoopStatus:
-    """What the watchdog knows of the loop. Immutable: the loop replaces the whole object."""
+    """The loop's status as the watchdog reads it. Immutable: the loop replaces the whole object."""
 
     phase: str  # "serving", or what is being loaded or compiled
     activity: Activity
@@ -82,7 +82,7 @@ class WatchdogTimeouts:
 
 
 class WatchdogAction(Enum):
-    """What the watchdog must do."""
+    """The action that the watchdog must take."""
 
     DUMP = "dump"
     DUMP_AND_EXIT = "dump and exit"

@@ -1,7 +1,7 @@
-"""Recovery from an invariant violation: quarantine the pages in doubt, recompute what used them, and go on serving.
+"""Recovery from an invariant violation: quarantine the suspect pages, recompute the requests that used them, and go on.
 
-No request computes on a page in doubt. A request that holds one loses its K/V, not its tokens, and is recomputed. All
-accounting is then derived from the structures that are left.
+No request computes on a suspect page. A request that holds one loses its K/V, not its tokens, and is recomputed. All
+accounting is then derived from the remaining structures.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Recovery:
         """Repair the state.
 
         Args:
-            pages: in doubt, whatever the accounting says of them now.
+            pages: suspect even if the accounting is consistent for them now.
             everybody: the violation interrupted an operation, so no running request is certain to be intact, and all
-                are recomputed; otherwise only those that hold a page in doubt.
+                are recomputed; otherwise only those that hold a suspect page.
 
         Returns:
             The pages that were taken out of service, by pool.
@@ -47,7 +47,7 @@ class Recovery:
         torn = owners_missing_pages(errors) | self._in_doubt_elsewhere()
         self._pool.quarantined |= doubt
         cache = self._pool.tree_cache
-        # An owner that lost a page has its other pages at the wrong positions: it goes, although those are intact.
+        # In an owner that lost a page, the other pages are at wrong positions: drop it, although they are intact.
         alive = cache.drop_pages(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
         for req in list(running):
             in_doubt = id(req) in torn or id(req.node) not in alive or any(page in doubt for page in req.pages)
@@ -65,10 +65,10 @@ class Recovery:
         return owners_missing_pages(errors) | {id(owner) for error in errors for owner in error.listed_by}
 
     def _pages_in_doubt(self, errors: Iterable[OwnershipError], *, everybody: bool) -> set[int]:
-        """Pages with several owners, none, or one that the ledger denies. A page out of service must have none.
+        """Pages with no owner, several, or one that the ledger does not record. A quarantined page must have no owner.
 
-        A page that no owner lists is free afterwards, without doubt, if it belonged to a running request (with
-        ``everybody``) or to a part of the tree that was cut off.
+        A page that no owner lists is free, not suspect, if it belonged to a running request (with ``everybody``) or to
+        a part of the tree that was removed.
         """
         return {
             error.page

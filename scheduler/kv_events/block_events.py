@@ -16,7 +16,7 @@ from ebbtide.errors import InvariantViolation
 
 from ..memory.node import Node
 
-MEDIUM = "GPU"  # what routers call the memory of the compute device, also if that is a CPU
+MEDIUM = "GPU"  # the routers' name for the memory of the compute device, even if that is a CPU
 POSITIVE = 2**63 - 1  # mask: hashes fit into signed and unsigned 64-bit integers
 
 
@@ -43,7 +43,7 @@ class BlockRemoved(KVCacheEvent, frozen=True):
 
 
 class AllBlocksCleared(KVCacheEvent, frozen=True):
-    """The cache is empty. If blocks remain, events that store them follow."""
+    """The cache was cleared. Blocks that are still cached follow as BlockStored."""
 
 
 class EventBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -48,7 +48,7 @@ class OwnershipError:
     """A page without exactly one owner, or whose owner is not the one that the ledger records."""
 
     page: int
-    listed_by: tuple[PageOwner | None, ...]  # owners that have the page in their own structure; None is the free list
+    listed_by: tuple[PageOwner | None, ...]  # owners that have the page in their own structure; None: the free list
     ledger_owner: PageOwner | None
 
 
@@ -131,7 +131,7 @@ def mismatches(ledger: Ledger, pages: Sequence[int], owner: PageOwner | None) ->
 
 
 def describe(errors: Sequence[OwnershipError], ledger: Ledger) -> str:
-    """The pages in error with their owners and last moves. Without errors: that a counter must be wrong."""
+    """The pages in error with their owners and last moves. If there are none, names a wrong counter as the cause."""
     if not errors:
         moves = "; ".join(ledger.recent(LAST_MOVES)) or "none recorded"
         return f"every page has exactly one owner, so a counter is wrong; last moves of any page: {moves}"

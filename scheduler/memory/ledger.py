@@ -34,7 +34,7 @@ class PageOwner(Protocol):
 
 
 class Ledger:
-    """Maps every page number to its owner. None is the free list."""
+    """Maps every page number to its owner. None stands for the free list."""
 
     def __init__(self, num_pages: int) -> None:
         self._owners: list[PageOwner | None] = [None] * num_pages

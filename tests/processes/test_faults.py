@@ -242,15 +242,15 @@ def test_the_dump_of_a_busy_daemon_shows_both_processes_and_disturbs_no_request(
 
 
 def test_the_dump_command_lists_the_running_daemons(start_daemon: Any, tmp_path: Path) -> None:
-    assert run_dump(tmp_path).stderr == f"ebbtide: No server runs with its files in {tmp_path} (TMPDIR).\n"
+    assert run_dump(tmp_path).stderr == f"ebbtide: No running server was found in {tmp_path} (TMPDIR).\n"
     first = start_daemon(ready=False)
     second = start_daemon(ready=False, tmp=first.tmp)
     for daemon in (first, second):
         daemon.wait_until_ready()
     asked = run_dump(first.tmp)
     pids = ", ".join(str(pid) for pid in sorted((first.process.pid, second.process.pid)))
-    assert (asked.returncode, asked.stderr) == (1, f"ebbtide: Servers that run: {pids}. Say which one with --pid.\n")
-    assert "No server of yours with process id 1 runs here" in run_dump(first.tmp, "--pid", "1").stderr
+    assert (asked.returncode, asked.stderr) == (1, f"ebbtide: Running servers: {pids}. Select one with --pid.\n")
+    assert "You have no running server with process id 1" in run_dump(first.tmp, "--pid", "1").stderr
     assert "==== end of dump ====" in run_dump(first.tmp, "--pid", str(second.process.pid)).stdout
     second.signal(signal.SIGTERM)
     assert second.wait() == 0

@@ -1,6 +1,6 @@
-"""The rules that are compared: ebbtide's own, and what vLLM and SGLang do, each on ebbtide's scheduler.
+"""The policies that are compared: ebbtide's own, and those of vLLM and SGLang, all on ebbtide's scheduler.
 
-docs/simulate.md says what of the other two is modelled and what is not.
+docs/simulate.md lists the behavior of vLLM and SGLang that is not modelled.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from ebbtide.scheduler.request import Request
 
 from ...paging import pages_for
 
-CLIP = 4096  # output tokens beyond which SGLang's admission does not look
+CLIP = 4096  # most output tokens for which SGLang's admission reserves memory
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """policies: made from the admission parameter. parameter: its name and its default.
+    """A compared policy.
 
-    bounded: --max-retractions and --headroom are for it.
+    Attributes:
+        policies: creates the policies from the admission parameter.
+        parameter: name of the admission parameter.
+        default: default of the admission parameter.
+        bounded: True if --max-retractions and --headroom apply.
     """
 
     policies: Callable[[float], SchedulingPolicies]
@@ -36,12 +40,12 @@ class Policy:
 
 
 def newest_first(candidates: Sequence[Candidate], _shortfall: int) -> Candidate:
-    """vLLM's victim: the one admitted last. Candidates come in order of admission."""
+    """Return vLLM's victim: the request admitted last. Candidates are in order of admission."""
     return candidates[-1]
 
 
 class WatermarkAdmission:
-    """vLLM's: a request starts when its known tokens fit and a share of the pool stays free. No output is reserved."""
+    """vLLM's admission: the known tokens must fit, and a share of the pool must stay free. Reserves no output."""
 
     def __init__(self, pool: Pool, watermark: float) -> None:
         self._pool = pool
@@ -68,10 +72,10 @@ class WatermarkAdmission:
 
 
 class RemainderAdmission:
-    """SGLang's: running requests are charged ratio × remainder, a candidate its whole remainder, each at most CLIP.
+    """SGLang's admission: reserves ratio × remaining output for running requests, all of it for a candidate.
 
-    A prompt's chunks that are still to come are not reserved. One that runs alone needs only its known tokens and one
-    more, which stands for SGLang's clipping of max_new_tokens to what an empty pool holds.
+    The remaining output is clipped to CLIP tokens. Nothing is reserved for later chunks of a prompt. A request that
+    runs alone needs memory only for its known tokens: SGLang clips its max_new_tokens to the size of the pool.
     """
 
     def __init__(self, pool: Pool, ratio: NewTokenRatio) -> None:
@@ -89,7 +93,7 @@ class RemainderAdmission:
             self._reserved += self._ratio.value * _clipped_remainder(req)
 
     def charge(self, req: Request) -> None:
-        """See ``AdmissionRule``. In the pass that admits it a request is charged in full."""
+        """See ``AdmissionRule``. A request is charged in full during the pass that admits it."""
         self._alone = False
         self._reserved += (req.num_missing_pages + 1) * self._pool.page_size + _clipped_remainder(req)
 
@@ -110,7 +114,7 @@ class RemainderAdmission:
 
 
 class ReplacedRatio(NewTokenRatio):
-    """SGLang's: the estimate after a retraction replaces the ratio, lower or not, and may fall below the minimum."""
+    """SGLang's ratio: a retraction sets it to the estimate, even if that is lower, or below the minimum."""
 
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
         """See ``NewTokenRatio``."""
