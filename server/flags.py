@@ -69,7 +69,7 @@ def _help(text: str, default: Any) -> str:
 
 
 def _is_within(value: float, interval: str) -> bool:
-    """Return True if a number lies in an interval such as "(0, 1]". NaN lies in none."""
+    """Return True if a number lies in an interval such as "(0, 1]". False for NaN."""
     low, high = (float(bound) for bound in interval[1:-1].split(","))
     above = value > low if interval[0] == "(" else value >= low
     below = value < high if interval[-1] == ")" else value <= high

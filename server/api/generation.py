@@ -88,7 +88,7 @@ def generation_route(path: str, state: AppState, spec: RouteSpec[B]) -> Route:
 
 
 async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Response:
-    """Answer one request. It is validated completely before the scheduler gets any of it."""
+    """Answer one request. All of it is validated before any part is sent to the scheduler."""
     received_s = state.manager.clock()
     state.liveness.require_ready()
     raw = await read_object(request)

@@ -1,4 +1,4 @@
-"""What a client asks about single tokens: log-probabilities of output and prompt, and token ids."""
+"""The options of a request about single tokens: log-probabilities of output and prompt, and token ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LogprobOptions:
         prompt_logprobs: the same for each prompt token
         echo: the response repeats the prompt
         token_ids: the response has the ids of the output tokens
-        prompt_ids: the response has the ids of the prompt. In a session only the scheduler knows them
+        prompt_ids: the response has the ids of the prompt; never in a session, where only the scheduler knows them
         as_ids: tokens are named by their ids instead of their texts
     """
 

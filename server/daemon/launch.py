@@ -126,7 +126,7 @@ class _Daemon:
 
     async def _start(self) -> Frontend:
         self._progress.show(f"Loading {self._files.name}")
-        # Imported while the children load: for a small model both take equally long.
+        # Imported here, while the children load: for a small model the import takes as long as the loading.
         from ..frontend import Frontend
 
         tokenizer, runner = await asyncio.gather(self._load_tokenizer(), self._await_ready())

@@ -132,7 +132,7 @@ class WireProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _check_deadline(self) -> None:
-        """Refuse the request if its time is up. Bytes received extend the deadline, as does our own backpressure."""
+        """Refuse the request if its deadline has passed. Received bytes and backpressure extend it."""
         allowed_s = self._limits.receive_timeout_s + self._num_bytes / MIN_BYTES_PER_S
         left_s = self._started_s + allowed_s - self.loop.time()
         if self.flow.read_paused:

@@ -42,7 +42,7 @@ class Liveness:
             self._heartbeats[heartbeat.source] = heartbeat
 
     def start_draining(self) -> None:
-        """Refuse new requests for good."""
+        """Refuse new requests permanently."""
         self._draining = True
 
     def pause(self) -> None:
@@ -104,7 +104,7 @@ class Liveness:
         if not self._last_beat:
             return _refused("The model is still loading.", "loading")
         if self._paused:
-            return _refused("The server is paused (/continue_generation).", "paused")
+            return _refused("The server is paused; POST /continue_generation resumes it.", "paused")
         return self._engine_refusal()
 
     def _engine_refusal(self) -> Rejected | None:

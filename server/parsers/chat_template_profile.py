@@ -53,7 +53,7 @@ class CallStyle:
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplateProfile:
-    """What a model's chat template supports.
+    """The features that a model's chat template supports.
 
     Attributes:
         calls: None if the template does not support tools; tools and calls are then written as plain text.

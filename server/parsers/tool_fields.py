@@ -50,7 +50,7 @@ class ToolFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
-    """What a request allows and requires of tools.
+    """The tools that a request offers, and the calls that it allows and requires.
 
     Attributes:
         tools: the functions in the form that chat templates take.

@@ -1,4 +1,4 @@
-"""Resolves references in a JSON schema and measures its depth through them. Checks and rejects nothing."""
+"""Resolves references in a JSON schema and measures its depth through them. Does not validate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compiles the constraints of requests in threads, within a time limit, and caches the results.
 
-A constraint that cannot be compiled is rejected: no request runs without the constraint that it asked for.
+A constraint that cannot be compiled is rejected: no request runs without its constraint.
 """
 
 from __future__ import annotations

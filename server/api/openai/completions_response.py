@@ -25,7 +25,7 @@ LONGEST_CHARACTER = 4  # bytes of UTF-8, so at most 4 tokens
 
 @dataclass(slots=True)
 class PromptPart:
-    """What the choices of one prompt show of it.
+    """The parts of one prompt that its choices return.
 
     Attributes:
         incomplete: see CompletionLogprobs
@@ -144,7 +144,7 @@ class _Choice:
 def prompt_part(
     prompt: str | list[Any], tokens: list[int], reader: PromptReader, body: CompletionBody, options: LogprobOptions
 ) -> PromptPart:
-    """What is known of a prompt before anything is computed. prompt: as it was sent, a text or ids."""
+    """Return the parts that are known before anything is computed. prompt: as sent, a text or ids."""
     vocabulary, raw = reader.vocabulary, reader.pieces[tokens[0]]
     hidden = () if body.skip_special_tokens is False else reader.control_ids
     part = PromptPart(

@@ -114,7 +114,7 @@ def _pythonic(signs: tuple[str, ...], marks: tuple[tuple[str, ...], tuple[str, .
     return ToolFormat(signs, (*marks[0], *marks[1]), read)
 
 
-# In order of detection: a format whose sign contains another's comes first.
+# In order of detection: if the sign of one format contains the sign of another, it comes first.
 FORMATS: dict[str, ToolFormat] = {
     "seed_oss": _xml(("<seed:tool_call>",), SEED_OSS),
     "qwen3_coder": _xml(("<function=",), QWEN3_CODER),
