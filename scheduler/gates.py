@@ -14,7 +14,7 @@ class Gate(Protocol):
     """Something that a request may have to wait for before it is admitted."""
 
     def add(self, req: Request) -> None:
-        """A new request. Until ``ready`` returns True it is not admitted."""
+        """Add a new request, which is not admitted until ``ready`` returns True."""
 
     def poll(self) -> list[tuple[Request, AbortReq]]:
         """Update readiness; return the requests that can never become ready, with the abort for each."""
@@ -23,10 +23,10 @@ class Gate(Protocol):
         """True if this gate lets ``req`` start."""
 
     def forget(self, req: Request) -> None:
-        """``req`` has ended."""
+        """Remove a request that has ended."""
 
     def why(self, req: Request) -> str:
-        """What ``req`` waits for; "" if it is ready."""
+        """The condition that ``req`` waits for; "" if it is ready."""
 
     @property
     def num_waiting(self) -> int:

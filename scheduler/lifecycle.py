@@ -25,7 +25,7 @@ ALLOWED = {
 
 
 class ReleaseReason(Enum):
-    """Why a request's memory is released."""
+    """The reason for a release of a request's memory."""
 
     FINISH = auto()
     ABORT = auto()

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class RetractReason(Enum):
-    """Why requests are retracted before a step."""
+    """The reason for a retraction."""
 
     MEMORY = "memory"
     PRIORITY = "priority"
@@ -176,14 +176,14 @@ class Retractor:
         return None
 
     def _candidate(self, req: Request, pool: KvPool) -> Candidate:
-        """What retracting ``req`` frees in ``pool`` and costs. Pages that other requests share count for neither."""
+        """The pages of ``pool`` that retracting ``req`` frees, and its cost. Shared pages count for neither."""
         full = self._memory.pool
         freed = full.freed_by(req)
         kept = (len(req.pages) - freed) * req.page_size
         return Candidate(req, freed if pool is full else pool.freed_by(req), max(req.computed - kept, 0))
 
     def _victim(self, running: Sequence[Request], shortage: Shortage) -> Request:
-        """The policy's next victim. One that would free nothing is skipped unless there is no other.
+        """The policy's next victim. A request that would free nothing is skipped unless all would.
 
         If all are protected, which only a shrinking pool can cause, the youngest is chosen.
         """
@@ -248,7 +248,7 @@ class Memory:
         self.pools = [self.pool, *self.more_pools]
 
     def never_fits(self, prompt_len: int, max_tokens: int) -> str:
-        """Why a request of that size can never run, or "": the answer of the first pool that it does not fit."""
+        """The reason why a request of that size can never run, from the first pool that it does not fit; or ""."""
         return next(filter(None, (pool.never_fits(prompt_len, max_tokens) for pool in self.pools)), "")
 
     def allocate_up_to(self, req: Request, num_tokens: int) -> int:

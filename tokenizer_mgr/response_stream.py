@@ -19,7 +19,7 @@ class Delta:
         num_output_tokens: total so far
         finish: "stop" or "length" in the last delta of the choice
         matched: the stop string or token that ended the choice
-        prompt: log-probabilities of all prompt tokens but the first, in the first delta of a prompt's first choice
+        prompt: log-probabilities of all prompt tokens except the first, in the first delta of a prompt's first choice
     """
 
     index: int

@@ -8,7 +8,7 @@ from .base import Message, Part
 
 
 class SamplingParams(Part, frozen=True):
-    """How tokens are sampled. The front validates all values and fills in all defaults.
+    """The sampling parameters of a request. The front validates all values and fills in all defaults.
 
     Attributes:
         max_tokens: output tokens; by default the front sets the rest of the context. 0 computes only the prompt.
@@ -37,7 +37,7 @@ class SamplingParams(Part, frozen=True):
 
 
 class TextParams(Part, frozen=True):
-    """How the detokenizer turns tokens into the client's text.
+    """The options for the conversion of tokens to the client's text.
 
     Attributes:
         stop: stop strings.

@@ -35,7 +35,7 @@ class AdmissionResult:
 
 
 class _Reservations:
-    """What the running requests are expected to take from one pool."""
+    """The memory of one pool that running requests are expected to need."""
 
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
@@ -43,7 +43,7 @@ class _Reservations:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing runs."""
+        """Remove all reservations."""
         self._reserved = 0.0  # tokens that running requests are expected to take
         self._missing_pages = 0  # pages that known tokens of running requests still need
         self._protected_need = 0  # pages promised to running protected requests
@@ -63,7 +63,7 @@ class _Reservations:
             self._reserved += growth
 
     def exceeds_promise(self, req: Request) -> bool:
-        """True if the pool is too small for ``req`` and the running protected requests at their longest."""
+        """True if the pool is too small for ``req`` and the running protected requests at their maximum lengths."""
         return self._protected_need + self._need(req) > self.pool.capacity
 
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:

@@ -1,4 +1,4 @@
-"""What counts as progress, the status that the loop publishes, and the detection of stalls.
+"""The definition of progress, the status that the loop publishes, and the detection of stalls.
 
 Progress is an output token, a finished request, or a request computed further than ever before: a long first prefill is
 progress, recomputing after a retraction is not. Time is passed in.

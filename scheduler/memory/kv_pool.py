@@ -1,4 +1,4 @@
-"""A pool that running requests take pages from: what demand, admission, allocation and retraction ask each pool."""
+"""The interface of a pool that running requests take pages from, for admission, allocation and retraction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .cached_request import CachedRequest
 
 
 class KvPool(AuditedPool, Protocol):
-    """All numbers are in pages of this pool, each of ``page_size`` tokens of one request.
+    """A pool of KV pages. All numbers are in pages, each of ``page_size`` tokens of one request.
 
     Only the first pool has a prefix cache. A pool without one keeps its page lists by request id.
     """
@@ -31,7 +31,7 @@ class KvPool(AuditedPool, Protocol):
         """Free pages plus pages that eviction can free. Admission is based on this number."""
 
     def never_fits(self, prompt_len: int, max_tokens: int) -> str:
-        """Why a request of that size can never run, or "". Such a request must not block the queue."""
+        """The reason why a request of that size can never run, or "". Such a request must not block the queue."""
 
     def num_pages(self, req: CachedRequest) -> int:
         """Pages that ``req`` holds, shared ones included."""

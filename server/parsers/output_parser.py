@@ -17,7 +17,7 @@ from .tools.stream_scanner import ParserCoroutine, StreamScanner
 
 
 class ReasoningMode(Enum):
-    """How reasoning is returned."""
+    """The form in which reasoning is returned."""
 
     SHOWN = "shown"
     WHEN_COMPLETE = "when complete"  # returned in one piece
@@ -27,7 +27,7 @@ class ReasoningMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ParserConfig:
-    """How the outputs of one request are parsed.
+    """The parser options for the outputs of one request.
 
     Attributes:
         reasoning: format of the model's reasoning; None if the model does not reason.

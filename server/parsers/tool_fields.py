@@ -41,7 +41,7 @@ class ToolFields(Protocol):
 
     @property
     def tool_choice(self) -> Any:
-        """Which functions may or must be called."""
+        """The functions that may or must be called."""
 
     @property
     def parallel_tool_calls(self) -> bool | None:

@@ -20,7 +20,7 @@ from ..logprobs import MIN_LOGPROB
 
 @dataclass(frozen=True, slots=True)
 class LogprobView:
-    """Which log-probabilities of one prompt and its choices are shown.
+    """The log-probabilities of one prompt and its choices that the response shows.
 
     Attributes:
         top: number of alternatives per token, None for no log-probabilities

@@ -26,7 +26,7 @@ HARMLESS = (
 
 @dataclass(frozen=True, slots=True)
 class MarkedCallFormat:
-    """How a model family writes calls.
+    """The syntax of calls in one model family.
 
     Attributes:
         opens: markers that start a call or a list of calls.
