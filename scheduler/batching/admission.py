@@ -49,7 +49,7 @@ class _Reservations:
         self._protected_need = 0  # pages promised to running protected requests
 
     def charge(self, req: Request, growth: float) -> None:
-        """``req`` runs and is expected to need pages for ``growth`` more tokens than it knows."""
+        """Reserve memory for a running request that is expected to grow by ``growth`` tokens."""
         size, held = self._page_size, self.pool.num_pages(req)
         missing = pages_for(len(req.known), size) - held
         if missing > 0:
@@ -67,12 +67,12 @@ class _Reservations:
         return self._protected_need + self._need(req) > self.pool.capacity
 
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
-        """True if there is room for that many tokens, less locked pages, and for what is reserved."""
+        """True if ``usable`` pages hold ``num_tokens`` tokens, except locked pages, and all reservations."""
         size = self._page_size
         return self._reserved + (pages_for(num_tokens, size) - num_locked) * size + growth <= usable * size
 
     def fits_now(self, num_tokens: int, num_locked: int, usable: int) -> bool:
-        """The same with nothing reserved but the known tokens of running requests."""
+        """Like ``fits``, but reserves only the known tokens of running requests."""
         return self._missing_pages + pages_for(num_tokens, self._page_size) - num_locked <= usable
 
     def _need(self, req: Request) -> int:

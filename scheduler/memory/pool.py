@@ -65,7 +65,7 @@ class Pool:
         """See ``KvPool``.
 
         A decode row takes pages for all tokens that it may sample. A protected request in mid-prefill at a page end
-        takes one page: others must make room for it. If nothing decodes, the smallest chunk counts: half-prefilled
+        takes one page, for which others are retracted. If nothing decodes, the smallest chunk counts: half-prefilled
         prompts can fill a pool too.
         """
         size = self.page_size
