@@ -1,4 +1,4 @@
-"""The model runner: computes step plans. Knows nothing about requests. Importing this package does not import torch."""
+"""The model runner: computes step plans. Independent of requests. Importing this package does not import torch."""
 
 from __future__ import annotations
 

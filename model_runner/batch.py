@@ -1,4 +1,4 @@
-"""The input of one forward: a step plan flattened into tensors. Knows nothing about models, sampling or backends."""
+"""The input of one forward: a step plan flattened into tensors. Independent of models, sampling and backends."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from ebbtide.errors import StartupError
 def longest_context(config: PretrainedConfig) -> int:
     """The maximum context length in tokens. Raises StartupError if the configuration has none.
 
-    Models with LongRoPE get their original training length. Beyond it LongRoPE changes its frequencies, for a whole
-    forward by the longest sequence in it: a request's output would depend on the other requests in the batch, and
-    cached keys would have been rotated by other frequencies.
+    Models with LongRoPE are limited to their original training length. If any sequence of a forward is longer, LongRoPE
+    changes the frequencies of the whole forward: a request's output would depend on the other requests in the batch,
+    and keys that are cached already would have been rotated by different frequencies.
     """
     text = config.get_text_config()
     ropes = _ropes(getattr(text, "rope_parameters", None) or {})

@@ -1,4 +1,4 @@
-"""The model runner: executes step plans on a real model. Knows rows, pages and tokens, not requests."""
+"""The model runner: executes step plans on a real model. Works on rows, pages and tokens, not on requests."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class Scheduler:
             _, left = self.state.steps_in_flight.pop()
             kept = [(item, req) for item, req in zip(plan.items, left, strict=True) if req is not None]
             if not kept and plan.copies is None:
-                return None  # a plan with copies runs without items: the host tier depends on them
+                return None  # a plan with copies must run even without items: the host tier needs the copies
             requests = [req for _, req in kept]
             plan = replace(plan, items=[item for item, _ in kept])
             self.state.steps_in_flight.append((plan, list(requests)))

@@ -59,7 +59,7 @@ class Dispatcher:
     control: Control
     left_waiting: bool = False
     _num_arrivals: int = field(default=0, init=False)
-    _came_alone: bool = field(default=False, init=False)  # no other request was open when the last HTTP request came
+    _came_alone: bool = field(default=False, init=False)  # no other request was open when the last HTTP request arrived
 
     def on_timer(self, now: float) -> None:
         """Advance time: idle sessions, deadlines of requests, pending control requests."""

@@ -153,7 +153,7 @@ class Lifecycle:
         self.num_retracted = sum(req.is_retracted for req in self.requests.values())
 
     def _end(self, req: Request, why: ReleaseReason, reason: str) -> None:
-        self._release_req(req, why)  # first: it may raise InvariantViolation, and the request is still whole then
+        self._release_req(req, why)  # first: if it raises InvariantViolation, nothing else has changed
         if req.phase is Phase.RUNNING:
             self.filter_batch(req)
         elif req in self.waiting:

@@ -57,7 +57,7 @@ class Reporter:
     throughput: float = 0.0
 
     def report(self, now: float) -> None:
-        """Send what is due."""
+        """Send statistics and heartbeats that are due."""
         idle = self.scheduler.idle
         changed = not (idle and self.reported_idle) or self.scheduler.idle_changes != self.reported_changes
         if changed and now - self.last_stats_s >= STATS_EVERY_S:

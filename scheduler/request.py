@@ -69,7 +69,7 @@ class Request:
     row: int | None = None  # the runner's slot, while it runs
     pages: list[int] = field(default_factory=list)
     num_shared: int = 0
-    node: CacheNode | None = None  # where its shared pages end in the prefix cache
+    node: CacheNode | None = None  # prefix cache node at the end of its shared pages
     sent_pages: int = 0  # page-table entries that the runner knows
     row_ready: bool = False  # the runner has its sampling state
     started: bool = False  # its first TokenItem was sent

@@ -96,7 +96,7 @@ class Retractor:
         return pool.demand(running) * pool.page_size
 
     def check_decode_mem(self, running: Sequence[Request], *, headroom_pages: int = 0) -> bool:
-        """True if the next step of ``running`` fits. Evicts the shortfall from the prefix cache first."""
+        """True if the next step of ``running`` fits. First evicts from the prefix cache if pages are missing."""
         return self._shortage(running, headroom_pages) is None
 
     def retract_decode(self, now: float) -> None:
@@ -166,7 +166,7 @@ class Retractor:
         return self._policies.headroom * len(running) if len(running) > 1 else 0
 
     def _shortage(self, running: Sequence[Request], headroom_pages: int) -> Shortage | None:
-        """The first pool that lacks pages for the next step after eviction. The last request may sample less."""
+        """The first pool that lacks pages for the next step after eviction. A lone request needs only one token."""
         for pool in self._memory.pools:
             pages = self.new_tokens_required_next_decode(running, pool) // pool.page_size + headroom_pages
             if not pool.evict_from_tree_cache(pages) and len(running) == 1:

@@ -38,7 +38,7 @@ CHECK_INTERVAL_S = 0.25  # interval of the check for silent children
 
 
 class Frontend:
-    """Everything behind the listening socket. Built once the model runner has reported its RunnerInfo.
+    """The front without its listening socket. Created after the model runner has reported its RunnerInfo.
 
     Order of use: construct (binds ``addresses.front``), ``await start()`` on the serving event loop, serve ``app``,
     ``start_draining()`` when asked to stop, ``await stop()`` last. ``on_child_death`` may be called at any time from

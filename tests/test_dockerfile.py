@@ -23,7 +23,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def stages() -> dict[str, list[tuple[str, str]]]:
-    """Name -> its instructions, those of the stages it builds on first."""
+    """Map each stage to its instructions, preceded by the instructions of the stages it builds on."""
     known: dict[str, list[tuple[str, str]]] = {}
     name = ""
     for keyword, rest in instructions():

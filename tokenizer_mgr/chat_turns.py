@@ -1,7 +1,7 @@
 """Encodes chat messages as the first or the next turn of a conversation whose earlier turns are stored as tokens.
 
 The template renders a placeholder exchange with and without the new messages; the difference is the text of the new
-turn. Knows templates, not sessions.
+turn. Independent of sessions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls to the scheduler that have one reply each: sessions and control. Knows messages; knows no HTTP."""
+"""Calls to the scheduler that have one reply each: sessions and control. Independent of HTTP."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The open requests between HTTP and the scheduler: ids, routing, and exactly one final outcome each.
 
-Knows messages and response streams; knows neither HTTP nor tokenizers. All methods run on the event loop's thread.
+Independent of HTTP and tokenizers. All methods run on the event loop's thread.
 """
 
 from __future__ import annotations

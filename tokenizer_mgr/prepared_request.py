@@ -1,4 +1,4 @@
-"""A validated and tokenized HTTP request, and the limits of its sender. Knows no API."""
+"""A validated and tokenized HTTP request, and the limits of its sender. Independent of the API."""
 
 from __future__ import annotations
 

@@ -73,7 +73,10 @@ class PromptReader:
         return await self._encode(lambda: self._tokenizer.encode_chat(chat), "messages")
 
     async def chat_turn(self, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
-        """New messages, both as the first and as a later turn of a conversation. Raises Rejected if neither works."""
+        """Encode new messages, both as the first and as a later turn of a conversation.
+
+        Raises Rejected if neither can be encoded.
+        """
         self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, first, later)
 

@@ -1,4 +1,4 @@
-"""The output of one HTTP request: the text of its choices as it arrives, and exactly one outcome. Knows no sockets."""
+"""The output of one HTTP request: the text of its choices as it arrives, and one outcome. Independent of sockets."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _last_of_choice(events: list[dict[str, Any]], data: Any) -> int | None:
 
 
 def _sorted_by_choice(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Between events that belong to no choice, those of choice 0 first."""
+    """Sort each run of events by choice. An event without a choice ends a run and keeps its place."""
     result: list[dict[str, Any]] = []
     run: list[dict[str, Any]] = []
     for event in [*events, {"data": None}]:

@@ -68,7 +68,7 @@ def post(name: str, path: str, body: Any, **more: Any) -> Ask:
 
 
 def cases(path: str, base: Mapping[str, Any], table: Mapping[str, Mapping[str, Any]], **more: Any) -> list[Ask]:
-    """One request a line of ``table``, whose fields stand over those of ``base``."""
+    """Return one request per line of ``table``, whose fields override the fields of ``base``."""
     return [post(name, path, {**base, **fields}, **more) for name, fields in table.items()]
 
 

@@ -61,7 +61,7 @@ class SessionTurn(Part, frozen=True):
     Attributes:
         owner: only requests with this owner can see the session; "" if it has none.
         turn: name of the turn in the session; "" for the request's id.
-        continuation: the prompt if the session already has a turn; None if ``prompt`` applies in both cases.
+        continuation: replaces ``prompt`` if the session already has a turn; None to use ``prompt`` in both cases.
         head: number of leading tokens of ``continuation`` that close the previous turn; those with which the stored
             turn already ends are dropped.
         context_limit: ``sampling.max_tokens`` means "the rest of the context" and is reduced to what is left.

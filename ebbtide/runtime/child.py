@@ -1,4 +1,4 @@
-"""Child processes of a daemon: starting, configuring, watching and stopping them; and the child's own side.
+"""Child processes of a daemon: starting, configuring, watching and stopping them; and the code that runs in the child.
 
 Independent of what the children do. Parent and child share two pipes. The child's stdin carries its configuration
 section once; its end of file then tells the child that the parent has exited. The status pipe carries JSON lines.

@@ -56,7 +56,10 @@ def living_daemons() -> dict[int, Path]:
 
 
 def _lock(path: Path) -> int:
-    """Create ``path``'s lock file, locked until the descriptor is closed, and locked before it has its final name."""
+    """Create the lock file in ``path``. Return its descriptor, which holds the lock until it is closed.
+
+    The file is locked before it gets its final name: no other process can see it unlocked.
+    """
     unnamed = path / f"{LOCK}.new"
     lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Copies stored tensors into parameters, one at a time. Knows names and shapes, not their meaning."""
+"""Copies stored tensors into parameters, one at a time. Uses only names and shapes."""
 
 from __future__ import annotations
 

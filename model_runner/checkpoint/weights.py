@@ -45,7 +45,7 @@ class Checkpoint:
         return Path(self.files.directory)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and tensor, one at a time, on the CPU; those of GGUF files are dequantized to float32."""
+        """Yield name and tensor, one at a time, on the CPU; tensors of GGUF files are dequantized to float32."""
         if self.gguf is not None:
             yield from self.gguf.tensors()
             return

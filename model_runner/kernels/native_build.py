@@ -1,4 +1,4 @@
-"""Compiles a C++ file of this folder for the local CPU and loads it. Knows nothing about its contents."""
+"""Compiles a C++ file of this folder for the local CPU and loads it. Independent of the file's contents."""
 
 from __future__ import annotations
 

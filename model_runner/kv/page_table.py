@@ -135,7 +135,7 @@ class TokenInputs:
 
 
 def stage_tokens(items: list[PlanItem]) -> TokenInputs:
-    """Flatten items, on the host. Raises PlanError if one asks for prompt log-probabilities past its tokens."""
+    """Flatten items, on the host. Raises PlanError if an item asks for prompt log-probabilities past its tokens."""
     rows, starts, lens = [item.row for item in items], [item.start for item in items], [_length(item) for item in items]
     item_rows, item_starts, query_lens = (np.array(values, dtype=np.int64) for values in (rows, starts, lens))
     token_rows, positions = item_rows, item_starts

@@ -1,4 +1,4 @@
-"""The Llama family: Llama, SmolLM, Mistral, Qwen2, Qwen3. Knows their configurations and weight names, not the pool."""
+"""The Llama family: Llama, SmolLM, Mistral, Qwen2, Qwen3. Independent of the KV pool."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ebbtide.plan import PromptLogprobSpec
 
 from ..transfers import DeviceToHostCopy, host_tensor
 
-SLICE_BYTES = 16 << 20  # of float32 logits at a time: those of a chunk of 2,048 tokens take over a GiB
+SLICE_BYTES = 16 << 20  # of float32 logits at a time: the logits of 2,048 tokens can take over a GiB
 
 
 class PendingPromptLogprobs:

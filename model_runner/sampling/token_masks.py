@@ -21,7 +21,7 @@ class TokenMasks:
     Attributes:
         which: the indices of the masked rows of logits.
         banned: bool [M, vocab], the ids that a mask excludes.
-        empty: int64 [E], those of ``which`` whose mask allows no id.
+        empty: int64 [E], the elements of ``which`` whose mask allows no id.
     """
 
     which: list[int]

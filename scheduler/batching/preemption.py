@@ -55,7 +55,7 @@ class Preemption:
         return next(iter(self._lifecycle.waiting), None)
 
     def _may_start(self, head: Request, without: Sequence[Request]) -> bool:
-        """True if ``head`` could start now if those requests did not run."""
+        """True if ``head`` could start now if the requests in ``without`` were not running."""
         gone = {req.rid for req in without}
         self._admission.start_step(req for req in self._lifecycle.running if req.rid not in gone)
         verdict = self._admission.evaluate(head, without=without).verdict

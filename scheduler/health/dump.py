@@ -19,7 +19,7 @@ from ..request import Request
 from ..state import State
 from .progress import LoopStatus
 
-MAX_REQUESTS = 50  # shown, of the batch and of the queue each
+MAX_REQUESTS = 50  # maximum shown of the batch, and as many of the queue
 MAX_BYTES = 64 << 10
 LAST_MOVES = 12  # page moves shown
 MAX_REASONS = 5  # waiting requests shown with the reason why they wait

@@ -137,7 +137,7 @@ class LoopMonitor:
 
 
 class WatchdogRaw:
-    """The watchdog's own side. ``poll`` checks the loop once; ``start`` runs a thread that polls and serves SIGUSR1.
+    """Detects a stalled loop. ``poll`` checks it once; ``start`` runs a thread that polls and serves SIGUSR1.
 
     Attributes:
         loop: what the loop publishes.

@@ -48,7 +48,7 @@ class OwnershipError:
     """A page without exactly one owner, or whose owner is not the one that the ledger records."""
 
     page: int
-    listed_by: tuple[PageOwner | None, ...]  # owners that have the page in their own structure; None: the free list
+    listed_by: tuple[PageOwner | None, ...]  # owners whose structures list the page; None: the free list
     ledger_owner: PageOwner | None
 
 
@@ -124,7 +124,7 @@ def rebuild(
 
 
 def mismatches(ledger: Ledger, pages: Sequence[int], owner: PageOwner | None) -> list[OwnershipError]:
-    """Those of ``pages``, all listed by ``owner``, for which the ledger records another owner."""
+    """One error for each of ``pages``, all listed by ``owner``, that the ledger assigns to another owner."""
     if ledger.all_owned_by(pages, owner):
         return []
     return [OwnershipError(page, (owner,), ledger.owner(page)) for page in pages if ledger.owner(page) is not owner]
@@ -168,7 +168,7 @@ class Sweep:
         return mismatches(self._allocator.ledger, self._allocator.free_pages(start, start + count), None)
 
     def next_share(self, items: Sequence[T]) -> list[T]:
-        """The next share of ``items``, which may have changed since the last call."""
+        """The next items to check, in rotation. ``items`` may have changed since the last call."""
         picked = []
         for _ in range(math.ceil(len(items) * self.share)):
             self._next_item = (self._next_item + 1) % len(items)

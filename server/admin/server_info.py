@@ -19,7 +19,7 @@ SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "watchdog", "log") 
 
 
 def public_settings(config: ServeConfig) -> dict[str, Any]:
-    """Return the settings that clients may see: those of SHOWN_SECTIONS."""
+    """Return the settings that clients may see: the sections in SHOWN_SECTIONS."""
     return {name: asdict(getattr(config, name)) for name in SHOWN_SECTIONS}
 
 

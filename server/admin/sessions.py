@@ -1,4 +1,4 @@
-"""Session routes: open, list, show and close, also in SGLang's form. The scheduler owns the sessions."""
+"""Session routes: open, list, show and close, also in SGLang's format. The scheduler owns the sessions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NewSession(msgspec.Struct):
 
 
 class OpenSession(msgspec.Struct):
-    """The body of POST /open_session, SGLang's form."""
+    """The body of POST /open_session, SGLang's format."""
 
     capacity_of_str_len: Annotated[int, Meta(ge=0)]  # required by SGLang, ignored here
     session_id: str | None = None
@@ -78,13 +78,13 @@ class SessionRoutes:
         return JSONResponse({"id": session_id, "object": "session", "deleted": True})
 
     async def open_as_sglang(self, request: Request) -> Response:
-        """Open a session in SGLang's form. The response is its id, as a JSON string."""
+        """Open a session in SGLang's format. The response is its id, as a JSON string."""
         body = convert(await read_object(request), OpenSession)
         reply = await self._open(request, body, streaming=bool(body.streaming))
         return JSONResponse(reply.sessions[0].session_id)
 
     async def close_as_sglang(self, request: Request) -> Response:
-        """Close a session in SGLang's form."""
+        """Close a session in SGLang's format."""
         body = convert(await read_object(request), CloseSession)
         await self._close(request, body.session_id)
         return Response()

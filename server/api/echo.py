@@ -1,4 +1,4 @@
-"""The prompt as a part of the response: its text, and the offset of each token in it. Knows no API."""
+"""The prompt as a part of the response: its text, and the offset of each token in it. Independent of the API."""
 
 from __future__ import annotations
 

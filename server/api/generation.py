@@ -1,6 +1,6 @@
 """The steps of every route that generates text: read, validate, prepare, submit, respond.
 
-Knows no API: each route supplies its body type and a function that prepares the body for the scheduler.
+Independent of the API: each route supplies its body type and a function that prepares the body for the scheduler.
 """
 
 from __future__ import annotations

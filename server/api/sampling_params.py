@@ -1,4 +1,4 @@
-"""Converts request fields to the parameters of the scheduler, the runner and the detokenizer. Knows no route."""
+"""Converts request fields to the parameters of the scheduler, the runner and the detokenizer. Independent of routes."""
 
 from __future__ import annotations
 

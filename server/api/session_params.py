@@ -1,4 +1,4 @@
-"""Converts the session fields of a request to the turn that is sent to the scheduler. Knows no route."""
+"""Converts the session fields of a request to the turn that is sent to the scheduler. Independent of routes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TurnName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class SessionParams(msgspec.Struct):
-    """A session in SGLang's form. All fields but id apply to plain sessions only.
+    """A session in SGLang's format. All fields but id apply to plain sessions only.
 
     Attributes:
         rid: name of the earlier turn to branch from

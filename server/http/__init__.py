@@ -1,1 +1,1 @@
-"""HTTP below the APIs: sockets, protocol limits, TLS, keys, middleware, errors and streams. Knows no API."""
+"""HTTP below the APIs: sockets, protocol limits, TLS, keys, middleware, errors and streams. Independent of the API."""

@@ -24,7 +24,7 @@ class Access:
     ) -> Sender:
         """Return the sender of a request with its limits.
 
-        ids, timeout_s: those of the request. max_priority: applies to every caller except the admin.
+        ids, timeout_s: from the request. max_priority: applies to every caller except the admin.
         """
         limits_s = [limit for limit in (timeout_s, self.limits.request_timeout) if limit is not None]
         return Sender(

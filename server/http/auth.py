@@ -1,4 +1,4 @@
-"""API key authentication, before any route sees the request. Knows headers and hashes of keys, not routes."""
+"""API key authentication, before any route sees the request. Independent of routes."""
 
 from __future__ import annotations
 

@@ -57,10 +57,10 @@ def is_valid_id(name: str) -> bool:
 
 
 def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, ...]:
-    """Return all ids by which the client may refer to this request: the response's, and the valid ones of ``wanted``.
+    """Return all ids by which the client may refer to this request: the response's, and the valid ones in ``wanted``.
 
-    ``wanted`` comes from the request body. Its first valid id becomes the response's if the client sent none in a
-    header.
+    wanted: ids from the request body. If the client sent no id in a header, the first valid one becomes the id of the
+        response.
     """
     named = [name for name in wanted if name is not None and is_valid_id(name)]
     if named and not scope[ID_FROM_CLIENT]:

@@ -1,4 +1,4 @@
-"""Liveness and readiness of the daemon, from heartbeats of its children. Knows clocks, not sockets."""
+"""Liveness and readiness of the daemon, from heartbeats of its children. Independent of sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Liveness:
         self._restarting = self._paused = False
 
     def record_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Store a child's heartbeat; ignore those of unknown sources."""
+        """Store a child's heartbeat; ignore it if its source is unknown."""
         if heartbeat.source in self._last_beat:
             self._last_beat[heartbeat.source] = self._clock()
             self._heartbeats[heartbeat.source] = heartbeat

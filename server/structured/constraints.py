@@ -1,4 +1,4 @@
-"""Converts the constraint of a request to a Lark grammar. Knows the fields of all APIs; does not compile grammars."""
+"""Converts the constraint of a request to a Lark grammar. Handles the fields of all APIs; does not compile grammars."""
 
 from __future__ import annotations
 

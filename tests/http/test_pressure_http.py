@@ -179,7 +179,7 @@ def test_ten_answers_that_want_twice_the_pool_are_what_they_are_alone(api: Api, 
 
 
 def test_every_retraction_is_in_the_events_and_in_the_log(start_daemon: Any) -> None:
-    """Also those of requests in mid-prefill, of which there are many with chunks of half a page."""
+    """Includes retractions of requests in mid-prefill, which are frequent with chunks of half a page."""
     daemon = start_daemon(
         *("--max-total-tokens", "192", "--page-size", "8", "--chunked-prefill-size", "4"),
         *("--context-length", "2048", "--schedule-conservativeness", "0.001"),

@@ -36,7 +36,7 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 def chat_messages(system: str | list[Block] | None, messages: list[Message]) -> list[ChatMessage]:
-    """Return the conversation as chat messages. Raises Rejected, whose message names the block."""
+    """Return the conversation as chat messages. Raises Rejected with a message that names the block."""
     chat: list[ChatMessage] = []
     if system:
         chat.append(ChatMessage(role="system", content=_joined(system, "system")))

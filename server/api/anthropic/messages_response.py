@@ -140,5 +140,5 @@ def _ending(delta: Delta, finish: str) -> dict[str, Any]:
 
 
 def _input(text: str) -> dict[str, Any]:
-    """Return the input of a call, {} if it was truncated; the stop reason max_tokens then says so."""
+    """Return the input of a tool call; {} if it was truncated, in which case the stop reason is max_tokens."""
     return parse_arguments(text) or {}

@@ -1,6 +1,6 @@
 """Chat requests made ready for the scheduler: the prompt rendered and tokenized, the constraint compiled.
 
-Serves every API whose requests can be written as a ``ChatBody``; knows none of them.
+Serves every API whose requests can be written as a ``ChatBody`` and depends on none of them.
 """
 
 from __future__ import annotations

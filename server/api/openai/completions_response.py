@@ -31,7 +31,7 @@ class PromptPart:
         incomplete: see CompletionLogprobs
         hidden: see CompletionLogprobs
         echo: None if the response does not repeat the prompt
-        logprobs: those of all tokens but the first, once they are known
+        logprobs: log-probabilities of all tokens except the first, once they are known
     """
 
     tokens: list[int]
@@ -100,7 +100,7 @@ class CompletionResponseBuilder:
 
 
 class _Choice:
-    """The fields of one choice. With its first delta they include those of the prompt."""
+    """Builds the fields of one choice. The fields of its first delta include the prompt."""
 
     def __init__(self, prompt: PromptPart, options: LogprobOptions) -> None:
         self._prompt = prompt

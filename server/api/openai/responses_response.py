@@ -154,7 +154,7 @@ class ResponsesResponseBuilder:
         return [*events, self._event("response.output_item.done", output_index=index, item=item.shown())]
 
     def _hold_logprobs(self, delta: Delta, parsed: ParsedDelta) -> None:
-        """Keep the log-probabilities of text. Those of reasoning come first; their number may be known later."""
+        """Keep the log-probabilities of text. Reasoning tokens come first; their number may be known later."""
         self._num_logprobs += len(delta.logprobs)
         if any(kind is Kind.TEXT for kind in (parsed.kind, *(part.kind for part in parsed.parts))):
             self._held_logprobs += chat_logprobs(delta.logprobs)["content"]

@@ -24,7 +24,7 @@ class LogprobView:
 
     Attributes:
         top: number of alternatives per token, None for no log-probabilities
-        start: first prompt token with log-probabilities, None for those of the output only
+        start: first prompt token with log-probabilities, None if only the output has them
     """
 
     top: int | None = None
@@ -38,7 +38,7 @@ class LogprobView:
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """The form of one response.
+    """How one response is formatted.
 
     Attributes:
         names: one per choice
@@ -86,7 +86,7 @@ class _Choice:
 
 
 class GenerateResponseBuilder:
-    """Builds one response in SGLang's own form. clock: seconds."""
+    """Builds one response in SGLang's own format. clock: seconds."""
 
     def __init__(self, request: PreparedRequest, options: ResponseOptions, clock: Callable[[], float]) -> None:
         self._options = options

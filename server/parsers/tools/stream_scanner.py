@@ -124,7 +124,7 @@ class StreamScanner:
         return "", ""
 
     def lookahead(self) -> tuple[str, int]:
-        """Return the available text and the position in it, for a parser that then calls ``seek``."""
+        """Return the available text and the current position in it. A parser that reads ahead then calls ``seek``."""
         return self._text, self._at
 
     def seek(self, at: int) -> None:

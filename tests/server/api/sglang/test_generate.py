@@ -1,4 +1,4 @@
-"""POST /generate in SGLang's form, whole and streamed."""
+"""POST /generate in SGLang's format, whole and streamed."""
 
 from __future__ import annotations
 
