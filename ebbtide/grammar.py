@@ -105,7 +105,7 @@ class Guidance:
         return GrammarMatcher(inner, self._eos_ids)
 
 
-class _Tokens(TokenizerWrapper):  # type: ignore[misc]  # mypy is told to skip llguidance
+class _Tokens(TokenizerWrapper):  # type: ignore[misc]  # mypy skips llguidance
     """A vocabulary in the form that llguidance expects."""
 
     def __init__(self, tokens: list[bytes], special_ids: list[int], eos_id: int) -> None:

@@ -2,7 +2,7 @@
 
 The calls, in order: ``check_decode_mem`` → ``retract_decode`` → ``release_req`` → ``requeue``. Unused
 cached pages are evicted first, then running requests are retracted (they resume later), and only the last running
-request is aborted. Knows pages and requests; knows no plans, sockets or text.
+request is aborted. Independent of plans, sockets and text.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("server", "scheduler", "model_runner", "tokenizer_mgr", "detokenizer")
 
-# folder or file -> the folders it may name all the same: where the parts are put together.
+# folder or file -> additional folders it may import, because it assembles the parts.
 COMPOSITION = {
     "server": {"tokenizer_mgr"},
     "scheduler/process.py": {"model_runner"},

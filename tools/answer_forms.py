@@ -14,7 +14,7 @@ TIMES = frozenset(
         *("gen_throughput", "last_gen_throughput", "port", "sim_script", "api_key_file"),
     )
 )
-# Tokens that are computed behind a stop string, until the scheduler hears of it, depend on timing.
+# The number of tokens computed after a stop string, before the scheduler is notified, depends on timing.
 POOLS = frozenset(("available", "evictable"))
 COSTS = frozenset(("num_retractions", "recomputed_tokens", "total_retractions"))
 DROPPED = frozenset(("date", "openai-processing-ms", "content-length", "transfer-encoding"))

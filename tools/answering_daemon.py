@@ -173,7 +173,7 @@ def ending(events: list[Any]) -> list[Any]:
 
 
 def exact(body: bytes, varying: Varying) -> str:
-    """The text of a stream, byte for byte but for what always differs."""
+    """The text of a stream, byte for byte, except for the parts that always differ."""
     text = varying.text(body.decode())
     return re.sub(r'"(created|created_at|completed_at|e2e_latency|queue_ms)":[0-9.e-]+', r'"\1":<time>', text)
 

@@ -1,4 +1,4 @@
-"""The daemons whose answers are recorded, and the requests that each of them gets. Data; knows nothing of ebbtide."""
+"""The daemons whose answers are recorded, and the requests that each of them gets. Data only."""
 
 from __future__ import annotations
 

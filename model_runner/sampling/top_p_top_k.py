@@ -1,4 +1,4 @@
-"""Random choice of tokens from logits with temperature, top_k, top_p and min_p. Knows nothing about rows' histories.
+"""Random choice of tokens from logits with temperature, top_k, top_p and min_p. Independent of earlier tokens.
 
 Each token uses one uniform number, which depends on nothing but the seed and the token's index.
 """

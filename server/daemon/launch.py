@@ -201,7 +201,7 @@ class _Daemon:
         return WATCHDOG_EXIT_CODE if child.was_stuck else 1
 
     async def _restart(self, front: Frontend) -> bool:
-        """Restart the engine. Returns False if no restart is left or a stop signal came, else True."""
+        """Restart the engine. Returns False if no restart is left or a stop signal arrived, else True."""
         while self._restarts.remaining:
             delay_s = self._restarts.record_restart()
             log.warning("restarting the engine in %.1f s (%d restarts left)", delay_s, self._restarts.remaining)

@@ -15,7 +15,7 @@ SAY = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
-# Every route that takes a body and steers nobody else's requests, with bodies that it accepts.
+# Every route that takes a body and does not affect other requests, with bodies that it accepts.
 VALID: dict[str, list[Body]] = {
     "/v1/chat/completions": [
         {"messages": SAY, "max_tokens": 3, "temperature": 0},

@@ -19,7 +19,7 @@ LONG_PROMPT = "a prompt of several pages, which the cache keeps: " * 4
 
 @pytest.fixture(scope="module")
 def steered(start_shared_daemon: Any) -> Any:
-    """A daemon that nobody else uses: what happens here happens to all of it."""
+    """A daemon of its own, because these tests affect all requests of a server."""
     flags = ("--sim-step-ms", "5", "--max-running-requests", "2", "--request-timeout", "60")
     with contextlib.closing(Api(start_shared_daemon(*flags).url)) as api:
         yield api

@@ -172,7 +172,7 @@ def play(load: list[Arrival], shape: Shape, build: Callable[[Shape], World] = Wo
         world.step()
         world.read()
         if world.steps == before:
-            world.steps += 1  # nothing ran: time goes on all the same
+            world.steps += 1  # nothing ran, but time advances
         assert world.steps < 20_000, "stuck"
     world.run()
     return world

@@ -65,7 +65,7 @@ class Fuzz:
         world.read()
 
     def judge(self) -> None:
-        """Whoever ended did so once, with the tokens of a run of its own."""
+        """Each request ended exactly once, with the tokens that it gets when it runs alone."""
         for rid in [rid for rid in self.open if self.world.outcomes.get(rid, Outcome()).finish]:
             prompt, sampling = self.open.pop(rid)
             outcome = self.world.outcomes.pop(rid)

@@ -1,4 +1,4 @@
-"""Who gives way for whom, and what the world hears of it."""
+"""Which requests are retracted, and how retractions are reported."""
 
 from __future__ import annotations
 

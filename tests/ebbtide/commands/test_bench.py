@@ -1,4 +1,4 @@
-"""The whole command against a fake server: what is sent, what is counted, how failures are told apart."""
+"""The whole command against a fake server: what is sent, what is counted, how failures are distinguished."""
 
 from __future__ import annotations
 

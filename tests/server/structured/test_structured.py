@@ -1,4 +1,4 @@
-"""Constraints over HTTP: what the engine is told, and that nothing runs without the constraint that it asked for."""
+"""Constraints over HTTP: what the engine receives, and that no request runs without its constraint."""
 
 from __future__ import annotations
 

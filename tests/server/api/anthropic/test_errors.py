@@ -1,4 +1,4 @@
-"""All errors below /v1/messages have Anthropic's form."""
+"""All errors below /v1/messages have Anthropic's format."""
 
 from __future__ import annotations
 
