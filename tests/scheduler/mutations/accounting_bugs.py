@@ -119,7 +119,7 @@ def lost_page(patch: Patch) -> None:
     patch.setattr(PageAllocator, "give", give)
 
 
-def skipped_tail_free(patch: Patch) -> None:
+def last_page_is_not_freed(patch: Patch) -> None:
     """The last, partly filled page of a finished request is not freed."""
     original = PageAllocator.give
 
@@ -253,7 +253,7 @@ def copies_freed_and_still_used(patch: Patch) -> None:
     patch.setattr(RadixCache, "_use_cached_pages", switch)
 
 
-def shared_pages_taken_for_its_own(patch: Patch) -> None:
+def shared_pages_listed_as_own(patch: Patch) -> None:
     """Shared pages of the tree are listed as the request's own pages."""
     original = RadixCache.attach
 
@@ -348,7 +348,7 @@ ACCOUNTING: dict[Bug, Witness] = {
     leaf_dropped_unfreed: Witness.EQUATION,
     double_free: Witness.EQUATION,
     lost_page: Witness.EQUATION,
-    skipped_tail_free: Witness.EQUATION,
+    last_page_is_not_freed: Witness.EQUATION,
     taken_page_left_free: Witness.EQUATION,
     page_taken_and_dropped: Witness.EQUATION,
     page_taken_uncounted: Witness.EQUATION,
@@ -360,7 +360,7 @@ ACCOUNTING: dict[Bug, Witness] = {
     ledger_not_told: Witness.SWEEP,
     copies_not_given_back: Witness.EQUATION,
     copies_freed_and_still_used: Witness.PLAN_AUDIT,
-    shared_pages_taken_for_its_own: Witness.PLAN_AUDIT,
+    shared_pages_listed_as_own: Witness.PLAN_AUDIT,
     shared_pages_given_back: Witness.LEDGER_MOVE,
     abort_frees_nothing: Witness.EQUATION,
     lost_row: Witness.ROWS,

@@ -32,7 +32,7 @@ def restored_slot_is_emptied(patch: Patch) -> None:
     patch.setattr(SessionSlot, "restore_to_req", restore)
 
 
-def lent_slot_is_evicted(patch: Patch) -> None:
+def pinned_slot_is_evicted(patch: Patch) -> None:
     patch.setattr(SessionAwareCache, "_pin", lambda self, slot: None)
 
 
@@ -166,7 +166,7 @@ def lease_outlives_its_turn(patch: Patch) -> None:
 
 SESSION_BUGS: dict[Bug, Witness] = {
     restored_slot_is_emptied: Witness.LEDGER_AUDIT,
-    lent_slot_is_evicted: Witness.TREE,
+    pinned_slot_is_evicted: Witness.TREE,
     slot_stays_pinned: Witness.TREE,
     gap_before_the_slot_is_ignored: Witness.TEXT,
     slot_gives_its_first_pages_first: Witness.EQUATION,
