@@ -164,7 +164,7 @@ def test_what_is_not_stored_is_not_found(client: openai.OpenAI) -> None:
         client.responses.create(model="sim", input="hello", previous_response_id=response.id)
     assert error.value.code == "previous_response_not_found"
     for ask in (client.responses.retrieve, client.responses.cancel, client.responses.delete):
-        with pytest.raises(openai.NotFoundError, match="stores none"):
+        with pytest.raises(openai.NotFoundError, match="stores no responses"):
             ask(response.id)
 
 
