@@ -1,4 +1,4 @@
-"""Limits below the ASGI application: receive timeout, size of the request head, number of connections.
+"""Limits below the ASGI application: size and duration of a request's arrival, pipelining, number of connections.
 
 Refusals use the error object of the HTTP API. The class depends on internals of uvicorn: callbacks and attributes of
 HttpToolsProtocol, its flow control and its request cycle. tests/server/http/test_wire_protocol.py lists them, and
@@ -8,25 +8,27 @@ pyproject.toml bounds uvicorn to the tested minor version.
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-import secrets
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ebbtide.errors import Rejected
 
+from . import wire_refusal
+from .arriving_request import MAX_HEAD_BYTES, ArrivingRequest
 from .auth import PUBLIC_PATHS
-from .error_replies import envelope
+from .half_closed import PeerProbe
+from .plain_bodies import PlainBodies
+from .upgrade_offers import head_without_offer
+from .wire_refusal import MAX_HEADERS, refusal_bytes
 
-MAX_HEAD_BYTES = 64 * 1024
-MAX_HEADERS = 128
-MIN_BYTES_PER_S = 16 * 1024  # a request that arrives at this rate is exempt from the receive timeout
 LINGER_S = 1.0  # time for a refused client to read the reply; closing with unread input would reset the connection
 OVERFLOW_CONNECTIONS = 128  # connections above the limit that get a 503 reply; further ones are closed
+MAX_PIPELINED = 32  # requests of one connection that wait for the answer to an earlier one
+PIECE_BYTES = 16 * 1024  # input is parsed and counted in pieces of this size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,23 @@ class WireLimits:
 
 
 class WireProtocol(HttpToolsProtocol):
-    """One connection: uvicorn's protocol with our limits and error replies."""
+    """One connection: uvicorn's protocol with our limits and error replies.
+
+    At most one request is arriving (``_arriving``); those before it wait for their answers in order, the first of them
+    is ``_running``. A refusal ends the input of the connection and is sent after the answers to earlier requests.
+    """
 
     def __init__(self, *, limits: WireLimits = WireLimits(), **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._limits = limits
         self._over_limit = False  # opened when max_connections was reached
-        self._refused = False
-        self._no_request_yet = True  # no byte of a first request has arrived
-        self._receiving = False  # a request is incomplete, or awaited on a new connection
-        self._has_head = False  # the head of the current request is complete
-        self._started_s = 0.0
-        self._num_bytes = 0
+        self._ignores_input = False  # after a refusal, or after the client's end of input
+        self._arriving = ArrivingRequest(0.0, is_complete=True)
+        self._arriving_cycle: RequestResponseCycle | None = None  # of the arriving request, once its head is complete
+        self._running: RequestResponseCycle | None = None  # the request that the application answers
+        self._refusal: Rejected | None = None  # waits for the answers to earlier requests
+        self._parses_again = False  # the head of a request whose upgrade offer was removed
+        self._probe: PeerProbe | None = None  # of a client that has ended its input
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,115 +65,206 @@ class WireProtocol(HttpToolsProtocol):
         self._over_limit = len(self.connections) > self._limits.max_connections
         if len(self.connections) > self._limits.max_connections + OVERFLOW_CONNECTIONS:
             transport.abort()
-        self._start_timer()
+        self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer of the closed connection."""
+        """Stop the timers of the closed connection and tell the application."""
         self._stop_timer()
+        if self._probe is not None:
+            self._probe.stop()
+        if self._running is not None:
+            _disconnect(self._running)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes from the client; ignore them after a refusal."""
-        if self._refused:
-            return
-        self._num_bytes += len(data)
-        super().data_received(data)
-        if self._receiving and not self._has_head and self._num_bytes > MAX_HEAD_BYTES:
-            self._refuse(_large_head())
+        view = memoryview(data)
+        for start in range(0, len(data), PIECE_BYTES):
+            self._receive(view[start : start + PIECE_BYTES])
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Handle the client's end of input. Returns True if the connection stays open for answers."""
+        self._ignores_input = True
+        self._stop_timer()
+        if self._arriving.is_incomplete:
+            self._cancel_arriving()
+        if self._running is None or self.scheme == "https":  # TLS connections cannot be closed in one direction only
+            return False
+        self._probe = PeerProbe(self._running, self.transport, self.loop)
+        return True
 
     def on_message_begin(self) -> None:
         """Start the receive timeout at the first byte of a request."""
-        self._no_request_yet = False
-        self._start_timer()
+        if self._ignores_input:
+            return
+        if not self._parses_again:
+            self._unset_keepalive_if_required()
+            self._await_request()
+            self._arriving.begin()
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header of the head. Trailers are dropped: they must not change a request that has been checked."""
+        if not self._arriving.has_head and not self._ignores_input:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Check the complete head, then refuse the request or pass it to the application."""
-        self._has_head = True
-        if self._refused:
+        if self._ignores_input or self.parser.should_upgrade():
             return
         size = len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
-        if size > MAX_HEAD_BYTES:
-            self._refuse(_large_head())
-        elif len(self.headers) > MAX_HEADERS:
-            self._refuse(Rejected(f"The request has more than {MAX_HEADERS} headers.", status=431))
-        elif self._over_limit and self.url.partition(b"?")[0].decode("latin-1") not in PUBLIC_PATHS:
-            text = (
-                f"The server has reached its limit of {self._limits.max_connections} connections (--max-connections)."
-            )
-            full = {"status": 503, "kind": "overloaded_error", "code": "too_many_connections", "retry_after_s": 1}
-            self._refuse(Rejected(text, **full))  # type: ignore[arg-type]
-        else:
-            super().on_headers_complete()
+        self._arriving.end_head(size)
+        refusal = self._check_head(size)
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        super().on_headers_complete()
+        self._arriving_cycle = self.cycle
+        self.flow.resume_reading()  # uvicorn pauses for a pipelined request, and would then miss a disconnect
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body to the application unless the head was refused."""
-        if not self._refused:
+        """Pass a part of the body to the application unless the request was refused."""
+        self._arriving.add_body(len(body))
+        if not self._ignores_input:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Stop the receive timeout: the request is complete."""
+        if self._ignores_input or self.parser.should_upgrade():
+            return
         self._stop_timer()
-        if not self._refused:
-            super().on_message_complete()
+        self._arriving.is_complete = True
+        super().on_message_complete()
+        self._arriving_cycle = None
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse input that is not HTTP. The start of the next request is unknown, so the connection closes."""
-        if not self._refused:
-            self._refuse(Rejected(f"The server cannot parse this HTTP request: {msg}"))
+    def on_response_complete(self) -> None:
+        """Start the next pipelined request. After the last, send a waiting refusal or close."""
+        self._running = None
+        if not self.pipeline and self._refusal is not None:
+            self._send_refusal(self._refusal)
+        elif not self.pipeline and self._ignores_input:
+            self.transport.close()
+        super().on_response_complete()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Suppress uvicorn's advice to install a WebSocket library. The request is answered as plain HTTP."""
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        if self._probe is not None:
+            self._probe.watch(cycle)
+        if cycle.scope["http_version"] < "1.1":
+            cycle.keep_alive = False
+            wrapped: ASGIApp = PlainBodies(app, cycle)
+            app = wrapped
+        super()._start_asgi_task(cycle, app)
 
-    def _start_timer(self) -> None:
+    def _receive(self, piece: memoryview) -> None:
+        """Parse one piece of input, in several steps if it contains upgrade offers, and check the limit of framing."""
+        self._arriving.begin_piece()
+        rest: memoryview | None = piece
+        while rest is not None and not self._ignores_input:
+            rest = self._parse(rest)
+        self._arriving.end_piece(len(piece))
+        if not self._ignores_input and self._arriving.is_incomplete and self._arriving.has_large_framing:
+            self._refuse(wire_refusal.large_framing() if self._arriving.has_head else wire_refusal.large_head())
+
+    def _parse(self, data: memoryview | bytes) -> memoryview | None:
+        """Parse ``data``. Returns what follows a head with an upgrade offer, None if all was parsed."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._ignore_upgrade()
+            return memoryview(data)[offer.args[0] :]
+        except httptools.HttpParserError:
+            if not self._ignores_input:
+                self._refuse(wire_refusal.not_http("Invalid HTTP request received."))
+        return None
+
+    def _ignore_upgrade(self) -> None:
+        """Parse the head again without its upgrade offer. CONNECT is refused: what follows it is not HTTP."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(wire_refusal.not_http("CONNECT is for proxies."))
+            return
+        head = head_without_offer(method, self.url, self.parser.get_http_version(), self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does, for pipelining
+        self._parses_again = True
+        self._parse(head)
+        self._parses_again = False
+
+    def _check_head(self, size: int) -> Rejected | None:
+        """Return the error for a request whose head of ``size`` bytes is not accepted."""
+        if size > MAX_HEAD_BYTES:
+            return wire_refusal.large_head()
+        if len(self.headers) > MAX_HEADERS:
+            return wire_refusal.many_headers()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            return wire_refusal.many_pipelined(MAX_PIPELINED)
+        if self._over_limit and self.url.partition(b"?")[0].decode("latin-1") not in PUBLIC_PATHS:
+            return wire_refusal.many_connections(self._limits.max_connections)
+        return None
+
+    def _await_request(self) -> None:
         """Start the receive timeout of a request that begins to arrive or is awaited."""
         self._stop_timer()
-        self._receiving, self._has_head = True, False
-        self._started_s, self._num_bytes = self.loop.time(), 0
+        self._arriving, self._arriving_cycle = ArrivingRequest(self.loop.time()), None
         self._timer = self.loop.call_later(self._limits.receive_timeout_s, self._check_deadline)
 
     def _stop_timer(self) -> None:
-        self._receiving = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _check_deadline(self) -> None:
-        """Refuse the request if its deadline has passed. Received bytes and backpressure extend it."""
-        allowed_s = self._limits.receive_timeout_s + self._num_bytes / MIN_BYTES_PER_S
-        left_s = self._started_s + allowed_s - self.loop.time()
+        """Refuse the request if its deadline has passed. Backpressure extends the deadline."""
+        left_s = self._arriving.deadline_s(self._limits.receive_timeout_s) - self.loop.time()
         if self.flow.read_paused:
             left_s = max(left_s, self._limits.receive_timeout_s)
         if left_s > 0:
             self._timer = self.loop.call_later(left_s, self._check_deadline)
-        elif self._no_request_yet or (self._has_head and self.cycle.response_started):
-            self.transport.close()  # no request was sent, or it was answered before its body arrived
+        elif not self._arriving.has_begun:
+            self.transport.close()  # no request was sent
         else:
-            limit_s = self._limits.receive_timeout_s
-            text = f"The request was not complete after {limit_s:g} s (--receive-timeout)."
-            self._refuse(Rejected(text, status=408, kind="timeout_error", code="request_timeout"))
+            self._refuse(wire_refusal.late(self._limits.receive_timeout_s))
 
     def _refuse(self, error: Rejected) -> None:
-        """Reply and close the connection; drop further input."""
-        earlier_unanswered = self.cycle is not None and not self.cycle.response_complete and not self._has_head
-        self._refused = True
+        """Reply to the arriving request after the earlier ones and close the connection; drop further input."""
+        self._ignores_input = True
         self._stop_timer()
-        if earlier_unanswered:
-            self.transport.close()  # a reply would be taken for that of the earlier, pipelined request
-            return
-        body = json.dumps(envelope(error)).encode()
-        head = [
-            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}",
-            "content-type: application/json",
-            f"content-length: {len(body)}",
-            f"x-request-id: {secrets.token_hex(16)}",
-            "connection: close",
-        ]
-        if error.retry_after_s is not None:
-            head.append(f"retry-after: {math.ceil(error.retry_after_s)}")
-        self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
+        is_answered = self._cancel_arriving()
+        if is_answered:
+            self._linger()
+        elif self._running is None:
+            self._send_refusal(error)
+        else:
+            self._refusal = error
+
+    def _cancel_arriving(self) -> bool:
+        """Tell the application that the arriving request will not be complete. Returns True if it was answered."""
+        cycle, self._arriving_cycle = self._arriving_cycle, None
+        if cycle is None:
+            return False
+        if cycle.response_started:
+            return True
+        _disconnect(cycle)
+        if cycle is self._running:
+            self._running = None
+        else:
+            self.pipeline.popleft()  # uvicorn appends on the left
+        return False
+
+    def _send_refusal(self, error: Rejected) -> None:
+        self._refusal = None
+        self.transport.write(refusal_bytes(error))
+        self._linger()
+
+    def _linger(self) -> None:
+        """End the output if nothing more is written, and close the connection soon."""
+        if self._running is None and self.transport.can_write_eof():
+            self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.close)
 
 
-def _large_head() -> Rejected:
-    return Rejected(f"The request head is larger than {MAX_HEAD_BYTES} bytes.", status=431)
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Let the application receive a disconnect; its response is dropped."""
+    cycle.disconnected = True
+    cycle.message_event.set()

@@ -74,10 +74,12 @@ class ScriptedEngine:
     aborts: list[AbortReq] = field(default_factory=list)
     finishes: list[FinishReq] = field(default_factory=list)
     heard: threading.Event = field(default_factory=threading.Event)
+    loop: asyncio.AbstractEventLoop | None = None
 
     def send(self, message: ToScheduler) -> bool:
         if self.full:
             return False
+        self.loop = asyncio.get_running_loop()
         match message:
             case GenerateReq():
                 self.requests.append(message)
@@ -95,6 +97,13 @@ class ScriptedEngine:
                 asyncio.get_running_loop().call_soon(self.control.resolve, self.on_call(message))
         self.heard.set()
         return True
+
+    def release(self) -> None:
+        """Answer the requests that were held, and hold no further ones. Call it from any thread."""
+        assert self.loop is not None
+        self.held = False
+        for request in self.requests:
+            self.loop.call_soon_threadsafe(self._step, request, 0)
 
     def emit(self, rid: str, text: str, num: int, **more: Any) -> None:
         """Send one text item for ``rid`` that ends at output token ``num``."""

@@ -8,11 +8,7 @@ import contextlib
 import inspect
 import json
 import re
-import socket
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -21,90 +17,25 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from ebbtide.config import ServerConfig
-from ebbtide.server.app import create_app
+from ebbtide.server.http.arriving_request import MAX_HEAD_BYTES
 from ebbtide.server.http.http_server import http_server
-from ebbtide.server.http.listening import listen, url_of
-from ebbtide.server.http.wire_protocol import (
-    MAX_HEAD_BYTES,
-    MAX_HEADERS,
-    OVERFLOW_CONNECTIONS,
-    WireLimits,
-    WireProtocol,
-)
+from ebbtide.server.http.wire_protocol import OVERFLOW_CONNECTIONS, WireProtocol
+from ebbtide.server.http.wire_refusal import MAX_HEADERS
 
-from ..conftest import ScriptedEngine, build_state
+from ..conftest import ScriptedEngine
+from .conftest import Serve
+from .raw_connection import GET, HEAD, POST, answer, connection, refusal, rest
 
 OVERRIDDEN = (
-    *("connection_made", "connection_lost", "data_received", "on_message_begin", "on_headers_complete", "on_body"),
-    *("on_message_complete", "send_400_response", "_unsupported_upgrade_warning"),
+    *("connection_made", "connection_lost", "data_received", "eof_received", "on_message_begin", "on_header"),
+    *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "_start_asgi_task"),
 )
-ATTRIBUTES = {"connections", "cycle", "flow", "headers", "loop", "transport", "url"}
+ATTRIBUTES = {"connections", "cycle", "flow", "headers", "loop", "parser", "pipeline", "scheme", "transport", "url"}
+CYCLE = {
+    *("response_started", "chunked_encoding", "expected_content_length", "disconnected", "message_event"),
+    *("keep_alive", "scope"),
+}
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
-GET = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-Serve = Callable[..., str]
-
-
-@pytest.fixture
-def serve(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Serve]:
-    """Return a function that starts a server with the given limits and returns its URL."""
-    with contextlib.ExitStack() as ends:
-
-        def start(**limits: Any) -> str:
-            state = build_state(engine, config)
-            ends.callback(state.prompts.close)
-            listener = listen("127.0.0.1", 0)
-            server = http_server(create_app(state), None, WireLimits(**limits))
-            thread = threading.Thread(target=server.run, args=([listener],))
-            thread.start()
-
-            def stop() -> None:
-                server.should_exit = True
-                thread.join(20)
-                assert not thread.is_alive()
-
-            ends.callback(stop)
-            return url_of(listener)
-
-        yield start
-
-
-@contextlib.contextmanager
-def connection(url: str) -> Iterator[socket.socket]:
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as opened:
-        yield opened
-
-
-def rest(opened: socket.socket) -> bytes:
-    """Read until the server closes the connection."""
-    received = b""
-    with contextlib.suppress(ConnectionResetError):
-        while chunk := opened.recv(65536):
-            received += chunk
-    return received
-
-
-def answer(opened: socket.socket) -> bytes:
-    """Read one complete reply; the connection stays open."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += opened.recv(65536)
-    head, _, body = received.partition(b"\r\n\r\n")
-    (length,) = re.findall(rb"\r\ncontent-length: (\d+)", head)
-    while len(body) < int(length):
-        body += opened.recv(65536)
-    return head + b"\r\n\r\n" + body
-
-
-def refusal(reply: bytes) -> tuple[int, dict[str, object]]:
-    """Return status and error of a reply; nothing may follow it."""
-    head, _, body = reply.partition(b"\r\n\r\n")
-    lines = head.lower().split(b"\r\n")
-    assert b"connection: close" in lines
-    assert any(line.startswith(b"x-request-id: ") for line in lines)
-    return int(lines[0].split()[1]), json.loads(body)["error"]
 
 
 @pytest.mark.parametrize(
@@ -219,14 +150,16 @@ def test_connections_far_above_the_limit_are_closed_without_a_reply(serve: Serve
             assert rest(last) == b""
 
 
-def test_a_refusal_is_never_sent_before_an_earlier_response(serve: Serve, engine: ScriptedEngine) -> None:
+def test_a_refusal_is_sent_after_the_answer_to_an_earlier_request(serve: Serve, engine: ScriptedEngine) -> None:
     engine.held = True
-    body = b'{"prompt": "x"}'
     with connection(serve(receive_timeout_s=0.2)) as opened:
-        opened.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        opened.sendall(POST)
         assert engine.heard.wait(20)
         opened.sendall(b"no http at all\r\n\r\n")
-        assert rest(opened) == b""
+        engine.release()
+        first, _, second = rest(opened).partition(b"HTTP/1.1 4")
+    assert first.startswith(b"HTTP/1.1 200 ")
+    assert refusal(b"HTTP/1.1 4" + second)[0] == 400
 
 
 def test_uvicorn_has_the_internals_that_the_protocol_uses() -> None:
@@ -235,8 +168,9 @@ def test_uvicorn_has_the_internals_that_the_protocol_uses() -> None:
         protocol = HttpToolsProtocol(config, ServerState(), {}, runner.get_loop())
         protocol.on_message_begin()
     assert vars(protocol).keys() >= ATTRIBUTES
+    assert callable(protocol._unset_keepalive_if_required)
     assert all(name in vars(HttpToolsProtocol) for name in OVERRIDDEN)
-    assert {"response_started", "response_complete"} <= set(RequestResponseCycle.__init__.__code__.co_names)
+    assert set(RequestResponseCycle.__init__.__code__.co_names) >= CYCLE
     assert "read_paused" in FlowControl.__init__.__code__.co_names
     assert all(callable(getattr(uvicorn.Server, name)) for name in ("capture_signals", "on_tick", "serve"))
     assert callable(config.get_loop_factory)
@@ -258,12 +192,3 @@ def test_keep_alive_is_longer_than_that_of_client_pools() -> None:
     async def app(scope: object, receive: object, send: object) -> None: ...
 
     assert http_server(app, None).config.timeout_keep_alive >= 75
-
-
-def test_a_websocket_upgrade_is_answered_as_plain_http_and_not_logged(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
-    with connection(serve()) as opened:
-        opened.sendall(GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-        assert answer(opened).startswith(b"HTTP/1.1 200 ")
-    assert caplog.text == ""
