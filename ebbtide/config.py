@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .retract_policies import RETRACT_POLICIES
 from .tokenization.model_files import ModelFiles
 from .tokenization.vocabulary import Vocabulary
 
 
-def option(
-    default: Any, help_text: str, *, flag: str | None = None, metavar: str | None = None, within: str | None = None
-) -> Any:
-    """A field that is also a CLI flag. flag: overrides ``--field-name``. within: an interval such as "(0, 1]"."""
-    return field(default=default, metadata={"help": help_text, "flag": flag, "metavar": metavar, "within": within})
+def option(default: Any, help_text: str, *, flag: str | None = None, metavar: str | None = None, **limits: Any) -> Any:
+    """A field that is also a CLI flag.
+
+    flag: overrides ``--field-name``. limits: ``within``, an interval such as "(0, 1]", or ``choices``, all valid texts.
+    """
+    return field(default=default, metadata={"help": help_text, "flag": flag, "metavar": metavar, **limits})
 
 
 def secret(help_text: str, *, metavar: str) -> Any:
@@ -154,8 +156,10 @@ class SchedulerConfig:
         within="(0, inf)",
     )
     disable_radix_cache: bool = option(False, "do not reuse the KV of earlier prompts")
-    retract_policy: Literal["length", "cost", "priority"] = option(
-        "length", "which request is retracted first: shortest output, fewest tokens to recompute, or lowest priority"
+    retract_policy: str = option(
+        "length",
+        f"which request is retracted first: {', '.join(policy.first for policy in RETRACT_POLICIES.values())}",
+        choices=tuple(RETRACT_POLICIES),
     )
     max_retractions: int = option(
         3,

@@ -36,7 +36,8 @@ from .memory.radix_cache import RadixCache
 from .memory.session_aware_cache import SessionAwareCache
 from .metrics import SchedulerMetrics
 from .outbox import Outbox
-from .retraction import Memory, Retractor
+from .request_memory import Memory
+from .retraction import Retractor
 from .sessions.session import SessionKvStore, SessionLimits
 from .sessions.session_controller import SessionController
 from .state import State

@@ -29,7 +29,7 @@ from .lifecycle import Lifecycle
 from .metrics import SchedulerMetrics
 from .outbox import Outbox
 from .request import History, Request
-from .retraction import Memory
+from .request_memory import Memory
 from .sessions.session_controller import SessionController
 
 RETRY_AFTER_S = 1.0  # sent to clients when the queue is full

@@ -55,8 +55,9 @@ def _argument(field: Field[Any], kind: Any) -> dict[str, Any]:
     if kind is bool:
         return argument | {"action": "store_true"}
     argument["metavar"] = field.metadata["metavar"] or METAVARS.get(kind)
-    if get_origin(kind) is Literal:
-        return argument | {"choices": get_args(kind), "metavar": None}
+    choices = get_args(kind) if get_origin(kind) is Literal else field.metadata.get("choices")
+    if choices:
+        return argument | {"choices": choices, "metavar": None}
     if get_origin(kind) is tuple:
         return argument | {"action": "append", "type": get_args(kind)[0], "default": list(default)}
     return argument | {"type": kind}

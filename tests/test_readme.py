@@ -39,9 +39,9 @@ def flags_table() -> str:
 
 def _row(field: Field[Any], annotation: str) -> str:
     flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")
-    choices = re.search(r"Literal\[(.*)\]", annotation)
-    # A bar would end the cell.
-    value = "" if choices is None else " " + " \\| ".join(ast.literal_eval(f"[{choices.group(1)}]"))
+    literal = re.search(r"Literal\[(.*)\]", annotation)
+    choices = ast.literal_eval(f"[{literal.group(1)}]") if literal else field.metadata.get("choices", ())
+    value = "".join([" ", " \\| ".join(choices)]) if choices else ""  # a bar alone would end the cell
     metavar = field.metadata["metavar"]
     default = "" if field.default is None or field.default is False or field.default == () else f"{field.default}"
     return f"| `{flag}{value or (f' {metavar}' if metavar else '')}` | {default} | {field.metadata['help']} |"

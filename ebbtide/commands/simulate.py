@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StartupError
+from ..retract_policies import RETRACT_POLICIES
 from .argument_types import fraction_below_1, non_negative_float, positive_float, positive_int
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .simulation.virtual import Machine
 
 MIX_NAMES = ("chat", "long-prompt", "long-output", "agents", "bursty", "known-output")
-POLICY_NAMES = ("length", "cost", "priority", "vllm", "sglang")
+POLICY_NAMES = (*RETRACT_POLICIES, "vllm", "sglang")
 COMPARED = ("length", "cost", "vllm", "sglang")
 SWEPT = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -81,7 +82,7 @@ def _add_cases(group: argparse._ArgumentGroup) -> None:
         choices=POLICY_NAMES,
         nargs="+",
         default=COMPARED,
-        help="policies to compare (default: all except priority)",
+        help="policies to compare (default: length, cost, vllm and sglang)",
     )
     group.add_argument(
         "--schedule-conservativeness",

@@ -11,7 +11,8 @@ from ..gates import Gates
 from ..lifecycle import Lifecycle
 from ..memory.prefix_cache import MatchResult
 from ..request import Request
-from ..retraction import Memory, Retractor
+from ..request_memory import Memory
+from ..retraction import Retractor
 from .admission import Verdict
 from .plan_items import PlanItems
 from .policies import AdmissionOrder

@@ -9,7 +9,7 @@ from ..grammar.grammar_state import Grammars
 from ..metrics import SchedulerMetrics
 from ..prompt_logprobs import prompt_logprobs_for
 from ..request import Request
-from ..retraction import Memory
+from ..request_memory import Memory
 
 
 class PlanItems:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ebbtide.retract_policies import shortest_output_first
+
 from ..gates import Gates
 from ..lifecycle import Lifecycle
 from ..metrics import SchedulerMetrics
 from ..request import Request
 from ..retraction import Retractor, RetractReason
 from .admission import Verdict
-from .policies import shortest_output_first
 from .scheduling_policies import AdmissionRule
 
 

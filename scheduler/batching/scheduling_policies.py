@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ebbtide.retract_policies import RETRACT_POLICIES, VictimPolicy
+
 from ..memory.kv_pool import KvPool
 from ..memory.pool import Pool
 from ..request import Request
 from .admission import Admission, AdmissionResult
 from .new_token_ratio import NewTokenRatio, OutputLengths
-from .policies import RETRACT_POLICIES, VictimPolicy
 
 
 class AdmissionRule(Protocol):
@@ -44,4 +45,4 @@ class SchedulingPolicies:
 
 def default_policies(retract_policy: str) -> SchedulingPolicies:
     """Ebbtide's own policies with the victim policy of that name."""
-    return SchedulingPolicies(RETRACT_POLICIES[retract_policy])
+    return SchedulingPolicies(RETRACT_POLICIES[retract_policy].select_victim)

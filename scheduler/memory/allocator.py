@@ -29,10 +29,6 @@ class PageAllocator:
         """Pages in the free list, by its own count."""
         return len(self._free)
 
-    def available_size(self) -> int:
-        """Free tokens, in whole pages."""
-        return len(self._free) * self.page_size
-
     def take(self, count: int, owner: PageOwner) -> list[int]:
         """Allocate ``count`` pages to ``owner`` and return their numbers.
 

@@ -79,10 +79,6 @@ class Ledger:
         for page in pages:
             self._owners[page] = owner
 
-    def pages_of(self, owner: PageOwner) -> list[int]:
-        """All pages of one owner. Scans the whole ledger: for audits and messages, not for a step."""
-        return [page for page, other in enumerate(self._owners) if other is owner]
-
     def history(self, pages: Sequence[int], limit: int = 8) -> str:
         """The last moves of ``pages`` as text, oldest first."""
         wanted = set(pages)

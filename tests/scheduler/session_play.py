@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ebbtide.messages import FinishReq, GenerateReq, SamplingParams, SessionTurn
 from ebbtide.paging import pages_for
+from ebbtide.retract_policies import RETRACT_POLICIES
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
 
 from .loads import random_sampling
@@ -63,7 +64,7 @@ class Play:
             overlap=rng.choice([1, 2]),
             cache=rng.random() < 0.75,
             policy=rng.choice(["fcfs", "fcfs", "lpm", "priority"]),
-            retract_policy=rng.choice(["length", "cost", "priority"]),
+            retract_policy=rng.choice(list(RETRACT_POLICIES)),
             retract_interval=rng.choice([0, 0, 3, 11]),
             host_pages=rng.choice([0, 0, 32]),
             max_retractions=rng.choice([-1, 0, 3]) if rng.random() < 0.5 else 3,

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from ebbtide.retract_policies import RETRACT_POLICIES
+
 from .loads import Arrival, ample, assert_same, demand, play, random_load
 from .world import Shape, World
 
@@ -24,7 +26,7 @@ def random_shape(seed: int, expected: World) -> Shape:
         overlap=rng.choice([1, 2]),
         cache=rng.random() < 0.9,
         max_retractions=(3, 1, 0)[seed % 3],
-        retract_policy=rng.choice(["length", "cost", "priority"]),
+        retract_policy=rng.choice(list(RETRACT_POLICIES)),
         conservativeness=rng.choice([0.02, 0.02, 0.5]),
         retract_interval=rng.choice([0, 0, 13]),
         host_pages=rng.choice([0, 0, 0, 50]),

@@ -17,7 +17,8 @@ from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.metrics import SchedulerMetrics
 from ebbtide.scheduler.outbox import Outbox
 from ebbtide.scheduler.request import Phase, Request
-from ebbtide.scheduler.retraction import Memory, Retractor
+from ebbtide.scheduler.request_memory import Memory
+from ebbtide.scheduler.retraction import Retractor
 
 from .make import pool, request, run
 

@@ -11,6 +11,7 @@ import pytest
 
 from ebbtide.errors import InvariantViolation
 from ebbtide.paging import pages_for
+from ebbtide.retract_policies import RETRACT_POLICIES
 from ebbtide.scheduler.health.dump import waiting_reasons
 from ebbtide.scheduler.memory.cached_request import CachedRequest
 
@@ -135,7 +136,7 @@ def test_a_small_second_pool_gives_the_tokens_of_an_ample_one(seed: int) -> None
         policy=rng.choice(["fcfs", "lpm", "priority"]),
         overlap=rng.choice([1, 2]),
         max_retractions=(3, 1, 0)[seed % 3],
-        retract_policy=rng.choice(["length", "cost", "priority"]),
+        retract_policy=rng.choice(list(RETRACT_POLICIES)),
         conservativeness=rng.choice([0.02, 0.5]),
         host_pages=rng.choice([0, 50]),
     )

@@ -91,7 +91,7 @@ class Shape:
     overlap: int = 1
     cache: bool = True
     max_retractions: int = 3
-    retract_policy: Literal["length", "cost", "priority"] = "length"
+    retract_policy: str = "length"
     retract_interval: int = 0
     max_queued: int | None = None
     host_pages: int = 0

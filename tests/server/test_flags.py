@@ -20,6 +20,7 @@ class Harbour:
     depth: float = option(2.5, "metres at 100 % low water", within="(0, 12]")
     berths: int | None = option(None, "ships (default: all)", metavar="SHIPS", within="[1, inf)")
     tide: Literal["ebb", "flood"] = option("ebb", "which way it runs")
+    fish: str = option("cod", "what is caught", choices=("cod", "eel"))
     lit: bool = option(False, "lights at night", flag="--with-lights")
     pilots: tuple[str, ...] = option_list("who may steer", flag="--pilot", metavar="NAME")
 
@@ -40,8 +41,8 @@ def test_without_flags_the_section_has_its_defaults(parser: argparse.ArgumentPar
 
 
 def test_every_kind_of_field_is_a_flag(parser: argparse.ArgumentParser) -> None:
-    words = shlex.split("--depth 3 --berths 4 --tide flood --with-lights --pilot ann --pilot bob")
-    assert read(parser, *words) == Harbour(3.0, 4, "flood", True, ("ann", "bob"))
+    words = shlex.split("--depth 3 --berths 4 --tide flood --fish eel --with-lights --pilot ann --pilot bob")
+    assert read(parser, *words) == Harbour(3.0, 4, "flood", "eel", True, ("ann", "bob"))
     assert read(parser, "--pilot", "eve").pilots == ("eve",)
 
 
@@ -60,6 +61,12 @@ def test_a_value_outside_its_interval_is_refused(
     with pytest.raises(StartupError) as refusal:
         read(parser, *words)
     assert str(refusal.value) == sentence
+
+
+@pytest.mark.parametrize("words", [("--tide", "spring"), ("--fish", "shark")])
+def test_a_value_that_is_no_choice_is_refused(parser: argparse.ArgumentParser, words: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit):
+        read(parser, *words)
 
 
 def test_help_shows_defaults_and_any_character(parser: argparse.ArgumentParser) -> None:

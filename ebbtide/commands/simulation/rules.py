@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from ebbtide.scheduler.batching.admission import AdmissionResult, Verdict
 from ebbtide.scheduler.batching.new_token_ratio import RETRACT_LOOKAHEAD, NewTokenRatio, OutputLengths
-from ebbtide.scheduler.batching.policies import Candidate, by_length
 from ebbtide.scheduler.batching.scheduling_policies import SchedulingPolicies, default_policies
 from ebbtide.scheduler.memory.kv_pool import KvPool
 from ebbtide.scheduler.memory.pool import Pool
@@ -18,6 +17,7 @@ from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.request import Request
 
 from ...paging import pages_for
+from ...retract_policies import RETRACT_POLICIES, Candidate, R, by_length
 
 CLIP = 4096  # most output tokens for which SGLang's admission reserves memory
 
@@ -39,7 +39,7 @@ class Policy:
     bounded: bool
 
 
-def newest_first(candidates: Sequence[Candidate], _shortfall: int) -> Candidate:
+def newest_first(candidates: Sequence[Candidate[R]], _shortfall: int) -> Candidate[R]:
     """Return vLLM's victim: the request admitted last. Candidates are in order of admission."""
     return candidates[-1]
 
@@ -151,9 +151,7 @@ def _sglang(_conservativeness: float) -> SchedulingPolicies:
 
 
 POLICIES: dict[str, Policy] = {
-    "length": _own("length"),
-    "cost": _own("cost"),
-    "priority": _own("priority"),
+    **{name: _own(name) for name in RETRACT_POLICIES},
     "vllm": Policy(_vllm, "watermark", 0.0, bounded=False),
     "sglang": Policy(_sglang, "conservativeness", 1.0, bounded=False),
 }

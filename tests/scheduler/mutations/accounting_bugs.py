@@ -22,7 +22,7 @@ from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.request import Request
-from ebbtide.scheduler.retraction import Memory
+from ebbtide.scheduler.request_memory import Memory
 
 from .witnesses import Bug, Witness
 

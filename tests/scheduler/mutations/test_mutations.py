@@ -22,7 +22,7 @@ from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.outbox import Outbox
 from ebbtide.scheduler.request import Request
-from ebbtide.scheduler.retraction import Memory
+from ebbtide.scheduler.request_memory import Memory
 
 from ..loads import (
     Arrival,

@@ -12,8 +12,8 @@ from ebbtide.commands.simulation.rules import POLICIES, ReplacedRatio
 from ebbtide.commands.simulation.trace import TraceRequest
 from ebbtide.commands.simulation.virtual import Machine
 from ebbtide.messages import SamplingParams, TextParams
+from ebbtide.retract_policies import Candidate
 from ebbtide.scheduler.batching.new_token_ratio import NewTokenRatio
-from ebbtide.scheduler.batching.policies import Candidate
 from ebbtide.scheduler.request import Request
 
 PAGE = 16

@@ -1,0 +1,72 @@
+"""The memory of requests in all pools: allocation, and the one place that releases it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .lifecycle import ReleaseReason
+from .memory.host_tier import HostTier
+from .memory.kv_pool import KvPool
+from .memory.pool import Pool
+from .request import Phase, Request
+
+
+@dataclass(slots=True)
+class Memory:
+    """The memory of requests.
+
+    Attributes:
+        pool: the full-attention pool, which the prefix cache is on.
+        max_retractions: retractions after which a request is protected; -1 for no bound.
+        more_pools: the other pools that a running request needs pages of.
+        pools: all of them, ``pool`` first.
+    """
+
+    pool: Pool
+    host_tier: HostTier | None
+    max_retractions: int
+    more_pools: Sequence[KvPool] = ()
+    pools: list[KvPool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pools = [self.pool, *self.more_pools]
+
+    def never_fits(self, prompt_len: int, max_tokens: int) -> str:
+        """The reason why a request of that size can never run, from the first pool that it does not fit; or ""."""
+        return next(filter(None, (pool.never_fits(prompt_len, max_tokens) for pool in self.pools)), "")
+
+    def allocate_up_to(self, req: Request, num_tokens: int) -> int:
+        """Allocate pages for the first ``num_tokens`` tokens in every pool, evicting as needed.
+
+        Returns the number of tokens, at most ``num_tokens``, that the request's pages hold in every pool.
+        """
+        for pool in self.pools:
+            num_tokens = min(num_tokens, pool.allocate_up_to(req, num_tokens))
+        return num_tokens
+
+    def release_req(self, req: Request, why: ReleaseReason) -> bool:
+        """Release the K/V that ``req`` holds: the one place that frees a request's memory.
+
+        Only a finish publishes what was computed; only a retraction and a preemption reset the request. A finish and
+        an abort also drop the copy that a waiting request has in the host tier.
+
+        Returns:
+            True if the K/V went to the host tier.
+        """
+        comes_back = why in (ReleaseReason.RETRACT, ReleaseReason.PREEMPT)
+        offloaded = False
+        if self.host_tier is not None:
+            if comes_back:
+                offloaded = self.host_tier.offload_kv_cache(
+                    req, req.num_shared - self.pool.tree_cache.exclusively_locked_pages(req)
+                )
+            else:
+                self.host_tier.discard(req)
+        if req.phase is Phase.RUNNING:
+            for pool in self.pools:
+                pool.release_kv_cache(req, is_insert=why is ReleaseReason.FINISH)
+        if comes_back:
+            req.history.high_water = max(req.history.high_water, req.computed)
+            req.reset_for_retract(max_retractions=self.max_retractions)
+        return offloaded
