@@ -166,9 +166,7 @@ def _build_planner(
         lifecycle=state.lifecycle,
         retractor=retractor,
         preemption=Preemption(state.lifecycle, retractor, admission, state.gates, state.metrics, enabled=by_priority),
-        forced=ForcedRetraction(
-            state.lifecycle, retractor, config.test_retract_interval, bounded=config.max_retractions >= 0
-        ),
+        forced=ForcedRetraction(state.lifecycle, retractor, config.test_retract_interval),
         admitter=Admitter(
             memory=memory,
             lifecycle=state.lifecycle,

@@ -96,7 +96,6 @@ class Lifecycle:
         _move(req, Phase.RUNNING)
         req.row = self.free_rows.pop()
         self.running.append(req)
-        req.history.outputs_at_start = req.num_outputs
         self._metrics.admitted(req, req.computed, now)
         if req.is_retracted:
             req.is_retracted = False

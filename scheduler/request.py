@@ -33,7 +33,6 @@ class History:
     first_run_s: float | None = None
     first_token_s: float | None = None
     cached_tokens: int = 0  # prefix cache hits of the first admission
-    outputs_at_start: int = 0  # output tokens when it was last admitted
     high_water: int = 0  # most tokens ever computed: tokens below it that are computed again are recomputed
     recomputed_tokens: int = 0
     retraction_count: int = 0

@@ -34,20 +34,22 @@ class Preemption:
         self._gates = gates
         self._metrics = metrics
         self._enabled = enabled
+        self._due: list[Request] = []  # the candidates of the last check
 
     def due(self) -> bool:
         """True if retracting requests of lower priority is necessary and sufficient to start the head."""
-        return bool(self._enabled and self._candidates())
+        self._due = self._candidates() if self._enabled else []
+        return bool(self._due)
 
     def preempt(self, now: float) -> None:
-        """Retract one request after another, the lowest priority first, until the head may start."""
+        """Retract the requests that made it due, the lowest priority first, until the head may start."""
         before = self._lifecycle.num_retracted
         self._retractor.retract(self._victims(), RetractReason.PRIORITY, now)
         self._metrics.count("num_preempted_requests_total", self._lifecycle.num_retracted - before)
 
     def _victims(self) -> Iterator[Request]:
         head = self._head()
-        for req in self._candidates():
+        for req in self._due:
             if head is None or self._may_start(head, []):
                 return
             yield req
@@ -77,12 +79,10 @@ class Preemption:
 class ForcedRetraction:
     """``--test-retract-interval``: retracts a running request every ``interval`` steps; 0 never."""
 
-    def __init__(self, lifecycle: Lifecycle, retractor: Retractor, interval: int, *, bounded: bool) -> None:
-        """bounded: requests become protected after some retractions."""
+    def __init__(self, lifecycle: Lifecycle, retractor: Retractor, interval: int) -> None:
         self._lifecycle = lifecycle
         self._retractor = retractor
         self._interval = interval
-        self._bounded = bounded
         self._last = 0
 
     def due(self) -> bool:
@@ -96,9 +96,5 @@ class ForcedRetraction:
         self._retractor.retract([victims[self._last % len(victims)]], RetractReason.TEST, now)
 
     def _victims(self) -> list[Request]:
-        """Without a bound, only requests with a token since their start, so that an interval of 1 makes progress."""
-        return [
-            req
-            for req in self._lifecycle.running
-            if not req.protected and (self._bounded or req.num_outputs > req.history.outputs_at_start)
-        ]
+        """Only requests that were computed further than ever before, so that every interval makes progress."""
+        return [req for req in self._lifecycle.running if not req.protected and req.computed > req.history.high_water]

@@ -117,3 +117,14 @@ def test_retractions_in_every_chunk_of_a_prefill_change_nothing() -> None:
         world.run()
         assert world.clients["a"].seen == plain
         assert len(world.events) == 5
+
+
+@pytest.mark.parametrize("max_retractions", [-1, 10_000])
+def test_forced_retractions_of_a_long_prompt_leave_it_time_to_get_further(max_retractions: int) -> None:
+    """Two chunks of 4 tokens fit between two retractions and fill no page that could be cached."""
+    shape = Shape(page_size=16, chunk=4, retract_interval=2, max_retractions=max_retractions)
+    world = World(shape)
+    world.generate("a", text("a prompt that needs many chunks " * 3), params())
+    world.run(max_steps=2000)
+    assert world.outcomes["a"].finish == "length"
+    assert len(world.events) > LENGTH // 2

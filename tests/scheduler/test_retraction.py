@@ -130,7 +130,7 @@ def test_forced_retraction_ends_and_changes_nothing(interval: int, bound: int, o
         assert len(victims) <= 9
         assert max(victim.num_retractions for victim in victims) <= 3
     else:
-        assert len(victims) >= 60 // (interval + 4)
+        assert len(victims) >= 60 // (interval + 8)
 
 
 def test_a_full_queue_refuses_with_429_and_a_time_to_come_back() -> None:
