@@ -197,7 +197,10 @@ class RunnerConfig:
     """The model, its device and its memory."""
 
     device: Literal["auto", "cpu", "cuda"] = option("auto", "device of the model")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "weights and KV cache (auto: bfloat16)")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "auto",
+        "weights and KV cache; auto: as stored on CUDA; on the CPU bfloat16, or float32 if the CPU cannot compute it",
+    )
     attention_backend: str = option("auto", "attention implementation; auto selects the fastest available one")
     context_length: int | None = option(
         None, "maximum of prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import StartupError
 from ebbtide.plan import Runner
-from ebbtide.tokenization.model_files import ModelFiles
+from ebbtide.tokenization.model_files import ModelFiles, one_line
 
 
 def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> Runner:
@@ -26,4 +26,9 @@ def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[st
         return SimRunner.from_config(config)
     from .runner import ModelRunner
 
-    return ModelRunner.load(files, config, progress)
+    try:
+        return ModelRunner.load(files, config, progress)
+    except StartupError:
+        raise
+    except Exception as error:  # from libraries that read the files: what they raise on bad values is not documented
+        raise StartupError(f"The model {files.name} cannot be loaded: {one_line(error)}.") from error

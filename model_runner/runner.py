@@ -99,10 +99,10 @@ class ModelRunner:
         backend, module = choose_backend(config.attention_backend, device, dtype)
         context_length = _context_length(checkpoint, config.context_length)
         free_bytes = free_memory(device)
-        progress(f"loading {files.name} ({checkpoint.architecture}) as {_name(dtype)} on {device.type}")
+        progress(f"Reading the weights ({checkpoint.architecture})")
         model = load_model(checkpoint, dtype=dtype, device=device)
+        progress("Allocating the KV pool")
         pool = _build_pool(model, config, dtype=dtype, device=device, free_bytes=free_bytes)
-        progress(f"KV pool of {pool.num_pages * pool.page_size} tokens, {pool.num_bytes / (1 << 20):.0f} MiB")
         table = PageTable(
             config.max_running_requests,
             context_length,
@@ -157,7 +157,7 @@ class ModelRunner:
         """Adds host memory for pages and measures its costs if ``kv_offload_gb`` is set; returns this runner."""
         num_pages = num_host_pages(config.kv_offload_gb, bytes_per_page(pool), free_memory(torch.device("cpu")))
         if num_pages:
-            progress(f"host tier of {num_pages * pool.page_size} tokens, {config.kv_offload_gb:g} GiB")
+            progress("Allocating the host tier")
             self._host = HostPages(pool, num_pages)
             self.info = msgspec.structs.replace(self.info, num_host_pages=num_pages)
             costs = measure_costs(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from ebbtide.tokenization.model_files import DEFAULT_MODEL, smollm2_path
 from .flags import add_flags, section_from
 from .http.api_keys import masked, with_all_keys
 
+log = logging.getLogger(__name__)
+
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -46,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except StartupError as error:
+        log.debug("%s cannot start", arguments.command, exc_info=True)
         print(
             "ebbtide:", " ".join(str(error).split()), file=sys.stderr
         )  # one line, even if a library's message has several

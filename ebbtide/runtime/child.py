@@ -231,7 +231,8 @@ def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], 
     """Run a child process: its ``__main__`` only calls this function.
 
     ``main`` receives the section and the handshake and runs until it returns or SIGTERM arrives (exit code 0). A
-    StartupError is sent to the parent, any other exception is logged with its traceback (exit code 1 for both).
+    StartupError is sent to the parent; its traceback is logged at level debug. Any other exception is logged with its
+    traceback (exit code 1 for both).
     """
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -245,7 +246,8 @@ def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], 
     try:
         main(section, handshake)
     except StartupError as error:
-        handshake.failed(str(error))
+        log.debug("the %s cannot start", title, exc_info=True)
+        handshake.failed(str(error).encode("utf-8", "backslashreplace").decode())
         sys.exit(1)
     except Exception:
         log.exception("the %s exits because of an unexpected error", title)

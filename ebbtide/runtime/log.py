@@ -15,13 +15,22 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 MAX_MESSAGE = 4_000  # characters
+CLEAR_LINE = "\r\x1b[2K"
 
 
 class OneLine(logging.Formatter):
     """A formatter that escapes line breaks and control characters, so that no record can forge another.
 
     The lines of a traceback are indented. A message is cut after ``MAX_MESSAGE`` characters.
+    on_terminal: clear the current line of the terminal first, which may show the progress of loading.
     """
+
+    def __init__(self, layout: str, *, on_terminal: bool = False) -> None:
+        super().__init__(layout)
+        self._start = CLEAR_LINE if on_terminal else ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._start + super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         text = super().formatMessage(record)
@@ -73,7 +82,7 @@ def setup_logging(process: str, level: str, log_format: str = "text") -> None:
     process: name of the process in each line. log_format: "text" or "json".
     """
     handler = logging.StreamHandler(sys.stderr)
-    text = OneLine(f"%(asctime)s {process:<11} %(levelname)-7s %(message)s")
+    text = OneLine(f"%(asctime)s {process:<11} %(levelname)-7s %(message)s", on_terminal=sys.stderr.isatty())
     handler.setFormatter(JsonLine(process) if log_format == "json" else text)
     root = logging.getLogger()
     root.handlers[:] = [handler]

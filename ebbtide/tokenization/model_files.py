@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import StartupError
 
@@ -63,6 +65,41 @@ def resolve_model(model: str) -> ModelFiles:
     if path.exists() or model.startswith(("/", "./", "../", "~")) or model.count("/") != 1:
         raise StartupError(f"MODEL {model!r} is neither a folder in Hugging Face format, a .gguf file nor a Hub id.")
     return _from_hub(model)
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that must contain an object. Raises StartupError, with the file's name, if it does not."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StartupError(f"The file {path} cannot be read as JSON: {one_line(error)}.") from error
+    if not isinstance(value, dict):
+        raise StartupError(f"The file {path} must contain a JSON object, not {type(value).__name__}.")
+    return value
+
+
+def token_ids(value: object, where: str) -> set[int]:
+    """Convert the value of ``eos_token_id`` in ``where``: one id, several, or None for none.
+
+    Raises StartupError if it is anything else.
+    """
+    values: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(one) in (int, float) and one == one // 1 for one in values):
+        raise StartupError(
+            f"The field eos_token_id in {where} must be a token id or a list of them, not {value!r:.80}."
+        )
+    return {int(one) for one in values}
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception's message in one printable line of at most 300 characters, without its full stop.
+
+    Returns the exception's type as well if the message alone would say little.
+    """
+    text = " ".join(str(error).encode("utf-8", "backslashreplace").decode().split())
+    if not isinstance(error, ValueError | OSError | RuntimeError) or not text:
+        text = f"{type(error).__name__}: {text}"
+    return text[:300].rstrip(".: ")
 
 
 def _gguf(path: Path, *, name: str, missing: str) -> ModelFiles:

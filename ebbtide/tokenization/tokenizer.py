@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import struct
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import Rejected, StartupError
-from .model_files import ModelFiles
+from .model_files import ModelFiles, read_json_object, token_ids
 from .token_bytes import strips_first_space, token_bytes
 from .vocabulary import SIM_SPECIAL, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
 
@@ -85,13 +84,9 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
 
 def configured_eos(directory: Path) -> set[int]:
     """Return the end-of-text ids in generation_config.json and config.json, if the files exist."""
-    ids: set[int] = set()
-    for name in ("generation_config.json", "config.json"):
-        path = directory / name
-        if path.is_file():
-            value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-            ids.update(value if isinstance(value, list) else [] if value is None else [value])
-    return ids
+    paths = [directory / name for name in ("generation_config.json", "config.json")]
+    found = [token_ids(read_json_object(path).get("eos_token_id"), str(path)) for path in paths if path.is_file()]
+    return set().union(*found)
 
 
 class FastTokenizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
@@ -19,18 +19,37 @@ def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, n
     """
     missing = dict(targets)
     for tensor_name, tensor in tensors:
-        target = missing.pop(tensor_name, None)
-        if target is None:
-            if tensor_name.endswith(DERIVED):
-                continue
-            raise StartupError(
-                f"The weights of {name} contain the tensor {tensor_name}, which does not belong to its configuration."
-            )
-        if target.shape != tensor.shape:
-            raise StartupError(
-                f"The weights of {name} do not fit its configuration: {tensor_name} has shape {list(tensor.shape)} "
-                f"and should have {list(target.shape)}."
-            )
-        target.copy_(tensor)
+        target = _target(missing, tensor_name, tuple(tensor.shape), name)
+        if target is not None:
+            target.copy_(tensor)
+    _refuse_missing(missing, name)
+
+
+def check_shapes(targets: dict[str, Tensor], shapes: Mapping[str, tuple[int, ...]], *, name: str) -> None:
+    """Raises StartupError as ``fill`` would for tensors of these shapes."""
+    missing = dict(targets)
+    for tensor_name, shape in shapes.items():
+        _target(missing, tensor_name, shape, name)
+    _refuse_missing(missing, name)
+
+
+def _target(missing: dict[str, Tensor], tensor: str, shape: tuple[int, ...], name: str) -> Tensor | None:
+    """Removes the tensor's target from ``missing`` and returns it; None for a tensor that is derived."""
+    target = missing.pop(tensor, None)
+    if target is None:
+        if tensor.endswith(DERIVED):
+            return None
+        raise StartupError(
+            f"The weights of {name} contain the tensor {tensor}, which does not belong to its configuration."
+        )
+    if target.shape != shape:
+        raise StartupError(
+            f"The weights of {name} do not fit its configuration: {tensor} has shape {list(shape)} "
+            f"and should have {list(target.shape)}."
+        )
+    return target
+
+
+def _refuse_missing(missing: dict[str, Tensor], name: str) -> None:
     if missing:
         raise StartupError(f"The weights of {name} lack {len(missing)} tensors, {min(missing)} among them.")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, GenerationConfig, PretrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ebbtide.errors import StartupError
-from ebbtide.tokenization.model_files import ModelFiles
+from ebbtide.tokenization.model_files import ModelFiles, one_line, read_json_object, token_ids
 
+from .config_file import quantization_method, read_config
 from .gguf_weights import GGUFFile
+from .safetensors_files import SafetensorsFiles
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """An opened checkpoint; the weights are still on disk.
 
@@ -30,6 +32,7 @@ class Checkpoint:
         stored_dtype: of the weights on disk; None if they are quantized or the configuration does not state it.
         eos_token_ids: the token ids that end a text or a turn.
         gguf: the GGUF file; None for a folder.
+        fields: of config.json, as they are stored; empty for a GGUF file.
     """
 
     files: ModelFiles
@@ -38,6 +41,7 @@ class Checkpoint:
     stored_dtype: torch.dtype | None
     eos_token_ids: tuple[int, ...]
     gguf: GGUFFile | None
+    fields: dict[str, Any] = field(default_factory=dict)
 
     @property
     def directory(self) -> Path:
@@ -46,48 +50,55 @@ class Checkpoint:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield name and tensor, one at a time, on the CPU; tensors of GGUF files are dequantized to float32."""
-        if self.gguf is not None:
-            yield from self.gguf.tensors()
-            return
-        for path in _safetensors_files(self.directory):
-            yield from _read_safetensors(path)
+        yield from self.safetensors.tensors() if self.gguf is None else self.gguf.tensors()
+
+    @cached_property
+    def safetensors(self) -> SafetensorsFiles:
+        """The weights of a folder. Raises StartupError if a file is missing or damaged."""
+        return SafetensorsFiles(self.directory)
+
+    def quantization_method(self) -> str | None:
+        """The method by which the weights of a folder are quantized; None if they are not."""
+        return quantization_method(self.fields) or self.safetensors.quantization_method()
 
 
 def open_checkpoint(files: ModelFiles) -> Checkpoint:
     """Read configuration and end-of-text tokens. Raises StartupError if the configuration cannot be read."""
-    gguf = None if files.gguf is None else GGUFFile(Path(files.directory) / files.gguf)
-    fields = None if gguf is None else gguf.config_fields()
-    # transformers needs seconds to read the configuration of a GGUF file: it parses the whole vocabulary.
-    config = _read_config(files) if fields is None else AutoConfig.for_model(**fields)
-    if gguf is None:
-        eos = _eos_of_folder(files.directory, config)
-    else:
-        eos = _token_ids(config.eos_token_id) | gguf.eos_token_ids()
+    if files.gguf is not None:
+        return _open_gguf(files, files.gguf)
+    directory = Path(files.directory)
+    config = read_config(directory / "config.json")
     return Checkpoint(
         files=files,
         config=config,
         architecture=_architecture(files, config),
-        stored_dtype=None if files.gguf is not None else config.dtype,
-        eos_token_ids=tuple(sorted(eos)),
+        stored_dtype=config.dtype,
+        eos_token_ids=_eos_of_folder(directory, config),
+        gguf=None,
+        fields=read_json_object(directory / "config.json"),
+    )
+
+
+def _open_gguf(files: ModelFiles, file: str) -> Checkpoint:
+    gguf = GGUFFile(Path(files.directory) / file)
+    fields = gguf.config_fields()
+    # transformers needs seconds to read the configuration of a GGUF file: it parses the whole vocabulary.
+    config = _gguf_config(files, file) if fields is None else AutoConfig.for_model(**fields)
+    return Checkpoint(
+        files=files,
+        config=config,
+        architecture=_architecture(files, config),
+        stored_dtype=None,
+        eos_token_ids=tuple(sorted(token_ids(config.eos_token_id, file) | gguf.eos_token_ids())),
         gguf=gguf,
     )
 
 
-def _read_config(files: ModelFiles) -> PretrainedConfig:
-    extra = {} if files.gguf is None else {"gguf_file": files.gguf}
+def _gguf_config(files: ModelFiles, file: str) -> PretrainedConfig:
     try:
-        if files.gguf is None:
-            _refuse_own_code(files)
-        return AutoConfig.from_pretrained(files.directory, local_files_only=True, trust_remote_code=False, **extra)
+        return AutoConfig.from_pretrained(files.directory, local_files_only=True, gguf_file=file)
     except (ValueError, KeyError, OSError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise StartupError(f"The configuration of {files.name} cannot be read: {reason}") from error
-
-
-def _refuse_own_code(files: ModelFiles) -> None:
-    stored = json.loads((Path(files.directory) / "config.json").read_text())
-    if "auto_map" in stored and stored.get("model_type") not in CONFIG_MAPPING:
-        raise StartupError(f"The model {files.name} needs code that comes with the checkpoint; ebbtide runs none.")
+        raise StartupError(f"The configuration of {files.name} cannot be read: {one_line(error)}.") from error
 
 
 def _architecture(files: ModelFiles, config: PretrainedConfig) -> str:
@@ -101,39 +112,11 @@ def _architecture(files: ModelFiles, config: PretrainedConfig) -> str:
     return str(name)
 
 
-def _eos_of_folder(directory: str, config: PretrainedConfig) -> set[int]:
-    if not (Path(directory) / "generation_config.json").is_file():
-        return _token_ids(config.eos_token_id)
-    from_generation = _token_ids(GenerationConfig.from_pretrained(directory, local_files_only=True).eos_token_id)
-    return from_generation or _token_ids(config.eos_token_id)
-
-
-def _token_ids(value: int | list[int] | None) -> set[int]:
-    if value is None:
-        return set()
-    return {value} if isinstance(value, int) else set(value)
-
-
-def _safetensors_files(directory: Path) -> list[Path]:
-    """The files of a checkpoint: those listed in its index, or the single file."""
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        paths = [directory / name for name in names]
-    else:
-        paths = [directory / "model.safetensors"]
-    for path in paths:
-        if not path.is_file():
-            raise StartupError(f"The weights file {path} does not exist; ebbtide reads safetensors and GGUF.")
-    return paths
-
-
-def _read_safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - safetensors files are not iterable
-                yield name, file.get_tensor(name)
-    except SafetensorError as error:
-        raise StartupError(f"The weights file {path} is damaged: {error}") from error
+def _eos_of_folder(directory: Path, config: PretrainedConfig) -> tuple[int, ...]:
+    """The ids in generation_config.json, or in the configuration if that file is absent or names none."""
+    path = directory / "generation_config.json"
+    value = read_json_object(path).get("eos_token_id") if path.is_file() else None
+    where, value = (
+        (path, value) if value is not None else (directory / "config.json", getattr(config, "eos_token_id", None))
+    )
+    return tuple(sorted(token_ids(value, str(where))))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+log = logging.getLogger(__name__)
 
 
 class Linear:
@@ -37,15 +41,24 @@ class Linear:
         return self.weight.shape[1]
 
     def pack(self) -> None:
-        """Replace the weight by a copy in oneDNN's own layout if that is faster."""
+        """Replace the weight by a copy in oneDNN's own layout if that is faster and the CPU supports it."""
         if self.weight.device.type != "cpu" or self.weight.dtype != torch.bfloat16 or not torch.backends.mkldnn.enabled:
             return
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
+        try:
+            packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
+            self._multiply_packed(self.weight.new_zeros(1, self.in_features), packed)
+        except RuntimeError as error:  # oneDNN has no bfloat16 kernels for CPUs without AVX-512; PyTorch has its own
+            log.debug("weights are not packed: %s", error)
+            return
+        self._packed = packed
         self.weight = self.weight.new_empty(0, self.in_features)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, in] → [T, out]."""
         if self._packed is None:
             return functional.linear(x, self.weight, self.bias)
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+        return self._multiply_packed(x, self._packed)
+
+    def _multiply_packed(self, x: Tensor, packed: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
         return out

@@ -7,7 +7,10 @@ from typing import cast
 
 import torch
 
+from ebbtide.errors import StartupError
+
 from ..checkpoint.weights import Checkpoint
+from .llama_fields import READ_BY, refuse_unread_fields
 from .model import Model, ModelModule
 
 # Architecture class in transformers → module here. All others run through transformers' own code.
@@ -21,14 +24,38 @@ FALLBACK = "transformers_backed"
 
 
 def check_architecture(checkpoint: Checkpoint) -> None:
-    """Raises StartupError if class or configuration show that a model is not supported."""
-    if checkpoint.architecture not in NATIVE:
+    """Raises StartupError if class, configuration or stored tensors show that a model is not supported."""
+    if _module(checkpoint) == FALLBACK:
         from .transformers_backed import check_config
 
         check_config(checkpoint.architecture, checkpoint.config)
+    elif checkpoint.gguf is None:
+        refuse_unread_fields(checkpoint.fields, checkpoint.config.model_type, str(checkpoint.directory / "config.json"))
+    if checkpoint.gguf is None:
+        _check_weights(checkpoint)
 
 
 def load_model(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
     """Load a checkpoint: natively if the table has its architecture, else through transformers."""
-    module = cast(ModelModule, import_module(f".{NATIVE.get(checkpoint.architecture, FALLBACK)}", __package__))
+    module = cast(ModelModule, import_module(f".{_module(checkpoint)}", __package__))
     return module.load(checkpoint, dtype=dtype, device=device)
+
+
+def _module(checkpoint: Checkpoint) -> str:
+    # The type selects the mathematics, as in transformers; the name of the class may be that of a related family.
+    is_native = checkpoint.config.model_type in READ_BY
+    return NATIVE.get(checkpoint.architecture, FALLBACK) if is_native else FALLBACK
+
+
+def _check_weights(checkpoint: Checkpoint) -> None:
+    method = checkpoint.quantization_method()
+    if method is not None:
+        raise StartupError(f"The model {checkpoint.files.name} is not supported: its weights are quantized ({method}).")
+    # A wrong number of layers would otherwise be noticed only after as many were created.
+    num_layers = getattr(checkpoint.config.get_text_config(), "num_hidden_layers", 0)
+    num_tensors = len(checkpoint.safetensors.stored)
+    if isinstance(num_layers, int) and num_layers > num_tensors:
+        raise StartupError(
+            f"The weights of {checkpoint.files.name} have {num_tensors} tensors in all, too few for the {num_layers} "
+            "layers (num_hidden_layers) of its configuration."
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,12 +10,14 @@ from torch.nn import functional
 
 from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
-from ..checkpoint.weight_loading import fill
+from ..checkpoint.weight_loading import check_shapes, fill
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
 from ..layers.linear import Linear
 from ..layers.rotary import Rotary, rotate
 from .llama_config import LlamaConfig
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(slots=True, eq=False)
@@ -67,9 +69,9 @@ class LlamaModel:
 
     def targets(self) -> dict[str, Tensor]:
         """Hugging Face name of each stored tensor → the view of a (fused) parameter that it is loaded into."""
-        targets = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
+        targets = {EMBEDDING: self._embedding, "model.norm.weight": self._norm}
         if not self._config.tied:
-            targets["lm_head.weight"] = self._head.weight
+            targets[HEAD] = self._head.weight
         for index, layer in enumerate(self._layers):
             for name, target in _layer_targets(self._config, layer).items():
                 targets[f"model.layers.{index}.{name}"] = target
@@ -112,11 +114,35 @@ class LlamaModel:
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
     """Read the weights. Raises StartupError if the configuration needs a feature that is not implemented."""
     config = LlamaConfig.read(checkpoint.config)
+    config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
+    name = checkpoint.files.name
+    if checkpoint.gguf is None:
+        # Before memory is allocated: a wrong size in the configuration may ask for any amount.
+        planned = LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta"))
+        check_shapes(_stored_targets(planned, checkpoint), checkpoint.safetensors.shapes(), name=name)
     model = LlamaModel(config, rotary, dtype=dtype, device=device)
-    fill(model.targets(), checkpoint.tensors(), name=checkpoint.files.name)
+    fill(_stored_targets(model, checkpoint), checkpoint.tensors(), name=name)
     model.pack()
     return model
+
+
+def _has_own_head(checkpoint: Checkpoint) -> bool:
+    """True if the output layer is stored and differs from the embedding that the configuration ties it to."""
+    if checkpoint.gguf is not None or not {HEAD, EMBEDDING} <= checkpoint.safetensors.stored.keys():
+        return False
+    head, embedding = checkpoint.safetensors.tensor(HEAD), checkpoint.safetensors.tensor(EMBEDDING)
+    return not torch.equal(head.to(embedding.dtype), embedding)
+
+
+def _stored_targets(model: LlamaModel, checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The targets under the names that the checkpoint uses: tied weights may be stored under either name."""
+    targets = model.targets()
+    if checkpoint.gguf is None and HEAD not in targets:
+        stored = checkpoint.safetensors.stored
+        if EMBEDDING not in stored and HEAD in stored:
+            targets[HEAD] = targets.pop(EMBEDDING)
+    return targets
 
 
 def _mlp(layer: Layer, x: Tensor) -> Tensor:

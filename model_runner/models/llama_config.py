@@ -8,6 +8,8 @@ from transformers import PretrainedConfig
 
 from ebbtide.errors import StartupError
 
+BIAS_BY_FIELD = {"llama", "qwen3"}  # Qwen2 always has biases on queries, keys and values; Mistral has none
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
@@ -43,31 +45,38 @@ class LlamaConfig:
                 f"The activation {fields['hidden_act']!r} is not supported for {config.model_type} models."
             )
         num_heads = config.num_attention_heads
-        attention_bias = bool(fields.get("attention_bias", False))
+        num_kv_heads = fields.get("num_key_value_heads") or num_heads
+        if num_heads % num_kv_heads:
+            raise StartupError(
+                f"The configuration of a {config.model_type} model has {num_heads} attention heads "
+                f"(num_attention_heads), which is not a multiple of its {num_kv_heads} key-value heads "
+                "(num_key_value_heads)."
+            )
+        has_bias = config.model_type in BIAS_BY_FIELD and bool(fields.get("attention_bias"))
         return cls(
             vocab_size=config.vocab_size,
             hidden=config.hidden_size,
             intermediate=config.intermediate_size,
             num_layers=config.num_hidden_layers,
             num_heads=num_heads,
-            num_kv_heads=fields.get("num_key_value_heads") or num_heads,
+            num_kv_heads=num_kv_heads,
             head_dim=fields.get("head_dim") or config.hidden_size // num_heads,
             norm_eps=config.rms_norm_eps,
             tied=config.tie_word_embeddings,
-            qkv_bias=attention_bias or config.model_type == "qwen2",
-            out_bias=attention_bias,
-            mlp_bias=bool(fields.get("mlp_bias", False)),
+            qkv_bias=has_bias or config.model_type == "qwen2",
+            out_bias=has_bias,
+            mlp_bias=config.model_type == "llama" and bool(fields.get("mlp_bias")),
             qk_norm=config.model_type == "qwen3",
-            windows=_windows(fields),
+            windows=_windows(config.model_type, fields),
         )
 
 
-def _windows(fields: dict[str, object]) -> tuple[int | None, ...]:
-    """Qwen lists the layers with a sliding window; in Mistral, all layers have it if the configuration does."""
+def _windows(model_type: str, fields: dict[str, object]) -> tuple[int | None, ...]:
+    """Llama has no windows, whatever its fields say. Qwen lists the layers that have one; in Mistral all have it."""
     window = fields.get("sliding_window")
     num_layers = fields["num_hidden_layers"]
     assert isinstance(num_layers, int)
-    if not isinstance(window, int):
+    if model_type == "llama" or not isinstance(window, int):
         return (None,) * num_layers
     kinds = fields.get("layer_types")
     if not isinstance(kinds, list):

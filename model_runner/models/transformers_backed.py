@@ -24,6 +24,7 @@ from ebbtide.errors import StartupError
 
 from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
+from ..checkpoint.config_file import quantization_method
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
 from .transformers_attention import AttentionPlug, BackendAnswer, CallRecorder, plain_forward
@@ -142,8 +143,9 @@ def _obstacle_in_config(config: PretrainedConfig) -> str | None:
         return f"it has layers of the kind {min(other)!r}"
     if text.get("add_cross_attention") or text.get("cross_attention_layers"):
         return "it has cross attention"
-    if "quantization_config" in config.to_dict():
-        return "its weights are quantized"
+    method = quantization_method(config.to_dict())
+    if method is not None:
+        return f"its weights are quantized ({method})"
     return None
 
 

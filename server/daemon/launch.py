@@ -274,6 +274,8 @@ class _Daemon:
 
 
 def _log_sizes(runner: RunnerInfo) -> None:
+    if runner.num_host_pages:
+        log.info("host tier: %d tokens", runner.num_host_pages * runner.page_size)
     log.info(
         "KV pool: %d tokens in pages of %d (%.0f MiB), context %d, %s on %s, %s attention",
         runner.num_pages * runner.page_size,

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Rejected
+from ebbtide.runtime.log import CLEAR_LINE
 
 from ..api.error_formats import ERROR_FORMATS
 from ..http.error_replies import SetErrorFormats, error_reply
@@ -62,11 +63,11 @@ class ProgressLine:
             log.info("%s", text)
             return
         line = "".join(c for c in text if c.isprintable())
-        self._stream.write(f"\r\x1b[2K{line} …" if self._terminal else f"{line}\n")
+        self._stream.write(f"{CLEAR_LINE}{line} …" if self._terminal else f"{line}\n")
         self._stream.flush()
 
     def clear(self) -> None:
         """Clear the terminal's progress line."""
         if self._terminal and self._last:
-            self._stream.write("\r\x1b[2K")
+            self._stream.write(CLEAR_LINE)
             self._stream.flush()

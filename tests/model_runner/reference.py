@@ -19,11 +19,13 @@ def load_reference(path: Path, dtype: torch.dtype = torch.float32) -> PreTrained
     return model.eval()
 
 
-def greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
-    """The next ``num_tokens`` most likely tokens."""
+def greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int, *, cache: bool = True) -> list[int]:
+    """The next ``num_tokens`` most likely tokens. cache: False recomputes the whole text for each token."""
     ids = torch.tensor([prompt])
     with torch.inference_mode():
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False)
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False, use_cache=cache
+        )
     tokens: list[int] = out[0, len(prompt) :].tolist()
     return tokens
 

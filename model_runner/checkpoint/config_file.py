@@ -1,0 +1,171 @@
+"""Reads config.json into a transformers configuration. Accepts JSON types that mean the same; knows no model family."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ebbtide.errors import StartupError
+from ebbtide.tokenization.model_files import one_line, read_json_object
+
+# Of a classifier, or of the output format of transformers' models. A language model's logits do not depend on them.
+IRRELEVANT = {
+    "id2label",
+    "label2id",
+    "num_labels",
+    "problem_type",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "attn_implementation",
+    "_attn_implementation",
+    "experts_implementation",
+}
+SIZES = {
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "head_dim",
+    "max_position_embeddings",
+}
+MAX_SIZE = 2**31 - 1
+DTYPE_FIELDS = ("dtype", "torch_dtype")
+DTYPE_NAMES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
+ROPE_FIELDS = ("rope_parameters", "rope_scaling")
+
+
+def read_config(path: Path) -> PretrainedConfig:
+    """The configuration in a file. Raises StartupError, with the file's name, if it is not one."""
+    stored = read_json_object(path)
+    config_class = _config_class(stored, path)
+    try:
+        return config_class.from_dict(_normalized(stored, config_class, path), name_or_path=str(path.parent))
+    except StartupError:
+        raise
+    except Exception as error:  # code of the library, on values that were not checked: any exception concerns the file
+        raise StartupError(f"The file {path} is not a usable configuration: {_reason(error)}.") from error
+
+
+def quantization_method(fields: Mapping[str, Any]) -> str | None:
+    """The method by which a configuration says that its weights are quantized; None if they are not."""
+    parts = [fields, *(value for value in fields.values() if isinstance(value, dict))]
+    for part in parts:
+        settings = part.get("quantization_config") or part.get("compression_config")
+        if isinstance(settings, dict):
+            is_bitsandbytes = settings.get("load_in_4bit") or settings.get("load_in_8bit")
+            return str(settings.get("quant_method") or ("bitsandbytes" if is_bitsandbytes else "unknown method"))
+        if settings:
+            return "unknown method"
+    return None
+
+
+def _config_class(stored: Mapping[str, Any], path: Path) -> Any:
+    kind = stored.get("model_type")
+    if not isinstance(kind, str):
+        raise StartupError(f"The file {path} has no model_type, so the model's architecture is unknown.")
+    if kind == "mistral" and "layer_types" in stored:
+        kind = "ministral"  # as in transformers' AutoConfig: Mistral's own class ignores the kinds of the layers
+    if kind in CONFIG_MAPPING:
+        return CONFIG_MAPPING[kind]
+    if "auto_map" in stored:
+        raise StartupError(f"The model in {path.parent} needs code that comes with the checkpoint; ebbtide runs none.")
+    raise StartupError(f"The model_type {kind!r} in {path} is unknown to the installed transformers library.")
+
+
+def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dict[str, Any]:
+    """The fields with the types that the class expects. An absent field gets the class's default."""
+    kinds = {field.name: field.type for field in dataclasses.fields(config_class)}
+    names: dict[str, str] = config_class.attribute_map
+    sizes = SIZES | {names.get(name, name) for name in SIZES}
+    fields: dict[str, Any] = {}
+    for name, value in stored.items():
+        if name in IRRELEVANT or (name in DTYPE_FIELDS and value in (None, "auto")):
+            continue
+        if name in DTYPE_FIELDS:
+            value = _dtype_name(name, value, path)
+        kind = kinds.get(names.get(name, name))
+        if value is None and kind is not None and NoneType not in _plain_types(kind):
+            continue
+        value = _converted(value, kind, config_class.sub_configs.get(name), path)
+        if name in sizes:
+            _check_size(name, value, path)
+        fields[name] = _with_whole_length(value) if name in ROPE_FIELDS else value
+    return fields
+
+
+def _converted(value: Any, kind: Any, sub_class: Any, path: Path) -> Any:
+    """The value as the annotated type, if it means the same: 2.0 for int, 2 for float, 0 for bool, "x" for a list."""
+    types = _plain_types(kind)
+    if isinstance(value, dict):
+        return _converted_dict(value, sub_class, path)
+    if isinstance(value, list):
+        entry = next((get_args(one)[0] for one in (kind, *get_args(kind)) if get_origin(one) is list), None)
+        return [_converted(one, entry, None, path) for one in value]
+    if isinstance(value, float) and value.is_integer() and int in types and float not in types:
+        return int(value)
+    if type(value) is int and int not in types:
+        return float(value) if float in types else bool(value) if bool in types and value in (0, 1) else value
+    if isinstance(value, str) and list in types and str not in types:
+        return [value]
+    return value
+
+
+def _converted_dict(value: dict[str, Any], sub_class: Any, path: Path) -> Any:
+    if value.keys() == {"__float__"}:
+        return float(value["__float__"])  # how transformers writes an infinite number
+    if sub_class is None:
+        return value
+    if not issubclass(sub_class, PretrainedConfig):
+        sub_class = CONFIG_MAPPING.get(value.get("model_type"))
+    return value if sub_class is None else _normalized(value, sub_class, path)
+
+
+def _plain_types(kind: Any) -> set[Any]:
+    """The types that an annotation accepts, without their parameters."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return {plain for part in get_args(kind) for plain in _plain_types(part)}
+    if origin is Annotated:
+        return _plain_types(get_args(kind)[0])
+    if origin is Literal:
+        return {type(value) for value in get_args(kind)}
+    return {NoneType if kind is None else origin or kind}
+
+
+def _dtype_name(field: str, value: object, path: Path) -> str:
+    name = str(value).removeprefix("torch.")
+    name = DTYPE_NAMES.get(name, name)
+    if not isinstance(getattr(torch, name, None), torch.dtype):
+        raise StartupError(f"The field {field} in {path} is {value!r}, which is not an element type.")
+    return name
+
+
+def _check_size(name: str, value: object, path: Path) -> None:
+    if type(value) in (int, float, str, bool, dict) and not (type(value) is int and 1 <= value <= MAX_SIZE):
+        raise StartupError(f"The field {name} in {path} is {str(value)[:50]!r}, which is not a positive whole number.")
+
+
+def _with_whole_length(rope: Any) -> Any:
+    if not isinstance(rope, dict):
+        return rope
+    length = rope.get("original_max_position_embeddings")
+    if not isinstance(length, float) or not length.is_integer():
+        return rope
+    return rope | {"original_max_position_embeddings": int(length)}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, StrictDataclassError):
+        return " ".join(str(error).split())[:300].rstrip(".")
+    return one_line(error)

@@ -1,0 +1,105 @@
+"""Which fields of config.json the Llama family reads, and which others would change its results.
+
+A model must not be served with a part of its mathematics left out. transformers is the reference: what its class of the
+family ignores has no effect here either, even if the name promises one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ebbtide.errors import StartupError
+
+# In every family of this folder. ``LlamaConfig``, ``Rotary`` and ``longest_context`` read them.
+READ = {
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "original_max_position_embeddings",
+    "eos_token_id",
+}
+WINDOWS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
+# Fields that transformers' class of a family reads and other families do not.
+READ_BY = {
+    "llama": {"attention_bias", "mlp_bias"},
+    "mistral": {"sliding_window"},
+    "ministral": {"sliding_window", "layer_types"},
+    "qwen2": WINDOWS,
+    "qwen3": WINDOWS | {"attention_bias"},
+}
+# Names that suggest an effect. They have none: on training only, on speed only, or because transformers ignores them in
+# a family that does not read them. A bias that the checkpoint stores but its family lacks is refused with its tensor.
+WITHOUT_EFFECT = WINDOWS | {
+    "attention_bias",
+    "mlp_bias",
+    "initializer_range",
+    "chunk_size_feed_forward",
+    "sliding_window_pattern",
+}
+MATHEMATICS = re.compile(
+    r"scale|scaling|multiplier|soft_?cap|clip|rope|rotary|alibi|causal|bidirectional|window|sink|chunk|per_layer"
+    r"|parallel_(attn|attention|block|residual)|position_(embedding|bias)|temperature_tuning|layer_types|nope_|no_pos"
+    r"|qk_(layer_?)?norm|cross_attention|encoder_decoder"
+)
+NEUTRAL_WORDS = {"", "rope", "default", "none", "full", "causal"}
+ROPE_READ = {
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "low_freq_factor",
+    "high_freq_factor",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+}
+
+
+def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str) -> None:
+    """Raises StartupError if a field that is not read could change the results.
+
+    fields: of config.json. where: the file, for the message.
+    """
+    read = READ | READ_BY[model_type] | WITHOUT_EFFECT
+    unread = {name: value for name, value in fields.items() if name not in read and MATHEMATICS.search(name)}
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = fields.get(name)
+        if isinstance(rope, dict):
+            unread |= {f"{name}.{key}": value for key, value in rope.items() if key not in ROPE_READ}
+    for name, value in unread.items():
+        if not _is_neutral(name, value):
+            raise StartupError(
+                f"The field {name} in {where} is {str(value)[:50]}, which ebbtide does not support for "
+                f"{model_type} models."
+            )
+    if fields.get("is_causal") is False:
+        raise StartupError(f"The field is_causal in {where} is false: attention in both directions is not supported.")
+
+
+def _is_neutral(name: str, value: object) -> bool:
+    """True if a value switches nothing on: absent, false, zero, empty, or one as a factor."""
+    if isinstance(value, str):
+        return value.lower() in NEUTRAL_WORDS
+    if isinstance(value, list | dict):
+        return not value
+    if isinstance(value, bool):
+        return not value or name == "is_causal"
+    return value in (None, 0, 1)
