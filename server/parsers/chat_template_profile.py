@@ -6,7 +6,7 @@ The template is probed once, at start, by rendering sample conversations.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -15,6 +15,7 @@ from ebbtide.tokenization.tokenizer import ChatPrompt, TextTokenizer
 
 from .reasoning import REASONING, ReasoningFormat
 from .reasoning import detect as detect_reasoning
+from .role_rules import RoleRules, probe_roles
 from .tools.table import FORMATS, ToolFormat
 from .tools.table import detect as detect_tools
 
@@ -23,6 +24,9 @@ AUTO, NONE = "auto", "none"
 SHORT_ID = 9  # characters; Mistral's templates accept only this length
 
 NAME, KEY, VALUE = "probe_function", "probe_key", "probe value"
+CUT_VALUE = VALUE[:-1]
+CUT_ARGUMENTS = f'{{"{KEY}": "{CUT_VALUE}'  # truncated, so not a JSON object
+EXTRA_TEXT = "And now?"
 TOOL = {
     "type": "function",
     "function": {
@@ -43,12 +47,14 @@ class CallStyle:
         content_is_none: the content of a message with only calls is None instead of "".
         short_ids: call ids have nine characters.
         single_calls: a message has at most one call.
+        objects_only: arguments that are not a JSON object are not rendered.
     """
 
     arguments_as_text: bool = False
     content_is_none: bool = False
     short_ids: bool = False
     single_calls: bool = False
+    objects_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,13 @@ class ChatTemplateProfile:
 
     Attributes:
         calls: None if the template does not support tools; tools and calls are then written as plain text.
-        takes_system: the template accepts a system message.
+        roles: the sequences of roles that the template accepts.
     """
 
     tool_format: ToolFormat = FORMATS["hermes"]
     reasoning: ReasoningFormat | None = None
     calls: CallStyle | None = None
-    takes_system: bool = True
+    roles: RoleRules = field(default_factory=RoleRules)
 
 
 def check_parsers(tool_parser: str, reasoning_parser: str) -> None:
@@ -78,6 +84,9 @@ def probe_chat_template(
     """Return the profile of a model. A parser name other than "auto" overrides what the template shows."""
     template = tokenizer.chat_template
     calls = _call_style(tokenizer)
+    roles = probe_roles(lambda messages: _renders(tokenizer, messages))
+    if calls is not None:
+        roles = replace(roles, **_rules_of_calls(tokenizer, calls))
     found = detect_tools(template) if calls is not None else None
     name = (found or "hermes") if tool_parser == AUTO else tool_parser
     reasoning = detect_reasoning(template) if reasoning_parser == AUTO else reasoning_parser
@@ -91,7 +100,7 @@ def probe_chat_template(
         tool_format=FORMATS[name],
         reasoning=REASONING.get(reasoning or NONE),
         calls=calls,
-        takes_system=_renders(tokenizer, [{"role": "system", "content": KEY}, USER]).count(KEY) == 1,
+        roles=roles,
     )
 
 
@@ -106,17 +115,41 @@ def _call_style(tokenizer: TextTokenizer) -> CallStyle | None:
     """Return the first style that the template renders correctly; None if there is none or tools are not supported."""
     if NAME not in _renders(tokenizer, [USER], tools=True):
         return None
+    without = _renders(tokenizer, [USER], tools=True)
     for short_ids, content_is_none, as_text in product((False, True), repeat=3):
         style = CallStyle(as_text, content_is_none, short_ids)
-        call_id = "a" * SHORT_ID if short_ids else "call_" + "a" * 24
-        message = call_message(style, {KEY: VALUE}, f'{{"{KEY}": "{VALUE}"}}', call_id)
-        result = {"role": "tool", "tool_call_id": call_id, "name": NAME, "content": "Found."}
-        without = _renders(tokenizer, [USER], tools=True)
+        message, result = _exchange(style)
         rendered = _renders(tokenizer, [USER, message, result], tools=True)
         if rendered.count(NAME) > without.count(NAME) and _well_written(rendered, without):
             two = {**message, "tool_calls": message["tool_calls"] * 2}
-            return replace(style, single_calls=not _renders(tokenizer, [USER, two, result, result], tools=True))
+            cut = _renders(tokenizer, [USER, *_exchange(style, CUT_ARGUMENTS)], tools=True)
+            return replace(
+                style,
+                single_calls=not _renders(tokenizer, [USER, two, result, result], tools=True),
+                objects_only=CUT_VALUE not in cut,
+            )
     return None
+
+
+def _exchange(style: CallStyle, arguments: str | None = None) -> list[dict[str, Any]]:
+    """Return a call and its result. arguments: text to use instead of valid arguments."""
+    call_id = "a" * SHORT_ID if style.short_ids else "call_" + "a" * 24
+    message = call_message(style, {KEY: VALUE}, f'{{"{KEY}": "{VALUE}"}}', call_id)
+    if arguments is not None:
+        message["tool_calls"][0]["function"]["arguments"] = arguments
+    return [message, {"role": "tool", "tool_call_id": call_id, "name": NAME, "content": "Found."}]
+
+
+def _rules_of_calls(tokenizer: TextTokenizer, style: CallStyle) -> dict[str, bool]:
+    """Return the fields of ``RoleRules`` that are about calls."""
+    call, result = _exchange(style)
+    text = {"role": "assistant", "content": EXTRA_TEXT}
+    question = {"role": "user", "content": EXTRA_TEXT}
+    answer = {"role": "assistant", "content": "Yes."}
+    return {
+        "takes_call_after_text": EXTRA_TEXT in _renders(tokenizer, [USER, text, call, result, answer], tools=True),
+        "takes_user_after_result": EXTRA_TEXT in _renders(tokenizer, [USER, call, result, question], tools=True),
+    }
 
 
 def _well_written(rendered: str, without: str) -> bool:

@@ -43,6 +43,58 @@ LLAMA = (
     '{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}'
     "{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}"
 )
+ALTERNATE = (
+    "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+)
+# Gemma 2: no system message, strict alternation.
+NO_SYSTEM_ALTERNATE = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for message in messages %}" + ALTERNATE + "<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "<|assistant|>"
+)
+# Gemma 3: the system message is the beginning of the first user message.
+FIRST_SYSTEM_ALTERNATE = (
+    "{% if messages[0].role == 'system' %}{% set first = messages[0].content + '\\n\\n' %}{% set rest = messages[1:] %}"
+    "{% else %}{% set first = '' %}{% set rest = messages %}{% endif %}"
+    "{% for message in rest %}"
+    + ALTERNATE
+    + "<|{{ message.role }}|>{{ first if loop.first }}{{ message.content }}<|end|>"
+    "{% endfor %}<|assistant|>"
+)
+# Mistral: user messages and assistant messages without calls alternate, the system message is in the last user message.
+MISTRAL_ALTERNATE = (
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set rest = messages[1:] %}"
+    "{% else %}{% set rest = messages %}{% endif %}{% set ns = namespace(index=0) %}"
+    "{% for m in rest %}{% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}"
+    "{% if (m.role == 'user') != (ns.index % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set ns.index = ns.index + 1 %}{% endif %}{% endfor %}"
+    "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+    "{% for m in rest %}{% if m.role == 'user' %}[INST]"
+    "{% if loop.last and system is defined %}{{ system }}\n\n{% endif %}{{ m.content }}[/INST]"
+    "{% elif m.tool_calls %}[TOOL_CALLS]["
+    "{% for call in m.tool_calls %}{% if call.id | length != 9 %}{{ raise_exception('ids have length 9') }}{% endif %}"
+    "{{ call.function | tojson }}{% endfor %}]{% elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]"
+    "{% elif m.role == 'assistant' %}{{ m.content }}<|end|>{% else %}{{ raise_exception('unknown role') }}{% endif %}"
+    "{% endfor %}"
+)
+# Renders the first system message and leaves out the others without a word.
+DROPS_SYSTEMS = (
+    "{% if messages[0].role == 'system' %}<|system|>{{ messages[0].content }}<|end|>{% endif %}"
+    "{% for m in messages if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+)
+# Qwen3-Coder, GLM and others write each argument between tags.
+ITEMS = (
+    TOOLS + "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for call in m.tool_calls %}"
+    "<tool_call><function={{ call.function.name }}>{% for name, value in call.function.arguments | items %}"
+    "<parameter={{ name }}>{{ value }}</parameter>{% endfor %}</function></tool_call>{% endfor %}<|end|>{% endfor %}"
+    "<|assistant|>"
+)
+ITEMS_METHOD = ITEMS.replace("call.function.arguments | items", "call.function.arguments.items()")
+# Iterates over the characters of a text, and finds nothing under them.
+KEYS = ITEMS.replace("name, value in call.function.arguments | items", "name in call.function.arguments").replace(
+    "{{ value }}", "{{ call.function.arguments[name] }}"
+)
 # Writes arguments as Python does when they are an object, and once more as JSON when they are a text.
 UNUSABLE = (
     TOOLS + "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls %}{{ call.function.name }}"

@@ -11,6 +11,7 @@ from ebbtide.tokenization.tokenizer import ChatPrompt
 
 from ...http.strict_json import parse_arguments
 from ...parsers.chat_template_profile import SHORT_ID, CallStyle, ChatTemplateProfile
+from ...parsers.role_rules import join_repeats, keep_system, place_systems
 from ...parsers.tool_fields import ToolOptions
 from ...parsers.tool_prompt import calls_as_text, with_tools
 from .chat_request import ChatBody, ChatMessage
@@ -33,13 +34,16 @@ def chat_prompt(
     if continues and body.messages[-1].role != "assistant":
         raise Rejected("'continue_final_message' needs an assistant message at the end.", param="messages")
     messages = [_plain(message, index) for index, message in enumerate(body.messages)]
+    messages = place_systems(messages, profile.roles, is_continuation=is_continuation)
     style = profile.calls
     if style is not None:
+        messages = keep_system(join_repeats(messages, profile.roles), profile.roles)
         messages = _in_style(messages, style)
     else:
-        messages = calls_as_text(messages)
+        messages = join_repeats(calls_as_text(messages), profile.roles)
         if options is not None and not is_continuation:
-            messages = with_tools(messages, options, takes_system=profile.takes_system)
+            messages = with_tools(messages, options, takes_system=profile.roles.takes_system)
+        messages = keep_system(messages, profile.roles)
     return ChatPrompt(
         messages=messages,
         add_generation_prompt=not continues and body.add_generation_prompt is not False,
@@ -82,7 +86,7 @@ def _plain(message: ChatMessage, index: int) -> Message:
 
 
 def _call(call_id: str | None, name: str, arguments: str | dict[str, Any] | None) -> Message:
-    """Return an earlier call. Arguments that are not a JSON object stay as the text that the model wrote."""
+    """Return an earlier call. Arguments that are not a JSON object stay the text that the model wrote."""
     parsed = _parsed(arguments) if isinstance(arguments, str) else arguments
     function = {"name": name, "arguments": {} if parsed is None else parsed}
     return {"id": call_id or "", "type": "function", "function": function}
@@ -138,6 +142,8 @@ def _styled(message: Message, style: CallStyle, names: dict[str, str]) -> Messag
 def _styled_call(call: Message, style: CallStyle) -> Message:
     function = call["function"]
     arguments = function["arguments"]
+    if style.objects_only and isinstance(arguments, str):
+        arguments = {}
     if style.arguments_as_text and not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     return {**call, "id": _id(call["id"], style), "function": {**function, "arguments": arguments}}

@@ -24,11 +24,11 @@ def test_a_plain_template_gets_tools_in_words() -> None:
 
 
 def test_a_model_without_a_template_has_a_profile_too() -> None:
-    assert probe_chat_template(tokenizer_with(None)) == ChatTemplateProfile(takes_system=False)
+    assert probe_chat_template(tokenizer_with(None)) == ChatTemplateProfile()
 
 
 def test_a_template_may_take_no_system_message() -> None:
-    assert probe_chat_template(tokenizer_with(NO_SYSTEM)).takes_system is False
+    assert probe_chat_template(tokenizer_with(NO_SYSTEM)).roles.takes_system is False
 
 
 def test_a_template_with_tools_and_reasoning() -> None:

@@ -1,0 +1,149 @@
+"""Which sequences of roles a chat template accepts, and conversations rearranged to such a sequence.
+
+The template is probed by rendering. A message that is missing from the rendered text is not accepted.
+Rearranged messages have the same texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+Render = Callable[[list[Message]], str]  # returns "" if the template rejects the messages
+
+SEPARATOR = "\n\n"  # between the texts of joined messages
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRules:
+    """The sequences of roles that a template accepts.
+
+    Attributes:
+        takes_system: a system message at the beginning.
+        takes_more_systems: further system messages, at the beginning and later.
+        takes_repeats: consecutive messages of the user, and of the assistant.
+        takes_call_after_text: an assistant message with calls directly after one without.
+        takes_user_after_result: a user message directly after the result of a call.
+        system_needs_final_user: the system message is rendered only if the last message is the user's.
+    """
+
+    takes_system: bool = True
+    takes_more_systems: bool = True
+    takes_repeats: bool = True
+    takes_call_after_text: bool = True
+    takes_user_after_result: bool = True
+    system_needs_final_user: bool = False
+
+
+def probe_roles(render: Render) -> RoleRules:
+    """Return the rules of a template, without those about calls, which depend on the form of calls."""
+    if not render(_chat("user")):
+        return RoleRules()  # there is no template
+    takes_system = _takes(render, "system", "user")
+    return RoleRules(
+        takes_system=takes_system,
+        takes_more_systems=all(
+            _takes(render, *roles)
+            for roles in (
+                ("system", "system", "user"),
+                ("system", "user", "assistant", "system", "user"),
+                ("system", "user", "assistant", "user", "system"),
+            )
+        ),
+        takes_repeats=_takes(render, "user", "user")
+        and _takes(render, "user", "assistant", "assistant", "user", "user"),
+        system_needs_final_user=takes_system and not _takes(render, "system", "user", "assistant"),
+    )
+
+
+def place_systems(messages: list[Message], rules: RoleRules, *, is_continuation: bool) -> list[Message]:
+    """Return the messages with each system message where the template accepts one.
+
+    Further ones are appended to the first. If the template accepts none, or if the beginning of the conversation is not
+    in ``messages`` (``is_continuation``), they become part of the next user message.
+    """
+    if rules.takes_system and rules.takes_more_systems:
+        return messages
+    if is_continuation or not rules.takes_system:
+        return _in_user_messages(messages)
+    texts = [message["content"] for message in messages if message["role"] == "system"]
+    rest = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": _joined_text(texts)}, *rest] if texts else messages
+
+
+def join_repeats(messages: list[Message], rules: RoleRules) -> list[Message]:
+    """Return the messages with those joined that the template does not accept one after the other."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and _must_join(joined[-1], message, rules):
+            joined[-1] = _joined(joined[-1], message)
+        else:
+            joined.append(message)
+    return joined
+
+
+def keep_system(messages: list[Message], rules: RoleRules) -> list[Message]:
+    """Return the messages with the system message in the last user message if the template would leave it out."""
+    is_kept = not rules.system_needs_final_user or messages[-1]["role"] == "user"
+    if is_kept or messages[0]["role"] != "system":
+        return messages
+    last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=0)
+    system, user = messages[0], messages[last]
+    texts = [system["content"]] if last == 0 else [system["content"], user["content"]]
+    joined = {**user, "role": "user", "content": _joined_text(texts)}
+    return [*messages[1:last], joined, *messages[last + 1 :]]
+
+
+def _in_user_messages(messages: list[Message]) -> list[Message]:
+    """Return the messages with the text of each system message at the start of the next user message.
+
+    System messages without a later user message become one, in their place.
+    """
+    placed: list[Message] = []
+    held: list[str] = []  # texts since the last user message
+    start = 0  # the index in ``placed`` of the first of them
+    for message in messages:
+        if message["role"] == "system":
+            start = start if held else len(placed)
+            held.append(message["content"])
+        elif message["role"] == "user" and held:
+            placed.append({**message, "content": _joined_text([*held, message["content"]])})
+            held = []
+        else:
+            placed.append(message)
+    if held:
+        placed.insert(start, {"role": "user", "content": _joined_text(held)})
+    return placed
+
+
+def _must_join(one: Message, other: Message, rules: RoleRules) -> bool:
+    if one["role"] == "tool":
+        return other["role"] == "user" and not rules.takes_user_after_result
+    if one["role"] == other["role"] == "assistant" and ("tool_calls" in one or "tool_calls" in other):
+        return not rules.takes_call_after_text
+    return one["role"] == other["role"] in ("user", "assistant") and not rules.takes_repeats
+
+
+def _joined(one: Message, other: Message) -> Message:
+    """Return the first message with the text, the reasoning and the calls of the other appended."""
+    joined = {**one, "content": _joined_text([one["content"], other["content"]])}
+    reasoning = _joined_text([one.get("reasoning_content", ""), other.get("reasoning_content", "")])
+    calls = [*one.get("tool_calls", ()), *other.get("tool_calls", ())]
+    return joined | ({"reasoning_content": reasoning} if reasoning else {}) | ({"tool_calls": calls} if calls else {})
+
+
+def _joined_text(texts: list[str]) -> str:
+    return SEPARATOR.join(filter(None, texts))
+
+
+def _takes(render: Render, *roles: str) -> bool:
+    """Return True if the template renders the text of each message exactly once."""
+    messages = _chat(*roles)
+    rendered = render(messages)
+    return all(rendered.count(message["content"]) == 1 for message in messages)
+
+
+def _chat(*roles: str) -> list[Message]:
+    return [{"role": role, "content": f"probe-text-{number}."} for number, role in enumerate(roles)]
