@@ -28,7 +28,7 @@ from .parsers.chat_template_profile import ChatTemplateProfile
 from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
-MAX_REPORTED_FIELDS = 1000  # bounds memory and log: the names come from clients
+MAX_REPORTED = 1000  # bounds memory and log: the names come from clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class AppState:
     liveness: Liveness
     created: int  # Unix time in seconds at which the model was loaded
     pressure: PressureLog = field(default_factory=PressureLog)
-    ignored_fields: set[str] = field(default_factory=set)
+    reported: set[tuple[str, str]] = field(default_factory=set)  # log lines that are written once
     access: Access = field(default_factory=Access)
     profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)
     settings: Mapping[str, Any] = field(default_factory=dict)  # the part of the configuration that clients may see
@@ -57,10 +57,18 @@ class AppState:
 
     def log_ignored_fields(self, names: Iterable[str], known: Iterable[str]) -> None:
         """Log each field of ``names`` that is not ``known``, once per server."""
-        for name in {name[:100] for name in set(names).difference(known)} - self.ignored_fields:
-            if len(self.ignored_fields) < MAX_REPORTED_FIELDS:
-                self.ignored_fields.add(name)
-                log.info("ignoring the unsupported request field %r", name)
+        for name in {name[:100] for name in set(names).difference(known)}:
+            self._log_once("ignoring the unsupported request field %r", name)
+
+    def log_left_out_tools(self, types: Iterable[str]) -> None:
+        """Log each type of tool that is not offered to the model, once per server."""
+        for name in types:
+            self._log_once("leaving out tools of type %r: only the provider that defines them can run them", name)
+
+    def _log_once(self, text: str, name: str) -> None:
+        if (text, name) not in self.reported and len(self.reported) < MAX_REPORTED:
+            self.reported.add((text, name))
+            log.info(text, name)
 
     def sender(self, request: Request, ids: tuple[str, ...], timeout_s: float | None) -> Sender:
         """Return the sender of ``request``. Raises Rejected if its key has too many open requests."""

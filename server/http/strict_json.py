@@ -77,16 +77,21 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def convert(value: dict[str, Any], kind: type[B]) -> B:
-    """Convert the object to ``kind``. Raises Rejected whose ``param`` names the invalid field."""
+def convert(value: dict[str, Any], kind: type[B], where: str = "") -> B:
+    """Convert the object to ``kind``. Raises Rejected whose ``param`` names the invalid field.
+
+    where: path of the object in the request body; "" for the body itself.
+    """
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
-        param = path.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", "") or None
+        field = path.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", "")
+        param = ".".join(filter(None, [where, field])) or None
         missing = MISSING.match(message)
-        if missing is not None and param is None:
-            raise Rejected(f"'{missing['name']}' is missing.", param=missing["name"]) from error
+        if missing is not None and not field:
+            param = ".".join(filter(None, [where, missing["name"]]))
+            raise Rejected(f"'{param}' is missing.", param=param) from error
         where = f"Invalid value for '{param}': " if param else "Invalid request: "
         raise Rejected(where + message.replace("`", ""), param=param) from error
 

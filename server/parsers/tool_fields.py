@@ -12,7 +12,8 @@ import msgspec
 from ebbtide.errors import Rejected
 
 MAX_TOOLS = 128
-GOOD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_NAME = 64
+GOOD_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
 CHOICES = "'none', 'auto', 'required', a function or 'allowed_tools'"
 
 
@@ -106,7 +107,8 @@ def _functions(tools: list[Tool]) -> dict[str, FunctionFields]:
         name = tool.function.name
         if GOOD_NAME.fullmatch(name) is None:
             raise Rejected(
-                f"'{param}' has the name {name[:100]!r}: names have 1 to 64 letters, digits, '_' or '-'.", param=param
+                f"'{param}' has the name {name[:100]!r}: names have 1 to {MAX_NAME} letters, digits, '_' or '-'.",
+                param=param,
             )
         if name in functions:
             raise Rejected(f"'tools' has the function {name!r} twice.", param=param)

@@ -5,7 +5,8 @@ Serves every API whose requests can be written as a ``ChatBody`` and depends on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ from ..session_params import check_one_choice, session_turn
 from .chat_prompt import chat_prompt
 from .chat_request import ChatBody
 from .parser_config import build_parser_config, reasoning_prefix, shown_marks
+
+TOOL_PATH = re.compile(r"tools\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,19 @@ def params_named(names: Mapping[str, str]) -> Iterator[None]:
         if name is not None:
             error.message = error.message.replace(f"'{param}'", f"'{name}'")
             error.param = name
+        raise
+
+
+@contextmanager
+def tools_named(paths: Sequence[str]) -> Iterator[None]:
+    """Rename ``tools[i]`` in errors that are raised in the block to ``paths[i]``, the field that function i is from."""
+    try:
+        yield
+    except Rejected as error:
+        found = TOOL_PATH.match(error.param or "")
+        if found is not None and int(found[1]) < len(paths):
+            error.message = error.message.replace(f"'{found[0]}'", f"'{paths[int(found[1])]}'")
+            error.param = paths[int(found[1])] + (error.param or "")[found.end() :]
         raise
 
 

@@ -8,10 +8,10 @@ from starlette.responses import Response
 from ebbtide.errors import Rejected
 
 from ...state import AppState
-from ..chat.prepared_chat import params_named, prepare_chat
+from ..chat.prepared_chat import params_named, prepare_chat, tools_named
 from ..generation import Prepared, RouteSpec
-from .responses_request import PARAM_NAMES, UNSUPPORTED, ResponsesBody, chat_body, check_stateless
-from .responses_response import ResponsesResponseBuilder
+from .responses_request import PARAM_NAMES, UNSUPPORTED, ResponsesBody, chat_body, check_stateless, offered_tools
+from .responses_response import ResponsesResponseBuilder, response_head
 
 
 async def stored(request: Request) -> Response:
@@ -30,9 +30,12 @@ async def stored(request: Request) -> Response:
 async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Prepared:
     """Make a request ready for the scheduler. Raises Rejected."""
     check_stateless(body)
-    with params_named(PARAM_NAMES):
-        chat = await prepare_chat(state, chat_body(body))
-    return chat.request, ResponsesResponseBuilder(request_id, state.model_name, body, chat)
+    offered = offered_tools(body)
+    state.log_left_out_tools(offered.left_out)
+    with params_named(PARAM_NAMES), tools_named(offered.paths):
+        chat = await prepare_chat(state, chat_body(body, offered))
+    head = response_head(request_id, state.model_name, body)
+    return chat.request, ResponsesResponseBuilder(head, chat, offered, shows_logprobs=body.shows_logprobs)
 
 
 RESPONSES = RouteSpec("Answer one request of the responses API.", ResponsesBody, UNSUPPORTED, prepare)

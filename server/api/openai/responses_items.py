@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 
 from ebbtide.errors import Rejected
 
+from ...http.strict_json import convert
 from ..chat.chat_request import CalledFunction, ChatMessage, MessageCall
+from ..chat.foreign_items import as_text
+from .call_forms import FUNCTION, ITEMS, CallForm
+from .responses_tools import ClientCall, OfferedTools
 
 TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
-
+OUTPUT = "_output"
+BRINGS_TOOLS = ("additional_tools", "tool_search_output")
+LOST = "An earlier part of this conversation was replaced by a summary that this server cannot read."
 
 Role = Literal["user", "assistant", "system", "developer"]
 
@@ -31,28 +38,38 @@ class InputItem(msgspec.Struct, kw_only=True):
     type: str = "message"
     role: Role | None = None
     content: str | list[ItemPart] | None = None
+    summary: str | list[ItemPart] | None = None
+    id: str | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = None
-    output: str | list[ItemPart] | None = None
+    namespace: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    input: str | None = None
+    action: dict[str, Any] | None = None
+    operation: dict[str, Any] | None = None
+    output: str | list[dict[str, Any]] | None = None
+    status: str | None = None
+    tools: list[dict[str, Any]] | None = None
 
 
-def chat_messages(instructions: str | None, items: str | list[InputItem]) -> list[ChatMessage]:
+def chat_messages(
+    instructions: str | None, items: str | list[dict[str, Any]], offered: OfferedTools
+) -> list[ChatMessage]:
     """Return the conversation as chat messages. Raises Rejected, whose ``param`` names the item."""
-    conversation = _Conversation()
+    conversation = _Conversation(offered)
     if instructions:
         conversation.add_message("system", instructions)
     if isinstance(items, str):
         conversation.add_message("user", items)
         return conversation.messages
     for index, item in enumerate(items):
-        add = KINDS.get(item.type)
-        if add is None:
-            known = ", ".join(KINDS)
-            raise Rejected(
-                f"Items of type {item.type[:50]!r} are not supported, only {known}.", param=f"input[{index}].type"
-            )
-        add(conversation, item, f"input[{index}]")
+        where = f"input[{index}]"
+        kind = item.get("type", "message")
+        add = KINDS.get(kind) if isinstance(kind, str) else None
+        if add is not None:
+            add(conversation, convert(item, InputItem, where), where)
+        elif kind not in BRINGS_TOOLS:
+            conversation.add_message("user" if str(kind).endswith(OUTPUT) else "assistant", as_text(item))
     if not conversation.messages:
         raise Rejected("'input' has no message.", param="input")
     return conversation.messages
@@ -61,8 +78,9 @@ def chat_messages(instructions: str | None, items: str | list[InputItem]) -> lis
 class _Conversation:
     """The messages so far. Consecutive items of one response are joined to one assistant message."""
 
-    def __init__(self) -> None:
+    def __init__(self, offered: OfferedTools) -> None:
         self.messages: list[ChatMessage] = []
+        self.offered = offered
         self._reasoning = ""
 
     def add_message(self, role: Role, text: str) -> None:
@@ -104,25 +122,56 @@ def _message(conversation: _Conversation, item: InputItem, where: str) -> None:
 
 
 def _reasoning(conversation: _Conversation, item: InputItem, where: str) -> None:
-    if item.content:
-        conversation.add_reasoning(_text(item.content, f"{where}.content"))
+    for name, content in (("content", item.content), ("summary", item.summary)):
+        if content:
+            return conversation.add_reasoning(_text(content, f"{where}.{name}"))
+    return None
 
 
-def _function_call(conversation: _Conversation, item: InputItem, where: str) -> None:
-    call_id, name = _needed(item.call_id, f"{where}.call_id"), _needed(item.name, f"{where}.name")
-    conversation.add_call(call_id, name, item.arguments or "")
+def _call(conversation: _Conversation, item: InputItem, where: str, form: CallForm) -> None:
+    call_id = _needed(item.call_id or (item.id if form is not FUNCTION else None), f"{where}.call_id")
+    name = _needed(item.name, f"{where}.name") if form.is_named else form.tool
+    function = conversation.offered.function_of(ClientCall(form, name, item.namespace))
+    conversation.add_call(call_id, function, form.arguments_of(getattr(item, form.content) or ""))
 
 
-def _function_call_output(conversation: _Conversation, item: InputItem, where: str) -> None:
-    conversation.add_result(_needed(item.call_id, f"{where}.call_id"), _text(item.output, f"{where}.output"))
+def _result(conversation: _Conversation, item: InputItem, where: str, form: CallForm) -> None:
+    call_id = _needed(item.call_id or (item.id if form is not FUNCTION else None), f"{where}.call_id")
+    if item.output is None and form is FUNCTION:
+        raise Rejected(f"'{where}.output' is missing.", param=f"{where}.output")
+    conversation.add_result(call_id, _output_text(item))
+
+
+def _compaction(conversation: _Conversation, item: InputItem, where: str) -> None:
+    text = next((_text(part, where) for part in (item.content, item.summary) if part), LOST)
+    conversation.add_message("user", text)
+
+
+def _reference(conversation: _Conversation, item: InputItem, where: str) -> None:
+    raise Rejected(
+        "Items of type 'item_reference' are not supported: this server stores no items.", param=f"{where}.type"
+    )
 
 
 KINDS: dict[str, Callable[[_Conversation, InputItem, str], None]] = {
     "message": _message,
     "reasoning": _reasoning,
-    "function_call": _function_call,
-    "function_call_output": _function_call_output,
+    "compaction": _compaction,
+    "item_reference": _reference,
+    **{name: partial(_call, form=form) for name, form in ITEMS.items()},
+    **{f"{name}{OUTPUT}": partial(_result, form=form) for name, form in ITEMS.items()},
 }
+
+
+def tools_of(items: str | list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the tools that items bring, by the path of the field that lists them."""
+    listed = [] if isinstance(items, str) else items
+    found = {f"input[{index}].tools": item.get("tools") for index, item in enumerate(listed) if _brings_tools(item)}
+    return {path: [tool for tool in tools if isinstance(tool, dict)] for path, tools in found.items() if tools}
+
+
+def _brings_tools(item: dict[str, Any]) -> bool:
+    return item.get("type") in BRINGS_TOOLS and isinstance(item.get("tools"), list)
 
 
 def _needed(value: str | None, where: str) -> str:
@@ -144,3 +193,18 @@ def _text(content: str | list[ItemPart] | None, where: str) -> str:
             )
         texts.append(text)
     return "".join(texts)
+
+
+def _output_text(item: InputItem) -> str:
+    """Return the result of a call. Content that is not text is named: the client cannot take it back."""
+    if isinstance(item.output, str):
+        return item.output
+    if item.output is None:
+        names = [str(tool.get("name")) for tool in item.tools or ()]
+        return f"Found the tools {', '.join(names)}." if names else item.status or ""
+    return "".join(_part_text(part) for part in item.output)
+
+
+def _part_text(part: dict[str, Any]) -> str:
+    text = part.get("text")
+    return text if part.get("type") in TEXT_PARTS and isinstance(text, str) else as_text(part)

@@ -9,11 +9,11 @@ from msgspec import Meta
 
 from ebbtide.errors import Rejected
 
-from ...parsers.tool_fields import FunctionFields, Tool
 from ...structured.constraints import MAX_NAME, NamedSchema, ResponseFormat
 from ..chat.chat_request import ChatBody, Effort
 from ..generation_request import CacheSalt, NumTop, Priority, Seed, Share, Temperature, Timeout, TopK
-from .responses_items import InputItem, chat_messages
+from .responses_items import chat_messages, tools_of
+from .responses_tools import OfferedTools
 
 MAX_METADATA = 16
 # Refused, because ignoring them would change the response.
@@ -74,20 +74,10 @@ class ResponseStreamOptions(msgspec.Struct):
     include_obfuscation: bool | None = None
 
 
-class FunctionTool(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A tool. Only functions, which the client runs, are supported; other types would run on the server."""
-
-    type: str
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
 class ResponsesBody(msgspec.Struct, kw_only=True):
     """POST /v1/responses. The fields from ``rid`` on are extensions of this server."""
 
-    input: Annotated[str, Meta(min_length=1)] | Annotated[list[InputItem], Meta(min_length=1)]
+    input: Annotated[str, Meta(min_length=1)] | Annotated[list[dict[str, Any]], Meta(min_length=1)]
     model: str | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -95,7 +85,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     temperature: Temperature | None = None
     top_p: Share | None = None
     top_logprobs: NumTop | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -131,17 +121,25 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
         return self.top_logprobs is not None or LOGPROBS in (self.include or ())
 
 
-def chat_body(body: ResponsesBody) -> ChatBody:
+def offered_tools(body: ResponsesBody) -> OfferedTools:
+    """Return the tools of the request as functions, with those that items of the input bring. Raises Rejected."""
+    offered = OfferedTools(body.tools)
+    for path, tools in tools_of(body.input).items():
+        offered.add_found(tools, path)
+    return offered
+
+
+def chat_body(body: ResponsesBody, offered: OfferedTools) -> ChatBody:
     """Translate the request to a chat request. Raises Rejected."""
     return ChatBody(
-        messages=chat_messages(body.instructions, body.input),
+        messages=chat_messages(body.instructions, body.input, offered),
         max_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
         logprobs=body.shows_logprobs or None,
         top_logprobs=body.top_logprobs,
-        tools=[_tool(tool, index) for index, tool in enumerate(body.tools)] if body.tools else None,
-        tool_choice=body.tool_choice,
+        tools=offered.functions or None,
+        tool_choice=offered.choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_response_format(body.text),
         reasoning_effort=_effort(body.reasoning),
@@ -167,17 +165,6 @@ def check_stateless(body: ResponsesBody) -> None:
         raise Rejected("'background' is not supported: this server stores no responses.", param="background")
     if body.stream_options is not None and not body.stream:
         raise Rejected("'stream_options' is only allowed together with 'stream': true.", param="stream_options")
-
-
-def _tool(tool: FunctionTool, index: int) -> Tool:
-    if tool.type != "function":
-        raise Rejected(
-            f"Tools of type {tool.type[:50]!r} are not supported: only functions, which the client runs.",
-            param=f"tools[{index}].type",
-        )
-    if tool.name is None:
-        raise Rejected(f"'tools[{index}]' needs a 'name'.", param=f"tools[{index}].name")
-    return Tool(tool.type, FunctionFields(tool.name, tool.description, tool.parameters, tool.strict))
 
 
 def _effort(reasoning: ReasoningOptions | None) -> Effort | None:

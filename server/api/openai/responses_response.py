@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 import time
-from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from ebbtide.errors import Rejected
 from ebbtide.tokenizer_mgr.response_stream import Delta
@@ -18,55 +14,28 @@ from ...parsers.output_parser import OutputParsers, ParsedDelta
 from ..chat.prepared_chat import PreparedChat
 from ..logprobs import chat_logprobs
 from ..usage import UsageCount
+from .call_forms import FUNCTION
+from .output_item import OutputItem
 from .responses_request import ResponsesBody
+from .responses_tools import ClientCall, OfferedTools
 
 Event = dict[str, Any]
-
-
-@dataclass(slots=True)
-class _Item:
-    """One output item with the content received so far. The text of a call is its arguments."""
-
-    kind: Kind
-    id: str
-    call_id: str | None = None
-    name: str | None = None
-    text: str = ""
-    logprobs: list[dict[str, Any]] = field(default_factory=list)
-    status: str = "in_progress"
-
-    def shown(self, *, empty: bool = False) -> dict[str, Any]:
-        """Return the item in the format of the API. empty: leave out the content, for the first event of the item."""
-        head = {"id": self.id, "status": self.status}
-        parts = [] if empty else [self.part()]
-        if self.kind is Kind.TEXT:
-            return {**head, "type": "message", "role": "assistant", "content": parts}
-        if self.kind is Kind.REASONING:
-            return {**head, "type": "reasoning", "summary": [], "content": parts}
-        return {**head, "type": "function_call", "call_id": self.call_id, "name": self.name, "arguments": self.text}
-
-    def part(self) -> dict[str, Any]:
-        """Return the only part of its content."""
-        if self.kind is Kind.REASONING:
-            return {"type": "reasoning_text", "text": self.text}
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
-
-
-PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
-EVENTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text", Kind.CALL: "function_call_arguments"}
 
 
 class ResponsesResponseBuilder:
     """Builds one response of the responses API. Without streaming, only the response of the last event is sent."""
 
-    def __init__(self, request_id: str, model: str, body: ResponsesBody, chat: PreparedChat) -> None:
+    def __init__(
+        self, head: dict[str, Any], chat: PreparedChat, offered: OfferedTools, *, shows_logprobs: bool
+    ) -> None:
         self.framing = Framing(named=True, end_mark=b"", failure=self.failure)
-        self._head = _head(request_id, model, body)
-        self._logprobs = body.shows_logprobs
+        self._head = head
+        self._offered = offered
+        self._logprobs = shows_logprobs
         self._parsers = OutputParsers(chat.parser_config)
         self._usage = UsageCount(chat.request)
-        self._items: list[_Item] = []
-        self._open: _Item | None = None
+        self._items: list[OutputItem] = []
+        self._open: OutputItem | None = None
         self._held_logprobs: list[dict[str, Any]] = []  # log-probabilities of text that is held back
         self._num_logprobs = 0
         self._num_events = 0
@@ -118,17 +87,21 @@ class ResponsesResponseBuilder:
         if not part.text:
             return events
         item.text += part.text
+        if not item.streams_deltas:
+            return events
         more: Event = {"content_index": 0} if item.kind is not Kind.CALL else {}
         if item.kind is Kind.TEXT:
             more["logprobs"] = self._release_logprobs(item)
-        return [*events, self._item_event(item, f"{EVENTS[item.kind]}.delta", delta=part.text, **more)]
+        return [*events, self._item_event(item, f"{item.event}.delta", delta=part.text, **more)]
 
     def _start(self, part: ContentPart) -> list[Event]:
-        item = _Item(part.kind, PREFIXES[part.kind] + secrets.token_hex(16), call_id=part.id, name=part.name)
+        call = self._offered.call_of(part.name or "") if part.kind is Kind.CALL else None
+        item = OutputItem(part.kind, call, call_id=part.id)
         self._items.append(item)
         self._open = item
-        index = len(self._items) - 1
-        events = [self._event("response.output_item.added", output_index=index, item=item.shown(empty=True))]
+        if item.event is None:
+            return []
+        events = [self._added(item.shown(empty=True))]
         if item.kind is not Kind.CALL:
             events.append(self._item_event(item, "content_part.added", content_index=0, part=item.part()))
         return events
@@ -138,20 +111,32 @@ class ResponsesResponseBuilder:
         item, self._open = self._open, None
         if item is None:
             return []
+        events = self._ending(item) if item.call is None else self._call_ending(item, item.call)
         item.status = status
-        if item.kind is Kind.CALL:
-            fields = {"name": item.name, "arguments": item.text}
-            events = [self._item_event(item, "function_call_arguments.done", **fields)]
-        else:
-            if item.kind is Kind.TEXT:
-                self._release_logprobs(item)
-            more = {"logprobs": item.logprobs} if item.kind is Kind.TEXT else {}
-            events = [
-                self._item_event(item, f"{EVENTS[item.kind]}.done", content_index=0, text=item.text, **more),
-                self._item_event(item, "content_part.done", content_index=0, part=item.part()),
-            ]
         index = len(self._items) - 1
         return [*events, self._event("response.output_item.done", output_index=index, item=item.shown())]
+
+    def _ending(self, item: OutputItem) -> list[Event]:
+        if item.kind is Kind.TEXT:
+            self._release_logprobs(item)
+        more = {"logprobs": item.logprobs} if item.kind is Kind.TEXT else {}
+        return [
+            self._item_event(item, f"{item.event}.done", content_index=0, text=item.text, **more),
+            self._item_event(item, "content_part.done", content_index=0, part=item.part()),
+        ]
+
+    def _call_ending(self, item: OutputItem, call: ClientCall) -> list[Event]:
+        if item.event is None:
+            return [self._added(item.shown())]
+        content = call.form.content_of(item.text)
+        deltas = (
+            [] if item.streams_deltas or not content else [self._item_event(item, f"{item.event}.delta", delta=content)]
+        )
+        named = {"name": call.name} if call.form is FUNCTION else {}
+        return [*deltas, self._item_event(item, f"{item.event}.done", **named, **{call.form.content: content})]
+
+    def _added(self, shown: dict[str, Any]) -> Event:
+        return self._event("response.output_item.added", output_index=len(self._items) - 1, item=shown)
 
     def _hold_logprobs(self, delta: Delta, parsed: ParsedDelta) -> None:
         """Keep the log-probabilities of text. Reasoning tokens come first; their number may be known later."""
@@ -161,13 +146,13 @@ class ResponsesResponseBuilder:
             first = self._num_logprobs - len(self._held_logprobs)
             del self._held_logprobs[: max((parsed.reasoning_tokens or 0) - first, 0)]
 
-    def _release_logprobs(self, item: _Item) -> list[dict[str, Any]]:
+    def _release_logprobs(self, item: OutputItem) -> list[dict[str, Any]]:
         """Move the held log-probabilities to the item and return them."""
         taken, self._held_logprobs = self._held_logprobs, []
         item.logprobs += taken
         return taken
 
-    def _item_event(self, item: _Item, what: str, **more: Any) -> Event:
+    def _item_event(self, item: OutputItem, what: str, **more: Any) -> Event:
         return self._event(f"response.{what}", item_id=item.id, output_index=len(self._items) - 1, **more)
 
     def _event(self, kind: str, **more: Any) -> Event:
@@ -187,7 +172,7 @@ class ResponsesResponseBuilder:
         }
 
 
-def _head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
+def response_head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
     """Return the fields of a response that depend only on the request."""
     form = body.text.format if body.text else None
     parts = {} if form is None else {"name": form.name, "schema": form.schema, "strict": form.strict}
@@ -216,7 +201,7 @@ def _head(request_id: str, model: str, body: ResponsesBody) -> dict[str, Any]:
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "text": {"format": shown_form},
         "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
-        "tools": msgspec.to_builtins(body.tools or []),
+        "tools": body.tools or [],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",  # even if "auto" was requested: input that does not fit is refused
