@@ -11,8 +11,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from .argument_types import fraction, positive_float, positive_int
+from .arguments import add_server, add_value, fraction, positive_float, positive_int
 from .bench_load.workload import Lengths, Workload
+from .results import write_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_target(parser.add_argument_group("target"))
     _add_load(parser.add_argument_group("load"))
     pace = parser.add_argument_group("pace").add_mutually_exclusive_group()
-    pace.add_argument(
-        "--concurrency",
-        type=positive_int,
-        default=8,
-        metavar="N",
-        help="requests in flight at the same time (default: 8)",
-    )
+    add_value(pace, "--concurrency", positive_int, "8", "N", "requests in flight at the same time")
     pace.add_argument(
         "--request-rate",
         type=positive_float,
@@ -37,22 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_target(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--base-url", default="http://127.0.0.1:8000/v1", metavar="URL", help="base URL of the API, including /v1"
-    )
-    group.add_argument(
-        "--model", default="", metavar="NAME", help="model name (default: the first that the server lists)"
-    )
-    group.add_argument("--api-key", metavar="KEY", help="API key, sent as a bearer token")
+    add_server(group)
     group.add_argument("--endpoint", choices=("chat", "completions"), default="chat", help="endpoint (default: chat)")
-    group.add_argument(
-        "--timeout",
-        type=positive_float,
-        default=600.0,
-        metavar="S",
-        help="timeout of one request in seconds (default: 600)",
-    )
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (default: 0)")
+    add_value(group, "--timeout", positive_float, "600", "S", "timeout of one request in seconds")
+    add_value(group, "--temperature", float, "0", "T", "sampling temperature")
     group.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
@@ -62,37 +45,12 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
-    some = Lengths(128, 128)
-    group.add_argument(
-        "--num-requests", type=positive_int, default=64, metavar="N", help="number of measured requests (default: 64)"
-    )
-    group.add_argument(
-        "--warmup",
-        type=int,
-        default=2,
-        metavar="N",
-        help="number of earlier requests that are not measured (default: 2)",
-    )
-    group.add_argument(
-        "--prompt-len", type=_lengths, default=some, metavar="N|LO:HI", help="tokens per prompt (default: 128)"
-    )
-    group.add_argument(
-        "--output-len", type=_lengths, default=some, metavar="N|LO:HI", help="tokens per answer (default: 128)"
-    )
-    group.add_argument(
-        "--shared-prefix",
-        type=fraction,
-        default=0.0,
-        metavar="F",
-        help="fraction of each prompt that all prompts share (default: 0)",
-    )
-    group.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="seed (default: 0); a repeated seed may hit the prefix cache",
-    )
+    add_value(group, "--num-requests", positive_int, "64", "N", "number of measured requests")
+    add_value(group, "--warmup", int, "2", "N", "number of earlier requests that are not measured")
+    add_value(group, "--prompt-len", _lengths, "128", "N|LO:HI", "tokens per prompt")
+    add_value(group, "--output-len", _lengths, "128", "N|LO:HI", "tokens per answer")
+    add_value(group, "--shared-prefix", fraction, "0", "F", "fraction of each prompt that all prompts share")
+    add_value(group, "--seed", int, "0", "N", "seed; a repeated seed may hit the prefix cache")
 
 
 def _lengths(text: str) -> Lengths:
@@ -109,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from .bench_load.client import Target
     from .bench_load.measure import measure
-    from .bench_load.output import print_report, write_json
+    from .bench_load.output import as_dict, print_report
 
     target = Target(
         base_url=args.base_url.rstrip("/"),
@@ -135,5 +93,5 @@ def run(args: argparse.Namespace) -> int:
         return 130
     print_report(measurement)
     if args.json is not None:
-        write_json(measurement, args.json)
+        write_json(as_dict(measurement), args.json)
     return 0 if measurement.report.totals["completed"] else 1

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import StartupError
+from .arguments import add_server
 
 if TYPE_CHECKING:
     import aiohttp
@@ -28,13 +29,7 @@ HELP = """/new      start a new conversation
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``ebbtide chat``."""
-    parser.add_argument(
-        "--base-url", default="http://127.0.0.1:8000/v1", metavar="URL", help="API base URL, including /v1"
-    )
-    parser.add_argument(
-        "--model", default="", metavar="NAME", help="model name (default: the first that the server lists)"
-    )
-    parser.add_argument("--api-key", metavar="KEY", help="API key, sent as a bearer token")
+    add_server(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum output tokens (default: the context)")
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature (default: the server's)")

@@ -6,7 +6,6 @@ The client also keeps the conversation, to send it again if the session or the w
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from .bench_load.client import DECODER, MAX_LINE_BYTES, Chunk, Usage, events
+from .bench_load.client import DECODER, MAX_LINE_BYTES, Chunk, Usage, authorization, events, json_error
 
 RETRY_S = 0.2
 BUSY_S = 10.0  # how long an interrupted turn may take to end
@@ -215,7 +214,7 @@ class Conversation:
                         continue
                     chunk = DECODER.decode(payload)
                     if chunk.error is not None:
-                        raise _refusal(200, {"error": chunk.error})
+                        raise _refusal(200, chunk.error)
                     yield chunk
         except msgspec.MsgspecError as error:
             raise Lost("The server sent an invalid answer") from error
@@ -238,25 +237,18 @@ class Conversation:
 
 def connect(api_key: str | None) -> aiohttp.ClientSession:
     """Return an HTTP client without a time limit for answers."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-    return aiohttp.ClientSession(headers=headers, timeout=timeout, read_bufsize=MAX_LINE_BYTES)
+    return aiohttp.ClientSession(headers=authorization(api_key), timeout=timeout, read_bufsize=MAX_LINE_BYTES)
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
-    if response.status == 200:
-        return
-    text = (await response.content.read(MAX_LINE_BYTES)).decode(errors="replace")
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = {"error": {"message": text[:200]}}
-    raise _refusal(response.status, answer)
+    if response.status != 200:
+        raise _refusal(response.status, await json_error(response))
 
 
-def _refusal(status: int, answer: Any) -> Refused | Lost:
-    error = answer.get("error") if isinstance(answer, dict) else None
-    error = error if isinstance(error, dict) else {"message": str(answer)[:200]}
+def _refusal(status: int, error: Any) -> Refused | Lost:
+    if not isinstance(error, dict) or "message" not in error:
+        error = {"message": str(error)[:200]}
     message, code = str(error.get("message")), str(error.get("code") or "")
     if status in AWAY_STATUSES or code in ("engine_dead", "draining"):
         return Lost(message.rstrip("."))

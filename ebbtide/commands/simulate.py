@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import StartupError
 from ..retract_policies import RETRACT_POLICIES
-from .argument_types import fraction_below_1, non_negative_float, positive_float, positive_int
+from .arguments import add_value, fraction_below_1, non_negative_float, positive_float, positive_int
+from .results import write_json
 
 if TYPE_CHECKING:
     from .simulation.cost import CostModel
@@ -51,19 +52,12 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     source.add_argument(
         "--mix", choices=MIX_NAMES, default="chat", help="synthetic load instead of a trace (default: chat)"
     )
-    group.add_argument(
-        "--requests", type=positive_int, default=400, metavar="N", help="number of requests of a mix (default: 400)"
-    )
+    add_value(group, "--requests", positive_int, "400", "N", "number of requests of a mix")
     pace = group.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=positive_float, metavar="R", help="mean arrivals per second of a mix")
-    pace.add_argument(
-        "--load",
-        type=positive_float,
-        default=0.9,
-        metavar="X",
-        help="arrival rate of a mix as a fraction of the machine's throughput (default: 0.9)",
-    )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of a mix (default: 0)")
+    load_help = "arrival rate of a mix as a fraction of the machine's throughput"
+    add_value(pace, "--load", positive_float, "0.9", "X", load_help)
+    add_value(group, "--seed", int, "0", "N", "seed of a mix")
 
 
 def _add_cases(group: argparse._ArgumentGroup) -> None:
@@ -103,31 +97,17 @@ def _add_cases(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--page-size", type=positive_int, default=16, metavar="TOKENS", help="tokens per page (default: 16)"
-    )
-    group.add_argument(
-        "--rows", type=positive_int, default=64, metavar="N", help="maximum number of running requests (default: 64)"
-    )
-    group.add_argument(
-        "--chunk", type=positive_int, default=2048, metavar="TOKENS", help="prefill tokens per step (default: 2048)"
-    )
-    group.add_argument(
-        "--context-length",
-        type=positive_int,
-        default=32768,
-        metavar="TOKENS",
-        help="maximum prompt plus output (default: 32768)",
-    )
+    add_value(group, "--page-size", positive_int, "16", "TOKENS", "tokens per page")
+    add_value(group, "--rows", positive_int, "64", "N", "maximum number of running requests")
+    add_value(group, "--chunk", positive_int, "2048", "TOKENS", "prefill tokens per step")
+    add_value(group, "--context-length", positive_int, "32768", "TOKENS", "maximum prompt plus output")
     group.add_argument(
         "--schedule-policy",
         choices=("fcfs", "lpm", "priority"),
         default="fcfs",
         help="order of the waiting queue (default: fcfs)",
     )
-    group.add_argument(
-        "--max-retractions", type=int, default=3, metavar="N", help="as in serve; not for vllm and sglang (default: 3)"
-    )
+    add_value(group, "--max-retractions", int, "3", "N", "as in serve; not for vllm and sglang")
     group.add_argument(
         "--headroom",
         type=int,
@@ -137,19 +117,16 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_cost(group: argparse._ArgumentGroup) -> None:
-    for flag, default, metavar, help_text in (
-        ("--step-ms", 10.0, "MS", "base time of every step (default: 10)"),
-        ("--decode-row-us", 50.0, "US", "time per decoding row (default: 50)"),
-        ("--prefill-token-us", 50.0, "US", "time per prefilled token (default: 50)"),
-        ("--context-token-ns", 60.0, "NS", "time per token of context (default: 60)"),
-    ):
-        group.add_argument(flag, type=non_negative_float, default=default, metavar=metavar, help=help_text)
+    add_value(group, "--step-ms", non_negative_float, "10", "MS", "base time of every step")
+    add_value(group, "--decode-row-us", non_negative_float, "50", "US", "time per decoding row")
+    add_value(group, "--prefill-token-us", non_negative_float, "50", "US", "time per prefilled token")
+    add_value(group, "--context-token-ns", non_negative_float, "60", "NS", "time per token of context")
 
 
 def run(args: argparse.Namespace) -> int:
     """Simulate every case and print the table. Raises StartupError if a case cannot be simulated."""
     from .simulation.measure import demand_tokens, simulate
-    from .simulation.output import Report, print_report, write_json
+    from .simulation.output import Report, as_dict, print_report
 
     machine = _machine(args)
     requests = _requests(args, machine.cost)
@@ -159,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     report = Report(_load_name(args), len(requests), requests[-1].arrival_s, demand, machine, outcomes)
     print_report(report)
     if args.json is not None:
-        write_json(report, args.json)
+        write_json(as_dict(report), args.json)
     _plot(args, report)
     return 0
 

@@ -116,6 +116,13 @@ class ScriptedEngine:
         assert self.manager is not None
         self.manager.handle(AbortReq(rid, "kv_cache_exhausted", 500, "kv_cache_exhausted", "no room", num, **more))
 
+    def abort_after_a_token(self, request: GenerateReq) -> None:
+        """As ``answer``: send one token of the request, then let the scheduler abort it."""
+        [rid] = request.rids
+        self.emit(rid, "x", 1)
+        self.abort(rid, 1)
+        self.emit(rid, "", 1, finish="abort")
+
     def _step(self, request: GenerateReq, position: int) -> None:
         for choice, rid in enumerate(request.rids):
             last = position == len(self.reply) - 1

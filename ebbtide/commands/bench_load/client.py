@@ -19,6 +19,11 @@ MAX_LINE_BYTES = 8 << 20
 EXAMPLE_CHARS = 200
 
 
+def authorization(api_key: str | None) -> dict[str, str]:
+    """Return the Authorization header; {} without an API key."""
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The server and the request parameters. ``base_url`` ends before ``/chat/completions``."""
@@ -35,11 +40,6 @@ class Target:
     def url(self) -> str:
         """URL of the endpoint."""
         return f"{self.base_url}/{'chat/completions' if self.endpoint == 'chat' else 'completions'}"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Authorization header, if there is an API key."""
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def body(self, job: Job) -> dict[str, Any]:
         """Return the request body without the streaming fields."""
@@ -139,7 +139,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
     """Return an HTTP client with an unlimited number of keep-alive connections."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
-        headers=target.headers,
+        headers=authorization(target.api_key),
         timeout=aiohttp.ClientTimeout(total=target.timeout_s),
         read_bufsize=MAX_LINE_BYTES,
     )
@@ -212,10 +212,10 @@ def _decode(payload: bytes) -> Chunk:
 async def _check_status(response: aiohttp.ClientResponse) -> None:
     if response.status == 200:
         return
-    raise _failure(f"HTTP {response.status}", await _json_error(response))
+    raise _failure(f"HTTP {response.status}", await json_error(response))
 
 
-async def _json_error(response: aiohttp.ClientResponse) -> Any:
+async def json_error(response: aiohttp.ClientResponse) -> Any:
     """Return the ``error`` field of the answer, or its text if it is not JSON."""
     text = (await response.content.read(MAX_LINE_BYTES)).decode(errors="replace")
     try:

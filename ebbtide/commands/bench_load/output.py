@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +12,6 @@ from rich.table import Table
 
 from ebbtide import __version__
 
-from ...errors import StartupError
 from .measure import Measurement
 from .report import PERCENTILES, Report
 
@@ -34,14 +31,6 @@ def as_dict(measurement: Measurement) -> dict[str, Any]:
         "calibration": asdict(calibration) if calibration is not None else None,
         "result": asdict(measurement.report),
     }
-
-
-def write_json(measurement: Measurement, path: Path) -> None:
-    """Write ``as_dict`` to a file. Raises StartupError if it cannot be written."""
-    try:
-        path.write_text(json.dumps(as_dict(measurement), indent=2) + "\n")
-    except OSError as error:
-        raise StartupError(f"The result could not be written to {path}: {error.strerror}.") from error
 
 
 def print_report(measurement: Measurement) -> None:

@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ..results import percentile
 from .client import Outcome
 from .drive import Run
 
 PERCENTILES = (50, 90, 99)
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the ``percent`` percentile of ascending values, with linear interpolation."""
-    place = (len(ordered) - 1) * percent / 100
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float] | None:

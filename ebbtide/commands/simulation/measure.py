@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...errors import StartupError
+from ..results import percentile
 from .rules import POLICIES
 from .trace import TraceRequest
 from .virtual import Machine, Record, Run, Simulation, ample_pages
@@ -65,22 +66,11 @@ class Outcome:
     run: Run
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return a percentile with linear interpolation; 0 if there are no values."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
 def summarise(run: Run, machine: Machine) -> Summary:
     """Return the statistics of one run."""
     done = [record for record in run.records if record.finish != "abort"]
-    latencies = [record.end_s - record.request.arrival_s for record in done]
-    ttfts = [record.first_token_s - record.request.arrival_s for record in done if record.first_token_s is not None]
+    latencies = sorted(record.end_s - record.request.arrival_s for record in done)
+    ttfts = sorted(r.first_token_s - r.request.arrival_s for r in done if r.first_token_s is not None)
     duration_s = max(record.end_s for record in run.records) - run.records[0].request.arrival_s
     return Summary(
         goodput=sum(record.num_outputs for record in done) / duration_s if duration_s else 0.0,

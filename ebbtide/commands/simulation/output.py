@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +11,6 @@ from rich.table import Table
 
 from ebbtide import __version__
 
-from ...errors import StartupError
 from .measure import Outcome, pareto_front
 from .virtual import Machine
 
@@ -55,14 +52,6 @@ def as_dict(report: Report) -> dict[str, Any]:
         "demand_tokens": report.demand_tokens,
         "cases": [{**asdict(outcome.case), **asdict(outcome.summary)} for outcome in report.outcomes],
     }
-
-
-def write_json(report: Report, path: Path) -> None:
-    """Write ``as_dict`` to a file. Raises StartupError if it cannot be written."""
-    try:
-        path.write_text(json.dumps(as_dict(report), indent=2) + "\n")
-    except OSError as error:
-        raise StartupError(f"The result could not be written to {path}: {error.strerror}.") from error
 
 
 def print_report(report: Report) -> None:

@@ -6,18 +6,12 @@ import pytest
 
 from ebbtide.commands.bench_load.client import Outcome
 from ebbtide.commands.bench_load.drive import Run
-from ebbtide.commands.bench_load.report import percentile, spread, summarize
+from ebbtide.commands.bench_load.report import spread, summarize
 
 
 def outcome(*token_times: float, tokens: int | None = None, error: str = "", started: float = 0.0) -> Outcome:
     ended = (token_times[-1] if token_times else started) + 0.5
     return Outcome(started, ended, list(token_times), output_tokens=tokens, error=error, example=f"{error} happened")
-
-
-def test_percentile_lies_between_its_neighbours() -> None:
-    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.5
-    assert percentile([1.0, 2.0, 3.0, 4.0], 100) == 4.0
-    assert percentile([7.0], 99) == 7.0
 
 
 def test_spread_is_in_milliseconds_and_needs_no_order() -> None:

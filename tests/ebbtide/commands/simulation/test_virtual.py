@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.commands.simulation.cost import CostModel
-from ebbtide.commands.simulation.measure import Case, Outcome, demand_tokens, percentile, simulate
+from ebbtide.commands.simulation.measure import Case, Outcome, demand_tokens, simulate
 from ebbtide.commands.simulation.mixes import MIXES, build, rate_for
 from ebbtide.commands.simulation.rules import POLICIES
 from ebbtide.commands.simulation.trace import TraceRequest
@@ -111,8 +111,3 @@ def test_throughput_is_back_within_5_percent_after_a_burst(policy: str) -> None:
     assert all(record.end_s < 400 for record in records[:-4])
     assert not any(record.num_retractions for record in records[:4] + records[-4:])
     assert phase_rate(records[-4:]) == pytest.approx(phase_rate(records[:4]), rel=0.05)
-
-
-def test_percentiles_are_interpolated() -> None:
-    assert percentile([4.0, 1.0, 3.0, 2.0], 50) == 2.5
-    assert percentile([], 99) == 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
@@ -15,32 +14,19 @@ from ebbtide.server.http.strict_json import convert, parse_arguments
 from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 
-from ...conftest import LARGE_INFO, World, ok
-from ...typed_events import typed_events
+from ...conftest import LARGE_INFO, World
+from ...typed_events import CALL, REPLIES, TypedRoute, typed_events
 
 pytestmark = pytest.mark.anyio
 
 RUNNER_INFO = LARGE_INFO
 PROFILE = ChatTemplateProfile(reasoning=REASONING["think"])
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 👩‍👩‍👧"}}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOL = {"name": "weather", "description": "Looks.", "input_schema": SCHEMA}
 
 
-async def ask(world: World, **fields: Any) -> httpx.Response:
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100, **fields}
-    return await world.client.post("/v1/messages", json={k: v for k, v in body.items() if v is not None})
-
-
-async def whole(world: World, **fields: Any) -> dict[str, Any]:
-    reply = await ask(world, **fields)
-    body: dict[str, Any] = ok(reply).json()
-    return body
-
-
-async def streamed(world: World, **fields: Any) -> list[dict[str, Any]]:
-    reply = await ask(world, stream=True, **fields)
-    return typed_events(ok(reply).text)
+ROUTE = TypedRoute("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100})
+ask, whole, streamed = ROUTE.ask, ROUTE.whole, ROUTE.streamed
 
 
 def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -124,17 +110,7 @@ async def test_events_come_in_the_order_of_the_api(world: World) -> None:
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "Grüße 👩‍👩‍👧 日本",
-        "<think>\nwhy\n</think>\n\nyes",
-        f"<think>why</think>Look.\n{CALL}{CALL}",
-        CALL[:-30],
-        "<think>only",
-        "</think>",
-    ],
-)
+@pytest.mark.parametrize("reply", [*REPLIES, CALL[:-30]])
 async def test_a_stream_equals_the_response_without_stream(world: World, reply: str, finish: str) -> None:
     world.engine.reply, world.engine.finish = reply, finish
     answer = await whole(world, tools=[TOOL])
@@ -181,12 +157,7 @@ async def test_the_stop_reason_tells_what_ended_it(
 
 
 async def test_an_error_in_a_stream_is_an_event_of_its_own(world: World) -> None:
-    def fail(request: Any) -> None:
-        world.engine.emit(request.rids[0], "x", 1)
-        world.engine.abort(request.rids[0], 1)
-        world.engine.emit(request.rids[0], "", 1, finish="abort")
-
-    world.engine.answer = fail
+    world.engine.answer = world.engine.abort_after_a_token
     *events, error = await streamed(world)
     assert error == {"type": "error", "error": {"type": "api_error", "message": "no room"}}
     assert events[-1]["delta"] == {"type": "text_delta", "text": "x"}

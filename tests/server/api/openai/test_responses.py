@@ -6,21 +6,19 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 from ebbtide.config import ServerConfig
 from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
 from ebbtide.server.parsers.reasoning import REASONING
 
-from ...conftest import LARGE_INFO, World, ok
-from ...typed_events import typed_events
+from ...conftest import LARGE_INFO, World
+from ...typed_events import CALL, REPLIES, TypedRoute, typed_events
 
 pytestmark = pytest.mark.anyio
 
 RUNNER_INFO = LARGE_INFO
 PROFILE = ChatTemplateProfile(reasoning=REASONING["think"])
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 👩‍👩‍👧"}}\n</tool_call>'
 TOOL = {
     "type": "function",
     "name": "weather",
@@ -29,19 +27,8 @@ TOOL = {
 }
 
 
-async def ask(world: World, **fields: Any) -> httpx.Response:
-    return await world.client.post("/v1/responses", json={"input": "hi", **fields})
-
-
-async def whole(world: World, **fields: Any) -> dict[str, Any]:
-    reply = await ask(world, **fields)
-    body: dict[str, Any] = ok(reply).json()
-    return body
-
-
-async def streamed(world: World, **fields: Any) -> list[dict[str, Any]]:
-    reply = await ask(world, stream=True, **fields)
-    return typed_events(ok(reply).text)
+ROUTE = TypedRoute("/v1/responses", {"input": "hi"})
+ask, whole, streamed = ROUTE.ask, ROUTE.whole, ROUTE.streamed
 
 
 def prompt_of(world: World) -> str:
@@ -119,17 +106,7 @@ async def test_events_are_numbered_and_come_in_the_order_of_the_api(world: World
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "Grüße 👩‍👩‍👧 日本",
-        "<think>\nwhy\n</think>\n\nyes",
-        f"<think>why</think>Look.\n{CALL}{CALL}",
-        f"{CALL}\n",
-        "<think>only",
-        "</think>",
-    ],
-)
+@pytest.mark.parametrize("reply", [*REPLIES, f"{CALL}\n"])
 async def test_the_last_event_of_a_stream_has_the_whole_answer(world: World, reply: str, finish: str) -> None:
     world.engine.reply, world.engine.finish = reply, finish
     answer = await whole(world, tools=[TOOL])
@@ -194,12 +171,7 @@ async def test_logprobs_of_reasoning_are_not_the_texts(world: World) -> None:
 
 
 async def test_an_error_in_a_stream_is_a_failed_response(world: World) -> None:
-    def fail(request: Any) -> None:
-        world.engine.emit(request.rids[0], "x", 1)
-        world.engine.abort(request.rids[0], 1)
-        world.engine.emit(request.rids[0], "", 1, finish="abort")
-
-    world.engine.answer = fail
+    world.engine.answer = world.engine.abort_after_a_token
     events = await streamed(world)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     failed = events[-1]

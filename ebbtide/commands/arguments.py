@@ -1,9 +1,10 @@
-"""Argparse types for numbers with bounds, shared by the commands."""
+"""Flags that several commands have, and argparse types for numbers with bounds."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 
 def positive_int(text: str) -> int:
@@ -31,3 +32,21 @@ positive_float = number("a finite number above 0", lambda value: 0 < value < INF
 non_negative_float = number("a finite number of at least 0", lambda value: 0 <= value < INFINITY)
 fraction = number("between 0 and 1", lambda value: 0 <= value <= 1)
 fraction_below_1 = number("in [0, 1)", lambda value: 0 <= value < 1)
+
+
+def add_server(group: argparse._ActionsContainer) -> None:
+    """Add the flags that name the server, the model and the API key."""
+    group.add_argument(
+        "--base-url", default="http://127.0.0.1:8000/v1", metavar="URL", help="base URL of the API, including /v1"
+    )
+    group.add_argument(
+        "--model", default="", metavar="NAME", help="model name (default: the first that the server lists)"
+    )
+    group.add_argument("--api-key", metavar="KEY", help="API key, sent as a bearer token")
+
+
+def add_value(
+    group: argparse._ActionsContainer, flag: str, parse: Callable[[str], Any], default: str, metavar: str, text: str
+) -> None:
+    """Add a flag with a value. Its help is ``text`` and the default, which ``parse`` parses like a given value."""
+    group.add_argument(flag, type=parse, default=default, metavar=metavar, help=f"{text} (default: {default})")
