@@ -55,11 +55,14 @@ def operation(route: Route, formats: ErrorFormats) -> dict[str, Any]:
 def describe(app: FastAPI, table: Sequence[Route], *, key_required: bool) -> None:
     """Add the body types of the routes, and the key schemes if keys are required, to /openapi.json."""
     plain_schema = app.openapi
-    bodies = {route.body for route in table if route.body is not None}
-    _, components = msgspec.json.schema_components([*bodies, Error], ref_template=SCHEMAS + "{name}")
 
+    # Computed on the first call: it takes as long as the rest of the application.
     def complete() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
         schema = plain_schema()
+        bodies = {route.body for route in table if route.body is not None}
+        _, components = msgspec.json.schema_components([*bodies, Error], ref_template=SCHEMAS + "{name}")
         parts = schema.setdefault("components", {})
         parts.setdefault("schemas", {}).update(components)
         if key_required:
