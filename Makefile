@@ -4,6 +4,7 @@
 #   PIP_ARGS  more arguments for every pip install, e.g. an index of CPU-only torch wheels
 #   MODEL     what to serve: smollm2, sim, a folder, a .gguf file, a Hub id
 #   HOST PORT where to serve                                          (127.0.0.1 8000)
+#   WORKERS   test processes of `make test`                           (3)
 #   ARGS      more arguments for `ebbtide serve`, `ebbtide bench` or pytest
 
 PYTHON ?= python3
@@ -24,7 +25,9 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 INPUTS := pyproject.toml setup.py constraints.txt ebbtide/__init__.py
 
-# Two pytest workers share the machine: one thread each inside the tensor library.
+# The workers share the machine: one thread each inside the tensor library. For two cores, three workers: the tests of a
+# daemon wait half of their time.
+WORKERS ?= 3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PURE := $(addprefix tests/,scheduler server tokenizer_mgr detokenizer ebbtide/runtime ebbtide/tokenization test_architecture.py)
 
@@ -39,8 +42,8 @@ help:
 	@echo 'make serve     install, fetch the default model, serve it on http://$(HOST):$(PORT)'
 	@echo 'make check     while working: lint, types and the tests that need no other process (under a minute)'
 	@echo 'make test      before merging: lint, types and the whole test suite (under 12 minutes on two cores)'
-	@echo 'make coverage  coverage of each folder in the last make test, against its floor'
-	@echo 'make soak      the long tests (minutes to hours)'
+	@echo 'make coverage  coverage of each folder by the tests that are not slow, against its floor'
+	@echo 'make soak      the long tests, one by one (hours); ARGS selects some'
 	@echo 'make lint      formatting, lint and types only'
 	@echo 'make bench     measure a server that is running on http://$(HOST):$(PORT)'
 	@echo 'make clean     remove everything that make has put into this folder'
@@ -57,11 +60,12 @@ check: lint
 
 test: lint
 	@$(BIN)/ebbtide pull smollm2
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report= $(ARGS)
-	@$(MAKE) --no-print-directory coverage
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# Of the last test run. Prints the lines that are not covered in a folder that is below its floor.
-coverage:
+# Prints the lines that are not covered in a folder that is below its floor.
+coverage: $(DEV)
+	@$(BIN)/ebbtide pull smollm2
+	$(PYTEST) -q -n 2 --dist loadfile -m 'not slow and not soak and not gpu' --cov --cov-report= $(ARGS)
 	@for entry in $(FLOORS); do \
 		folder=$${entry%:*}; floor=$${entry#*:}; \
 		percent=$$($(BIN)/coverage report --include="$$folder/*" --format=total) || { echo "$$percent" >&2; exit 1; }; \
@@ -71,7 +75,7 @@ coverage:
 
 soak: $(DEV)
 	@$(BIN)/ebbtide pull smollm2
-	$(PYTEST) -m soak $(ARGS)
+	$(PYTEST) -m soak -v --durations=0 --durations-min=1 $(ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff format --check .

@@ -38,14 +38,12 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the longest files to the front. Mark tests that start a daemon as slow, and measure no slow test."""
+    """Sort the longest files to the front. Mark tests that start a daemon as slow."""
     order = {name: index for index, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
     for item in items:
         if DAEMON_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
-        if item.get_closest_marker("slow") is not None:
-            item.add_marker("no_cover")
 
 
 def pytest_collection_finish() -> None:

@@ -96,21 +96,36 @@ def word_runs(draw: st.DrawFn) -> tuple[StreamStart, list[int], list[list[int]]]
     return StreamStart(params, [], 0), tokens, draw(splits(tokens))
 
 
-@settings(max_examples=1500, deadline=None)
+Run = tuple[StreamStart, list[int], list[list[int]]]
+
+
+@settings(max_examples=500, deadline=None)
 @given(word_runs())
-def test_released_text_is_that_of_decoding_all_and_cutting(
-    run_of: tuple[StreamStart, list[int], list[list[int]]],
-) -> None:
+def test_released_text_is_that_of_decoding_all_and_cutting(run_of: Run) -> None:
+    check_text(run_of)
+
+
+@settings(max_examples=500, deadline=None)
+@given(word_runs())
+def test_what_is_shown_takes_the_fewest_tokens_that_have_it(run_of: Run) -> None:
+    check_num_shown(run_of)
+
+
+@pytest.mark.soak
+@settings(max_examples=20_000, deadline=None)
+@given(word_runs())
+def test_text_and_number_of_shown_tokens_at_length(run_of: Run) -> None:
+    check_text(run_of)
+    check_num_shown(run_of)
+
+
+def check_text(run_of: Run) -> None:
     start, tokens, items = run_of
     texts, count, stop = run(TextStream(WORD_PIECES, start), items)
     assert ("".join(texts), count, stop) == reference(WORDS, start, tokens)
 
 
-@settings(max_examples=1500, deadline=None)
-@given(word_runs())
-def test_what_is_shown_takes_the_fewest_tokens_that_have_it(
-    run_of: tuple[StreamStart, list[int], list[list[int]]],
-) -> None:
+def check_num_shown(run_of: Run) -> None:
     start, tokens, items = run_of
     stream = TextStream(WORD_PIECES, start)
     shown, num_shown = "", None

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from . import random_texts
-from .smollm2.smollm2 import Answer, reference_answers
+from .smollm2.smollm2 import Answer, recorded_answers
 
 SCRIPT: dict[str, Any] = {
     "emoji": "👩‍👩‍👧 waves 🌊🌊 at größer 日本語 שלום end",
@@ -91,7 +91,6 @@ def slow_api(start_shared_daemon: Any) -> Iterator[Api]:
 
 
 @pytest.fixture(scope="session")
-def smollm2_truth(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[Answer]:
-    """What transformers answers to ``smollm2.CHATS``, computed once for all workers."""
-    own = tmp_path_factory.getbasetemp()
-    return reference_answers(own if worker_id == "master" else own.parent)
+def smollm2_truth() -> list[Answer]:
+    """What transformers answers to ``smollm2.CHATS``, as recorded."""
+    return recorded_answers()

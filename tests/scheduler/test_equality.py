@@ -50,14 +50,14 @@ def compare(load: list[Arrival], seed: int) -> int:
     return seen.scheduler.state.metrics.totals["num_retracted_requests_total"]
 
 
-@pytest.mark.parametrize("first", range(0, 80, 20))
+@pytest.mark.parametrize("first", [0, 20])
 def test_a_small_pool_gives_the_tokens_of_an_ample_one(first: int) -> None:
     num_retractions = sum(check(seed) for seed in range(first, first + 20))
     assert num_retractions > 10
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", [80, *range(1000, 3400, 100)])
+@pytest.mark.parametrize("first", [40, *range(1000, 3400, 100)])
 def test_a_small_pool_gives_the_tokens_of_an_ample_one_at_length(first: int) -> None:
     for seed in range(first, first + 100):
         check(seed)

@@ -1,12 +1,14 @@
-"""Sixteen varied chats with SmolLM2: their greedy answers in transformers and from a daemon, token by token."""
+"""Sixteen varied chats with SmolLM2: their greedy answers in transformers and from a daemon, token by token.
+
+``python -m tests.http.smollm2.smollm2`` records the answers of transformers in answers.json.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from ebbtide.tokenization.tokenizer import FastTokenizer
 
 from ...model_runner.reference import load_reference
 
+RECORDED = Path(__file__).parent / "answers.json"
 NUM_TOKENS = 64
 BATCH = 5  # prompts of similar length in one call of generate: five times as fast as one by one
 Chat = list[dict[str, str]]
@@ -87,22 +90,25 @@ class Answer:
     tokens: list[bytes]
 
 
-def reference_answers(shared_folder: Path) -> list[Answer]:
-    """What ``generate`` of transformers makes of the chats in float32.
-
-    Kept in ``shared_folder``, so that parallel test workers compute it once.
-    """
-    kept = shared_folder / "smollm2-reference.json"
-    with (shared_folder / "smollm2-reference.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.is_file():
-            kept.write_text(json.dumps(_generate()))
-    return [
-        Answer(prompt_len, [bytes(token) for token in tokens]) for prompt_len, tokens in json.loads(kept.read_text())
-    ]
+def shortened(answers: list[Answer], num_tokens: int) -> list[Answer]:
+    """The first tokens of each answer."""
+    return [replace(answer, tokens=answer.tokens[:num_tokens]) for answer in answers]
 
 
-def _generate() -> list[tuple[int, list[list[int]]]]:
+def recorded_answers() -> list[Answer]:
+    """The answers that ``generated_answers`` returned when they were recorded."""
+    lists = json.loads(RECORDED.read_text())
+    return [Answer(prompt_len, [token.encode("latin-1") for token in tokens]) for prompt_len, tokens in lists]
+
+
+def record(answers: list[Answer]) -> None:
+    """Write the answers to the file, one a line, each byte as one character."""
+    lists = [[answer.prompt_len, [token.decode("latin-1") for token in answer.tokens]] for answer in answers]
+    RECORDED.write_text("[\n" + ",\n".join(map(json.dumps, lists)) + "\n]\n")
+
+
+def generated_answers() -> list[Answer]:
+    """What ``generate`` of transformers makes of the chats in float32; takes a minute of CPU time."""
     path = smollm2_path()
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     pieces = FastTokenizer(tokenizer).vocabulary.pieces
@@ -113,7 +119,7 @@ def _generate() -> list[tuple[int, list[list[int]]]]:
     by_length = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     for some in (by_length[first : first + BATCH] for first in range(0, len(prompts), BATCH)):
         outputs |= zip(some, _greedy_together(model, [prompts[index] for index in some]), strict=True)
-    return [(len(prompt), [list(pieces[t]) for t in outputs[index]]) for index, prompt in enumerate(prompts)]
+    return [Answer(len(prompt), [pieces[t] for t in outputs[index]]) for index, prompt in enumerate(prompts)]
 
 
 def _greedy_together(model: PreTrainedModel, prompts: list[list[int]]) -> list[list[int]]:
@@ -129,12 +135,19 @@ def _greedy_together(model: PreTrainedModel, prompts: list[list[int]]) -> list[l
 class SmolLM2:
     """A daemon that serves SmolLM2, asked for greedy answers."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, num_tokens: int = NUM_TOKENS) -> None:
+        self._num_tokens = num_tokens
         self._http = httpx.Client(base_url=url, timeout=300, limits=httpx.Limits(max_connections=64))
 
     def answer(self, chat: Chat, **fields: Any) -> Answer:
-        """One answer of ``NUM_TOKENS`` tokens; the end of the turn does not end it."""
-        body = {"messages": chat, "temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True, "logprobs": True}
+        """One answer of ``num_tokens`` tokens; the end of the turn does not end it."""
+        body = {
+            "messages": chat,
+            "temperature": 0,
+            "max_tokens": self._num_tokens,
+            "ignore_eos": True,
+            "logprobs": True,
+        }
         reply = self._http.post("/v1/chat/completions", json={**body, **fields})
         assert reply.status_code == 200, reply.text
         [choice], usage = reply.json()["choices"], reply.json()["usage"]
@@ -158,3 +171,7 @@ class SmolLM2:
 
     def close(self) -> None:
         self._http.close()
+
+
+if __name__ == "__main__":
+    record(generated_answers())

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from .smollm2 import CHATS, NUM_TOKENS, Answer, SmolLM2
+from .smollm2 import CHATS, NUM_TOKENS, Answer, SmolLM2, shortened
 
 RESTORE = ("--kv-offload-gb", "1")
 
 
 @contextmanager
-def serving(start_daemon: Any, dtype: str, *flags: str) -> Iterator[SmolLM2]:
+def serving(start_daemon: Any, dtype: str, *flags: str, num_tokens: int = NUM_TOKENS) -> Iterator[SmolLM2]:
     """A daemon with SmolLM2; when it is no longer asked, every retraction must be accounted for."""
     daemon = start_daemon("--dtype", dtype, "--max-total-tokens", "8192", *flags, model="smollm2")
-    with contextlib.closing(SmolLM2(daemon.url)) as served:
+    with contextlib.closing(SmolLM2(daemon.url, num_tokens)) as served:
         yield served
         retracted = served.metric("num_retracted_requests_total")
         assert served.metric("num_resumed_requests_total") == retracted
@@ -26,29 +26,33 @@ def serving(start_daemon: Any, dtype: str, *flags: str) -> Iterator[SmolLM2]:
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "num_tokens", "num_alone"),
     [
-        pytest.param((), id="recompute"),
-        pytest.param(("--disable-radix-cache",), id="recompute-all", marks=pytest.mark.soak),
-        pytest.param(RESTORE, id="restore"),
+        pytest.param((), 32, 1, id="recompute"),
+        pytest.param(RESTORE, 32, 1, id="restore"),
+        pytest.param((), NUM_TOKENS, 4, id="recompute, more", marks=pytest.mark.soak),
+        pytest.param(RESTORE, NUM_TOKENS, 4, id="restore, more", marks=pytest.mark.soak),
+        pytest.param(("--disable-radix-cache",), NUM_TOKENS, 4, id="recompute-all", marks=pytest.mark.soak),
     ],
 )
 def test_no_answer_changes_when_requests_are_retracted(
-    flags: tuple[str, ...], smollm2_truth: list[Answer], start_daemon: Any
+    flags: tuple[str, ...], num_tokens: int, num_alone: int, smollm2_truth: list[Answer], start_daemon: Any
 ) -> None:
-    with serving(start_daemon, "float32", "--test-retract-interval", "5", *flags) as served:
-        assert served.together(CHATS) == smollm2_truth
+    truth = shortened(smollm2_truth, num_tokens)
+    with serving(start_daemon, "float32", "--test-retract-interval", "5", *flags, num_tokens=num_tokens) as served:
+        assert served.together(CHATS) == truth
         retracted = served.metric("num_retracted_requests_total")
-        assert retracted >= NUM_TOKENS // 5
-        assert served.one_by_one(CHATS[-4:]) == smollm2_truth[-4:]
-        assert served.metric("num_retracted_requests_total") == retracted + 4 * 3  # up to the bound, each of them
+        assert retracted >= num_tokens // 5
+        assert served.one_by_one(CHATS[-num_alone:]) == truth[-num_alone:]
+        # Each of them is retracted up to the bound.
+        assert served.metric("num_retracted_requests_total") == retracted + num_alone * 3
         restored = served.metric("kv_restored_tokens_total")
         if flags == RESTORE:
-            assert restored > 4 * 3 * 5
+            assert restored > num_alone * 3 * 5
             assert served.metric("num_recomputed_tokens_total") < restored
         else:
             assert restored == 0
-            assert served.metric("num_recomputed_tokens_total") > 4 * 3 * 5
+            assert served.metric("num_recomputed_tokens_total") > num_alone * 3 * 5
 
 
 @pytest.mark.soak
