@@ -221,7 +221,9 @@ class RunnerConfig:
     page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, inf)")
     max_running_requests: int = option(256, "maximum of running requests", metavar="N", within="[1, inf)")
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
-    sim_script: str | None = option(None, "MODEL sim: JSON file of {prompt prefix: output}", metavar="FILE")
+    sim_script: str | None = option(
+        None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,41 +1,57 @@
-"""Scripted outputs for the simulated model: the prefix of a prompt selects the exact output bytes."""
+"""Scripted outputs for the simulated model: the text of a prompt selects the exact output bytes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ebbtide.errors import StartupError
 
+Rule = tuple[tuple[bytes, ...], bytes]  # texts that a prompt contains, and its output
+
 
 class SimScript:
-    """Maps prompt prefixes (text without control tokens) to output bytes; the longest matching prefix wins."""
+    """Maps prompts (text without control tokens) to output bytes.
 
-    def __init__(self, outputs: Mapping[bytes, bytes]) -> None:
+    The longest matching prefix wins. Without one, the first rule wins whose texts are all in the prompt.
+    """
+
+    def __init__(self, outputs: Mapping[bytes, bytes], rules: Sequence[Rule] = ()) -> None:
         self._outputs = sorted(outputs.items(), key=lambda entry: -len(entry[0]))
+        self._rules = rules
 
     def __bool__(self) -> bool:
-        return bool(self._outputs)
+        return bool(self._outputs or self._rules)
 
     @classmethod
     def load(cls, path: str) -> SimScript:
-        """Read a JSON object of prefix → output; an output is a string, or a list of bytes if it is not UTF-8.
+        """Read a JSON object of prefix → output, or a list of ``{"contains": [text, …], "output": output}``.
 
-        Raises StartupError if the file does not hold such an object.
+        An output is a string, or a list of bytes if it is not UTF-8. Raises StartupError for a file of another form.
         """
         try:
             entries = json.loads(Path(path).read_text(encoding="utf-8"))
+            if isinstance(entries, list) and entries:
+                return cls({}, [_rule(entry) for entry in entries])
             return cls({prefix.encode(): _bytes(output) for prefix, output in entries.items()})
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
             raise StartupError(
-                f"--sim-script {path} is not a JSON object of prompt prefix to output: {error}"
+                f"--sim-script {path} is neither a JSON object of prompt prefix to output nor a list of objects with"
+                f" contains and output: {type(error).__name__} {error}"
             ) from error
 
     def output_for(self, prompt: Sequence[int]) -> bytes:
         """The scripted output of a prompt given as token ids; b"" if there is none."""
         text = bytes(token for token in prompt if token < 256)
-        return next((output for prefix, output in self._outputs if text.startswith(prefix)), b"")
+        by_prefix = (output for prefix, output in self._outputs if text.startswith(prefix))
+        by_content = (output for texts, output in self._rules if all(part in text for part in texts))
+        return next(by_prefix, next(by_content, b""))
+
+
+def _rule(entry: dict[str, Any]) -> Rule:
+    return tuple(text.encode() for text in entry["contains"]), _bytes(entry["output"])
 
 
 def _bytes(output: object) -> bytes:

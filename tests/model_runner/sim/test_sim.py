@@ -171,7 +171,23 @@ def test_the_longest_matching_prefix_of_a_script_decides() -> None:
     assert script.output_for(list(b"b")) == b""
 
 
-@pytest.mark.parametrize("content", ["[]", '{"a": 3}', '{"a": [300]}', "{", None])
+def test_a_script_may_look_for_texts_in_the_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "script.json"
+    rules = [
+        {"contains": ["b", "d"], "output": "both"},
+        {"contains": ["d"], "output": [1]},
+        {"contains": [], "output": "x"},
+    ]
+    path.write_text(json.dumps(rules))
+    script = SimScript.load(str(path))
+    assert [script.output_for(list(text)) for text in (b"abcd", b"acd", b"a")] == [b"both", b"\x01", b"x"]
+    assert script
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "[3]", '[{"output": "a"}]', '[{"contains": [3], "output": "a"}]', '{"a": 3}', '{"a": [300]}', "{", None],
+)
 def test_a_bad_script_is_one_sentence(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "script.json"
     if content is not None:
