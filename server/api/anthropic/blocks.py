@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 
 from ebbtide.errors import Rejected
 
+from ...http.strict_json import convert
 from ..chat.chat_request import CalledFunction, ChatMessage, MessageCall
+from ..chat.foreign_items import as_text
 
 SEPARATOR = "\n\n"  # between blocks of the user, of the system or of a tool's result
+# Blocks of other types, such as searches that Anthropic's servers ran, become text.
+TYPES = ("text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking")
+
+Content = str | list[dict[str, Any]]
 
 
 class Block(msgspec.Struct, kw_only=True):
@@ -23,7 +30,7 @@ class Block(msgspec.Struct, kw_only=True):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | list[Block] | None = None
+    content: str | list[dict[str, Any]] | None = None
     is_error: bool | None = None
     thinking: str | None = None
 
@@ -32,10 +39,10 @@ class Message(msgspec.Struct, kw_only=True):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: Content
 
 
-def chat_messages(system: str | list[Block] | None, messages: list[Message]) -> list[ChatMessage]:
+def chat_messages(system: Content | None, messages: list[Message]) -> list[ChatMessage]:
     """Return the conversation as chat messages. Raises Rejected with a message that names the block."""
     chat: list[ChatMessage] = []
     if system:
@@ -51,36 +58,42 @@ def chat_messages(system: str | list[Block] | None, messages: list[Message]) -> 
     return chat
 
 
-def _assistant(content: str | list[Block], where: str) -> ChatMessage:
+def _assistant(content: Content, where: str) -> ChatMessage:
     """Return text, reasoning and calls as one message."""
     if isinstance(content, str):
         return ChatMessage(role="assistant", content=content)
     text, reasoning, calls = "", "", []
-    for index, block in enumerate(content):
-        place = f"{where}[{index}]"
+    for block, raw, place in _blocks(content, where):
         if block.type == "thinking":
             reasoning += block.thinking or ""
         elif block.type == "tool_use":
             calls.append(_call(block, place))
         elif block.type != "redacted_thinking":  # encrypted by another server
-            text += _text(block, place)
+            text += _text(block, raw, place)
     return ChatMessage(role="assistant", content=text, reasoning_content=reasoning or None, tool_calls=calls or None)
 
 
-def _user(content: str | list[Block], where: str) -> list[ChatMessage]:
+def _user(content: Content, where: str) -> list[ChatMessage]:
     """Return the user's text, and each tool result as a message of its own, in the order of the blocks."""
     if isinstance(content, str):
         return [ChatMessage(role="user", content=content)]
     messages: list[ChatMessage] = []
-    for index, block in enumerate(content):
-        place = f"{where}[{index}]"
+    for block, raw, place in _blocks(content, where):
         if block.type == "tool_result":
             messages.append(_result(block, place))
         elif messages and messages[-1].role == "user":
-            messages[-1].content = f"{messages[-1].content}{SEPARATOR}{_text(block, place)}"
+            messages[-1].content = f"{messages[-1].content}{SEPARATOR}{_text(block, raw, place)}"
         else:
-            messages.append(ChatMessage(role="user", content=_text(block, place)))
+            messages.append(ChatMessage(role="user", content=_text(block, raw, place)))
     return messages or [ChatMessage(role="user", content="")]
+
+
+def _blocks(content: list[dict[str, Any]], where: str) -> Iterator[tuple[Block, dict[str, Any], str]]:
+    """Yield each block, as sent, and its path. Of a type that is not in ``TYPES``, only the type is converted."""
+    for index, raw in enumerate(content):
+        place = f"{where}[{index}]"
+        fields = raw if raw.get("type") in TYPES else {"type": raw["type"]} if "type" in raw else {}
+        yield convert(fields, Block, place), raw, place
 
 
 def _call(block: Block, where: str) -> MessageCall:
@@ -90,19 +103,26 @@ def _call(block: Block, where: str) -> MessageCall:
 
 
 def _result(block: Block, where: str) -> ChatMessage:
+    """Return the result of a call. Images in it are named: the client cannot take them back."""
     if block.tool_use_id is None:
         raise Rejected(f"'{where}' needs a 'tool_use_id'.")
-    text = _joined(block.content, f"{where}.content") if block.content else ""
-    return ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=text)
+    content = block.content or ""
+    if not isinstance(content, str):
+        parts = _blocks(content, f"{where}.content")
+        texts = [_text(*part) if part[0].type == "text" else as_text(part[1]) for part in parts]
+        content = SEPARATOR.join(texts)
+    return ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=content)
 
 
-def _joined(content: str | list[Block], where: str) -> str:
+def _joined(content: Content, where: str) -> str:
     if isinstance(content, str):
         return content
-    return SEPARATOR.join(_text(block, f"{where}[{index}]") for index, block in enumerate(content))
+    return SEPARATOR.join(_text(*part) for part in _blocks(content, where))
 
 
-def _text(block: Block, where: str) -> str:
+def _text(block: Block, raw: dict[str, Any], where: str) -> str:
+    if block.type not in TYPES:
+        return as_text(raw)
     if block.type != "text":
         raise Rejected(
             f"'{where}' is a block of type {block.type[:50]!r}, not supported here: this model accepts only text."

@@ -16,9 +16,13 @@ KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+THREADS_UNSUPPORTED = "thread_unsupported_request"  # a code that Anthropic's clients act on
 
 
 def anthropic_error(error: Rejected) -> dict[str, Any]:
     """Return the body of an error response, and the data of an error event in a stream."""
     default = "invalid_request_error" if error.status < 500 else "api_error"
-    return {"type": "error", "error": {"type": KINDS.get(error.status, default), "message": error.message}}
+    shown: dict[str, Any] = {"type": KINDS.get(error.status, default), "message": error.message}
+    if error.code == THREADS_UNSUPPORTED:
+        shown["details"] = {"error_code": error.code, "unsupported": [error.param]}
+    return {"type": "error", "error": shown}

@@ -10,9 +10,18 @@ from starlette.responses import JSONResponse, Response
 from ...http.strict_json import convert, read_object
 from ...state import AppState
 from ..chat.chat_request import ChatBody
-from ..chat.prepared_chat import num_prompt_tokens, params_named, prepare_chat
+from ..chat.prepared_chat import num_prompt_tokens, params_named, prepare_chat, tools_named
 from ..generation import Prepared, RouteSpec
-from .messages_request import PARAM_NAMES, UNSUPPORTED, CountTokensBody, MessagesBody, chat_body, prompt_fields
+from .client_tools import OfferedTools
+from .messages_request import (
+    PARAM_NAMES,
+    UNSUPPORTED,
+    CountTokensBody,
+    MessagesBody,
+    chat_body,
+    check_stateless,
+    prompt_fields,
+)
 from .messages_response import MessagesResponseBuilder
 
 
@@ -26,15 +35,20 @@ class CountTokensRoute:
         """Count the tokens of the prompt. Nothing is generated, so the prompt may exceed the context length."""
         body = convert(await read_object(request), CountTokensBody)
         self.state.check_model(body.model)
-        with params_named(PARAM_NAMES):
-            count = await num_prompt_tokens(self.state, ChatBody(**prompt_fields(body)))
+        check_stateless(body)
+        offered = OfferedTools(body.tools)
+        with params_named(PARAM_NAMES), tools_named(offered.paths):
+            count = await num_prompt_tokens(self.state, ChatBody(**prompt_fields(body, offered)))
         return JSONResponse({"input_tokens": count})
 
 
 async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Prepared:
     """Make a request ready for the scheduler. Raises Rejected."""
-    with params_named(PARAM_NAMES):
-        chat = await prepare_chat(state, chat_body(body))
+    check_stateless(body)
+    offered = OfferedTools(body.tools)
+    state.log_left_out_tools(offered.left_out)
+    with params_named(PARAM_NAMES), tools_named(offered.paths):
+        chat = await prepare_chat(state, chat_body(body, offered))
     return chat.request, MessagesResponseBuilder(request_id, state.model_name, chat)
 
 

@@ -9,11 +9,12 @@ from msgspec import Meta
 
 from ebbtide.errors import Rejected
 
-from ...parsers.tool_fields import FunctionFields, Tool
 from ...structured.constraints import NamedSchema, ResponseFormat
 from ..chat.chat_request import ChatBody, Effort
 from ..generation_request import CacheSalt, Priority, Share, Timeout
-from .blocks import Block, Message, chat_messages
+from .blocks import Message, chat_messages
+from .client_tools import OfferedTools
+from .errors import THREADS_UNSUPPORTED
 
 # Refused, because ignoring them would change the response. Sessions are not supported by this API.
 UNSUPPORTED = ("container", "mcp_servers", "session_id", "session_params")
@@ -25,16 +26,6 @@ PARAM_NAMES = {
     "chat_template_kwargs": "thinking",
 }
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-
-
-class ClientTool(msgspec.Struct, kw_only=True):
-    """A tool that the client runs. Tools of types other than "custom" would run on the server."""
-
-    name: str
-    type: str | None = None
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
@@ -72,11 +63,12 @@ class PromptFields(msgspec.Struct, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     model: str | None = None
-    system: str | list[Block] | None = None
-    tools: list[ClientTool] | None = None
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    thread: dict[str, Any] | None = None  # refused
 
 
 class CountTokensBody(PromptFields, kw_only=True):
@@ -106,7 +98,20 @@ class MessagesBody(PromptFields, kw_only=True):
         return (self.rid, self.request_id)
 
 
-def prompt_fields(body: PromptFields) -> dict[str, Any]:
+def check_stateless(body: PromptFields) -> None:
+    """Raises Rejected for a request that stores the conversation or continues a stored one.
+
+    Anthropic's clients know the code of the error, and send the whole conversation from then on.
+    """
+    if body.thread is not None:
+        raise Rejected(
+            "'thread' is not supported: this server stores no conversations. Send the whole conversation.",
+            code=THREADS_UNSUPPORTED,
+            param="thread",
+        )
+
+
+def prompt_fields(body: PromptFields, offered: OfferedTools) -> dict[str, Any]:
     """Return the fields of a ``ChatBody`` that its prompt depends on. Raises Rejected."""
     messages = chat_messages(body.system, body.messages)
     # An assistant message at the end is the beginning of the response, unless it is empty.
@@ -117,7 +122,7 @@ def prompt_fields(body: PromptFields) -> dict[str, Any]:
     return {
         "messages": messages,
         "continue_final_message": True if begun else None,
-        "tools": [_tool(tool, index) for index, tool in enumerate(body.tools)] if body.tools else None,
+        "tools": offered.functions or None,
         "tool_choice": _tool_choice(body.tool_choice) if body.tool_choice else None,
         "parallel_tool_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
         "chat_template_kwargs": _template_switches(body.thinking) if body.thinking else None,
@@ -126,10 +131,10 @@ def prompt_fields(body: PromptFields) -> dict[str, Any]:
     }
 
 
-def chat_body(body: MessagesBody) -> ChatBody:
+def chat_body(body: MessagesBody, offered: OfferedTools) -> ChatBody:
     """Translate the request to a chat request. Raises Rejected."""
     return ChatBody(
-        **prompt_fields(body),
+        **prompt_fields(body, offered),
         max_tokens=body.max_tokens,
         response_format=_response_format(body.output_config),
         stop=body.stop_sequences,
@@ -139,16 +144,6 @@ def chat_body(body: MessagesBody) -> ChatBody:
         priority=body.priority,
         cache_salt=body.cache_salt,
     )
-
-
-def _tool(tool: ClientTool, index: int) -> Tool:
-    if tool.type not in (None, "custom"):
-        raise Rejected(
-            f"'tools[{index}]' has the type {tool.type[:50]!r}: only tools that the client runs are supported."
-        )
-    if tool.input_schema is None:
-        raise Rejected(f"'tools[{index}]' needs an 'input_schema'.")
-    return Tool("function", FunctionFields(tool.name, tool.description, tool.input_schema, tool.strict))
 
 
 def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.server.api.anthropic.blocks import Block, Message, chat_messages
+from ebbtide.server.api.anthropic.blocks import Message, chat_messages
 
 
 def converted(messages: list[dict[str, Any]], system: Any = None) -> list[dict[str, Any]]:
-    blocks = msgspec.convert(system, str | list[Block] | None)
-    found: list[dict[str, Any]] = msgspec.to_builtins(chat_messages(blocks, msgspec.convert(messages, list[Message])))
+    found: list[dict[str, Any]] = msgspec.to_builtins(chat_messages(system, msgspec.convert(messages, list[Message])))
     return found
 
 
@@ -75,6 +74,29 @@ def test_the_system_may_speak_later_too() -> None:
     assert converted([{"role": "system", "content": [text("S")]}]) == [{"role": "system", "content": "S"}]
 
 
+def test_blocks_of_other_kinds_are_text() -> None:
+    search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "tide"}}
+    found = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "s",
+        "content": [{"type": "web_search_result", "title": "Tides", "encrypted_content": "x"}],
+    }
+    image = {"type": "image", "source": {"type": "base64", "data": "A" * 5000}}
+    parts = [text("a"), image, {"type": "tool_reference", "tool_name": "f"}]
+    messages = [
+        {"role": "assistant", "content": [search, found, text("Here:")]},
+        {"role": "user", "content": [{"type": "container_upload", "file_id": "f"}, text("ok")]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": parts}]},
+    ]
+    assert [message["content"] for message in converted(messages)] == [
+        '[server_tool_use] {"name": "web_search", "input": {"query": "tide"}}'
+        '[web_search_tool_result] {"content": [{"type": "web_search_result", "title": "Tides"}]}Here:',
+        '[container_upload] {"file_id": "f"}\n\nok',
+        'a\n\n[image] {"source": {"type": "base64", "data": "(5000 characters of data)"}}'
+        '\n\n[tool_reference] {"tool_name": "f"}',
+    ]
+
+
 @pytest.mark.parametrize(
     ("role", "block", "says"),
     [
@@ -82,7 +104,10 @@ def test_the_system_may_speak_later_too() -> None:
         ("user", {"type": "tool_use", "id": "t", "name": "f", "input": {}}, "tool_use"),
         ("user", {"type": "text"}, "needs a 'text'"),
         ("user", {"type": "tool_result", "content": "x"}, "needs a 'tool_use_id'"),
-        ("user", {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]}, "content[0].content[0]"),
+        ("user", {"type": "tool_result", "tool_use_id": "t", "content": [{"text": "a"}]}, "content[0].content[0].type"),
+        ("user", {"type": "text", "text": 5}, "messages[0].content[0].text"),
+        ("user", {"text": "a"}, "messages[0].content[0].type"),
+        ("user", {"type": 5}, "messages[0].content[0].type"),
         ("assistant", {"type": "tool_result", "tool_use_id": "t"}, "tool_result"),
         ("assistant", {"type": "tool_use", "id": "t"}, "needs an 'id' and a 'name'"),
         ("system", {"type": "image"}, "'messages[0].content[0]' is a block of type 'image'"),

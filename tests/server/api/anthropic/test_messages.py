@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import msgspec
 import pytest
 
 from ebbtide.config import ServerConfig
+from ebbtide.server.api.anthropic.client_tools import OfferedTools
 from ebbtide.server.api.anthropic.messages_request import MessagesBody, chat_body
 from ebbtide.server.http.strict_json import convert, parse_arguments
 from ebbtide.server.parsers.chat_template_profile import ChatTemplateProfile
@@ -23,6 +25,7 @@ RUNNER_INFO = LARGE_INFO
 PROFILE = ChatTemplateProfile(reasoning=REASONING["think"])
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOL = {"name": "weather", "description": "Looks.", "input_schema": SCHEMA}
+WEB_SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
 
 
 ROUTE = TypedRoute("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100})
@@ -190,11 +193,69 @@ async def test_a_call_that_must_be_is_forced_by_a_grammar(world: World, choice: 
     assert world.engine.requests[0].grammar
 
 
+async def test_tools_that_the_client_runs_are_offered_with_their_schemas(world: World) -> None:
+    tools = [
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 100},
+        {"type": "memory_20250818", "name": "memory"},
+        {"type": "custom", **TOOL},
+    ]
+    world.engine.reply = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
+    [block] = (await whole(world, tools=tools))["content"]
+    assert (block["type"], block["name"], block["input"]) == ("tool_use", "bash", {"command": "ls"})
+    prompt = bytes(token for token in world.engine.requests[0].prompt if token < 256).decode()
+    for tool in tools:
+        assert f'{{"name": "{tool["name"]}", "description": "' in prompt
+    for argument in ("restart", "insert_text", "new_path", "city"):
+        assert f'"{argument}": {{"type"' in prompt
+    forced = {"type": "tool", "name": "bash"}
+    await whole(world, tools=tools, tool_choice=forced)
+    assert world.engine.requests[-1].grammar
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+async def test_a_stored_conversation_is_refused_in_a_way_that_clients_know(world: World, thread: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "thread": thread}
+    for path, more in (("/v1/messages", {"max_tokens": 5}), ("/v1/messages/count_tokens", {})):
+        reply = await world.client.post(path, json=body | more)
+        error = reply.json()["error"]
+        assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
+        assert error["details"]["error_code"] == "thread_unsupported_request"
+    assert (await ask(world, thread=None)).status_code == 200
+
+
+async def test_tools_that_anthropic_runs_are_left_out(world: World, caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    left_out = [
+        WEB_SEARCH,
+        {"type": "web_fetch_20250910", "name": "web_fetch"},
+        {"type": "code_execution_20250825", "name": "code_execution"},
+        {"type": "computer_20250124", "name": "computer", "display_width_px": 1},
+        {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
+        {"type": "mcp_toolset", "mcp_server_name": "x"},
+    ]
+    for _ in range(2):
+        await whole(world, tools=[*left_out, TOOL])
+    plain = await whole(world, tools=[TOOL])
+    first, _, last = (request.prompt for request in world.engine.requests)
+    assert first == last
+    lines = [record.getMessage() for record in caplog.records if "leaving out tools" in record.getMessage()]
+    assert len(lines) == len(left_out)
+    counted = await world.client.post(
+        "/v1/messages/count_tokens", json={"messages": [{"role": "user", "content": "hi"}], "tools": [TOOL, WEB_SEARCH]}
+    )
+    usage = plain["usage"]
+    assert counted.json()["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+    await whole(world, tools=[WEB_SEARCH])
+    await whole(world)
+    assert world.engine.requests[-1].prompt == world.engine.requests[-2].prompt
+
+
 @pytest.mark.parametrize(("kind", "opens"), [("enabled", True), ("adaptive", True), ("disabled", False)])
 async def test_thinking_is_the_templates_to_switch(kind: str, *, opens: bool) -> None:
     messages = [{"role": "user", "content": "hi"}]
     body = convert({"messages": messages, "max_tokens": 1, "thinking": {"type": kind}}, MessagesBody)
-    assert chat_body(body).chat_template_kwargs == {"enable_thinking": opens, "thinking": opens}
+    assert chat_body(body, OfferedTools(None)).chat_template_kwargs == {"enable_thinking": opens, "thinking": opens}
 
 
 async def test_thinking_can_be_left_out(world: World) -> None:
@@ -217,7 +278,7 @@ async def test_thinking_can_be_left_out(world: World) -> None:
 async def test_a_tool_choice_is_the_chats_by_another_name(choice: Any, chat_choice: Any, parallel: Any) -> None:
     messages = [{"role": "user", "content": "hi"}]
     body = convert({"messages": messages, "max_tokens": 1, "tools": [TOOL], "tool_choice": choice}, MessagesBody)
-    chat = chat_body(body)
+    chat = chat_body(body, OfferedTools(body.tools))
     assert (chat.tool_choice, chat.parallel_tool_calls) == (chat_choice, parallel)
     function = {"name": "weather", "description": "Looks.", "parameters": SCHEMA}
     assert msgspec.to_builtins(chat.tools) == [{"type": "function", "function": function | {"strict": None}}]
@@ -252,8 +313,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"temperature": 1.5}, 400, "temperature"),
         ({"top_k": -1}, 400, "top_k"),
         ({"stop_sequences": [""]}, 400, "'stop_sequences' has an empty entry"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "bash_20250124"),
-        ({"tools": [{"name": "f"}]}, 400, "input_schema"),
+        ({"tools": [{"type": "bash_20250124"}]}, 400, "tools[0].name"),
+        ({"tools": [WEB_SEARCH, {"name": "f"}]}, 400, "'tools[1]' needs an 'input_schema'"),
+        ({"tools": [WEB_SEARCH, {**TOOL, "name": "a b"}]}, 400, "'tools[1]' has the name"),
+        ({"tools": [WEB_SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}}, 400, "tool_choice"),
         ({"tools": [TOOL, TOOL]}, 400, "twice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, 400, "'name'"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, 400, "tool_choice"),
