@@ -75,13 +75,13 @@ def place_systems(messages: list[Message], rules: RoleRules, *, is_continuation:
 
 def join_repeats(messages: list[Message], rules: RoleRules) -> list[Message]:
     """Return the messages with those joined that the template does not accept one after the other."""
-    joined: list[Message] = []
+    groups: list[list[Message]] = []
     for message in messages:
-        if joined and _must_join(joined[-1], message, rules):
-            joined[-1] = _joined(joined[-1], message)
+        if groups and _must_join(groups[-1][-1], message, rules, first=groups[-1][0]):
+            groups[-1].append(message)
         else:
-            joined.append(message)
-    return joined
+            groups.append([message])
+    return [_joined(group) for group in groups]
 
 
 def keep_system(messages: list[Message], rules: RoleRules) -> list[Message]:
@@ -118,19 +118,22 @@ def _in_user_messages(messages: list[Message]) -> list[Message]:
     return placed
 
 
-def _must_join(one: Message, other: Message, rules: RoleRules) -> bool:
-    if one["role"] == "tool":
+def _must_join(one: Message, other: Message, rules: RoleRules, first: Message) -> bool:
+    """Return True if ``other`` must be joined to the group that begins with ``first`` and ends with ``one``."""
+    if first["role"] == "tool":
         return other["role"] == "user" and not rules.takes_user_after_result
     if one["role"] == other["role"] == "assistant" and ("tool_calls" in one or "tool_calls" in other):
         return not rules.takes_call_after_text
     return one["role"] == other["role"] in ("user", "assistant") and not rules.takes_repeats
 
 
-def _joined(one: Message, other: Message) -> Message:
-    """Return the first message with the text, the reasoning and the calls of the other appended."""
-    joined = {**one, "content": _joined_text([one["content"], other["content"]])}
-    reasoning = _joined_text([one.get("reasoning_content", ""), other.get("reasoning_content", "")])
-    calls = [*one.get("tool_calls", ()), *other.get("tool_calls", ())]
+def _joined(group: list[Message]) -> Message:
+    """Return the first message of the group with the texts, the reasoning and the calls of all."""
+    if len(group) == 1:
+        return group[0]
+    joined = {**group[0], "content": _joined_text([message["content"] for message in group])}
+    reasoning = _joined_text([message.get("reasoning_content", "") for message in group])
+    calls = [call for message in group for call in message.get("tool_calls", ())]
     return joined | ({"reasoning_content": reasoning} if reasoning else {}) | ({"tool_calls": calls} if calls else {})
 
 

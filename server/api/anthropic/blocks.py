@@ -78,14 +78,19 @@ def _user(content: Content, where: str) -> list[ChatMessage]:
     if isinstance(content, str):
         return [ChatMessage(role="user", content=content)]
     messages: list[ChatMessage] = []
+    texts: list[str] = []  # of the message that the next text belongs to
     for block, raw, place in _blocks(content, where):
         if block.type == "tool_result":
-            messages.append(_result(block, place))
-        elif messages and messages[-1].role == "user":
-            messages[-1].content = f"{messages[-1].content}{SEPARATOR}{_text(block, raw, place)}"
+            messages += [*_text_message(texts), _result(block, place)]
+            texts = []
         else:
-            messages.append(ChatMessage(role="user", content=_text(block, raw, place)))
+            texts.append(_text(block, raw, place))
+    messages += _text_message(texts)
     return messages or [ChatMessage(role="user", content="")]
+
+
+def _text_message(texts: list[str]) -> list[ChatMessage]:
+    return [ChatMessage(role="user", content=SEPARATOR.join(texts))] if texts else []
 
 
 def _blocks(content: list[dict[str, Any]], where: str) -> Iterator[tuple[Block, dict[str, Any], str]]:

@@ -70,29 +70,36 @@ def chat_messages(
             add(conversation, convert(item, InputItem, where), where)
         elif kind not in BRINGS_TOOLS:
             conversation.add_message("user" if str(kind).endswith(OUTPUT) else "assistant", as_text(item))
-    if not conversation.messages:
+    messages = conversation.messages
+    if not messages:
         raise Rejected("'input' has no message.", param="input")
-    return conversation.messages
+    return messages
 
 
 class _Conversation:
     """The messages so far. Consecutive items of one response are joined to one assistant message."""
 
     def __init__(self, offered: OfferedTools) -> None:
-        self.messages: list[ChatMessage] = []
         self.offered = offered
+        self._heads: list[str] = []  # instructions at the beginning
+        self._later: list[ChatMessage] = []
         self._reasoning = ""
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """The conversation so far."""
+        heads = [ChatMessage(role="system", content="\n\n".join(self._heads))] if self._heads else []
+        return [*heads, *self._later]
 
     def add_message(self, role: Role, text: str) -> None:
         """Add a message. Instructions at the beginning become one message: many templates accept only one."""
-        heads = ("system", "developer")
-        if role in heads and len(self.messages) == 1 and self.messages[0].role in heads:
-            self.messages[0].content = f"{self.messages[0].content}\n\n{text}"
+        if role in ("system", "developer") and not self._later:
+            self._heads.append(text)
         elif role == "assistant":
             self._assistant(text)
         else:
             self._reasoning = ""
-            self.messages.append(ChatMessage(role=role, content=text))
+            self._later.append(ChatMessage(role=role, content=text))
 
     def add_reasoning(self, text: str) -> None:
         """Add reasoning, which belongs to the assistant message that follows."""
@@ -100,18 +107,20 @@ class _Conversation:
 
     def add_call(self, call_id: str, name: str, arguments: str) -> None:
         """Add a call to the assistant message."""
-        if self._reasoning or not self.messages or self.messages[-1].role != "assistant":
+        if self._reasoning or not self._later or self._later[-1].role != "assistant":
             self._assistant("")
         call = MessageCall(CalledFunction(name, arguments), id=call_id)
-        self.messages[-1].tool_calls = [*(self.messages[-1].tool_calls or ()), call]
+        if self._later[-1].tool_calls is None:
+            self._later[-1].tool_calls = []
+        self._later[-1].tool_calls.append(call)
 
     def add_result(self, call_id: str, text: str) -> None:
         """Add the result of a call."""
         self._reasoning = ""
-        self.messages.append(ChatMessage(role="tool", tool_call_id=call_id, content=text))
+        self._later.append(ChatMessage(role="tool", tool_call_id=call_id, content=text))
 
     def _assistant(self, text: str) -> None:
-        self.messages.append(ChatMessage(role="assistant", content=text, reasoning_content=self._reasoning or None))
+        self._later.append(ChatMessage(role="assistant", content=text, reasoning_content=self._reasoning or None))
         self._reasoning = ""
 
 
