@@ -11,7 +11,7 @@ import msgspec
 from ebbtide.errors import Rejected
 
 from ...http.strict_json import convert
-from ...parsers.tool_fields import MAX_NAME, FunctionFields, Tool
+from ...parsers.tool_fields import MAX_NAME, MAX_TOOLS, FunctionFields, Tool
 from .call_forms import FORMS, FUNCTION, TOOL_SEARCH, CallForm
 
 SEPARATOR = "__"  # between the names of a namespace and of a function in it
@@ -129,6 +129,8 @@ class OfferedTools:
         call = ClientCall(form, tool.name or form.tool if form.is_named else form.tool, space.name if space else None)
         if skip_known and call in self._names:
             return
+        if len(self.functions) == MAX_TOOLS:
+            raise Rejected(f"'tools' has more than {MAX_TOOLS} tools that the client runs.", param="tools")
         function = self._free_name(call)
         self._calls[function], self._names[call] = call, function
         self.functions.append(Tool("function", _fields(function, tool, form, space)))

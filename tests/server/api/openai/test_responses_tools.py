@@ -11,6 +11,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from ebbtide.errors import Rejected
 from ebbtide.server.api.openai.responses_tools import OfferedTools
 
 from ...conftest import LARGE_INFO, World, ok
@@ -113,6 +114,13 @@ def test_names_that_functions_cannot_have_are_replaced() -> None:
     assert all(len(name) <= 64 for name in found)
     assert found[2] == "a_b__c_d"
     assert found[4] == "apply_patch_2"
+
+
+def test_the_number_of_tools_is_limited() -> None:
+    assert len(names([PATCH] * 128 + HOSTED * 20)) == 128
+    with pytest.raises(Rejected, match="more than 128 tools") as refusal:
+        OfferedTools([PATCH] * 50_000)
+    assert refusal.value.param == "tools"
 
 
 async def test_a_custom_tool_is_a_function_with_one_text(world: World) -> None:
