@@ -28,7 +28,7 @@ class Block(msgspec.Struct, kw_only=True):
     text: str | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
+    input: Any = None  # an object unless the call was truncated
     tool_use_id: str | None = None
     content: str | list[dict[str, Any]] | None = None
     is_error: bool | None = None
@@ -104,7 +104,8 @@ def _blocks(content: list[dict[str, Any]], where: str) -> Iterator[tuple[Block, 
 def _call(block: Block, where: str) -> MessageCall:
     if block.id is None or block.name is None:
         raise Rejected(f"'{where}' needs an 'id' and a 'name'.")
-    return MessageCall(CalledFunction(block.name, json.dumps(block.input or {}, ensure_ascii=False)), id=block.id)
+    arguments = block.input if isinstance(block.input, str) else json.dumps(block.input or {}, ensure_ascii=False)
+    return MessageCall(CalledFunction(block.name, arguments), id=block.id)
 
 
 def _result(block: Block, where: str) -> ChatMessage:

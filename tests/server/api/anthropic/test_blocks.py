@@ -74,6 +74,14 @@ def test_the_system_may_speak_later_too() -> None:
     assert converted([{"role": "system", "content": [text("S")]}]) == [{"role": "system", "content": "S"}]
 
 
+@pytest.mark.parametrize(("given", "arguments"), [({}, "{}"), (None, "{}"), ('{"ci', '{"ci'), ([1], "[1]"), (7, "7")])
+def test_the_input_of_a_truncated_call_is_no_error(given: Any, arguments: str) -> None:
+    [message] = converted(
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": given}]}]
+    )
+    assert message["tool_calls"] == [{"id": "t", "function": {"name": "f", "arguments": arguments}}]
+
+
 def test_blocks_of_other_kinds_are_text() -> None:
     search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "tide"}}
     found = {
