@@ -75,7 +75,7 @@ coverage: $(DEV)
 
 soak: $(DEV)
 	@$(BIN)/ebbtide pull smollm2
-	$(PYTEST) -m soak -v --durations=0 --durations-min=1 $(ARGS)
+	$(PYTEST) -m soak -v --durations=0 --durations-min=1 -o faulthandler_timeout=3600 $(ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import select
 import shutil
 import signal
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -22,8 +24,17 @@ ROOT = Path(__file__).parent.parent
 START_S = 120.0
 END_S = 60.0
 
-# Files of minutes come first: two workers that share the files end at about the same time.
-LONGEST_FIRST = ("test_equality_smollm2.py", "test_retraction_smollm2.py", "test_faults.py", "test_equality.py")
+# The longest files come first, so that the workers end at about the same time.
+LONGEST_FIRST = (
+    "test_equality_smollm2.py",
+    "test_faults.py",
+    "test_equality.py",
+    "test_retraction_smollm2.py",
+    "test_end.py",
+    "test_mutations.py",
+    "test_session_mutations.py",
+    "test_sessions_http.py",
+)
 
 DAEMON_FIXTURES = {"start_daemon", "start_shared_daemon"}
 
@@ -79,9 +90,25 @@ class Daemon:
         self._family = [psutil.Process(self.process.pid)]
 
     @property
+    def is_running(self) -> bool:
+        """True if each process that answered at the start still runs."""
+        return self.process.poll() is None and all(process.is_running() for process in self._family)
+
+    @property
     def log(self) -> str:
         """Everything on stderr so far, of all three processes."""
         return self._log.read_text()
+
+    def becomes_idle(self, timeout_s: float = 10.0) -> bool:
+        """Poll until no HTTP request is open. True at once if its metrics need an API key."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            page = httpx.get(f"{self.url}/metrics", timeout=60)
+            if page.status_code == 401 or re.search(
+                r"^ebbtide:open_http_requests\{.*\} 0\.0$", page.text, re.MULTILINE
+            ):
+                return True
+        return False
 
     def wait_until_ready(self) -> None:
         """Until it has printed its URL."""
@@ -138,6 +165,7 @@ def _end_well(daemon: Daemon) -> None:
         daemon.close()
 
 
+@contextlib.contextmanager
 def _starter() -> Iterator[StartDaemon]:
     with contextlib.ExitStack() as ends:  # each daemon is ended, also when another did not end well
 
@@ -157,13 +185,50 @@ def start_daemon() -> Iterator[StartDaemon]:
 
     Each must end well after the test, unless the test has ended it.
     """
-    yield from _starter()
+    with _starter() as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
-def start_shared_daemon() -> Iterator[StartDaemon]:
-    """The same for daemons that many tests share: they end well after the last test."""
-    yield from _starter()
+def shared_daemons() -> dict[tuple[str, ...], Daemon]:
+    """The running daemons that tests share, by model and flags."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def start_shared_daemon(shared_daemons: dict[tuple[str, ...], Daemon]) -> Iterator[StartDaemon]:
+    """Returns the shared daemon with these flags: ``start_shared_daemon(*flags, model="sim")``.
+
+    A test must not end it, leave requests in it, or expect a counter to be 0. It ends well after the last test.
+    """
+    with _starter() as start:
+
+        def get(*flags: str, model: str = "sim") -> Daemon:
+            key = (model, *flags)
+            if key not in shared_daemons:
+                shared_daemons[key] = start(*flags, model=model)
+            return shared_daemons[key]
+
+        yield get
+
+
+@pytest.fixture(autouse=True)
+def keep_shared_daemons_running(shared_daemons: dict[tuple[str, ...], Daemon]) -> Iterator[None]:
+    """Fail the test in which a shared daemon ends. The next test that asks for its flags gets a new one."""
+    yield
+    ended = [key for key, daemon in shared_daemons.items() if not daemon.is_running]
+    logs = [shared_daemons.pop(key).log for key in ended]
+    assert not ended, f"this test ended the shared daemons {ended}:\n{logs}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_no_requests_in_shared_daemons(shared_daemons: dict[tuple[str, ...], Daemon]) -> Iterator[None]:
+    """Fail the last test of a file that leaves requests in a shared daemon. Other files get a new daemon."""
+    yield
+    busy = [key for key, daemon in shared_daemons.items() if not daemon.becomes_idle()]
+    for key in busy:
+        shared_daemons.pop(key)
+    assert not busy, f"this file left requests in the shared daemons {busy}"
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from ..conftest import Daemon, StartDaemon
 from . import random_texts
 from .smollm2.smollm2 import Answer, recorded_answers
 
@@ -88,6 +89,13 @@ def slow_api(start_shared_daemon: Any) -> Iterator[Api]:
     api = Api(start_shared_daemon(*flags, "--sse-keep-alive", "0.05", "--chunked-prefill-size", "16").url)
     yield api
     api.close()
+
+
+@pytest.fixture(scope="session")
+def target(start_shared_daemon: StartDaemon) -> Daemon:
+    """A daemon for requests of any form; its answers are short and its log has warnings only."""
+    flags = ("--context-length", "256", "--max-total-tokens", "4096", "--max-running-requests", "32")
+    return start_shared_daemon(*flags, "--log-level", "warning", "--enable-streaming-session")
 
 
 @pytest.fixture(scope="session")

@@ -11,27 +11,12 @@ import psutil
 import pytest
 from yarl import URL
 
-from ..conftest import Daemon, StartDaemon
+from ..conftest import Daemon
 from .fuzzing import Shot, shot
 
-FLAGS = (
-    "--context-length",
-    "256",
-    "--max-total-tokens",
-    "4096",
-    "--max-running-requests",
-    "32",
-    "--log-level",
-    "warning",
-)
 PROBE = {"prompt": "an honest question", "max_tokens": 8, "temperature": 0}
 WORKERS = 8
 PATIENCE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def target(start_shared_daemon: StartDaemon) -> Daemon:
-    return start_shared_daemon(*FLAGS, "--enable-streaming-session")
 
 
 async def fire(session: aiohttp.ClientSession, url: str, made: Shot) -> tuple[int, bytes, str]:

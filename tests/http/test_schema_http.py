@@ -12,24 +12,10 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from ..conftest import Daemon, StartDaemon
+from ..conftest import Daemon
 
 # They steer the whole server; their own tests look at them.
 CONTROL = ("/flush_cache", "/pause_generation", "/continue_generation", "/abort_request")
-FLAGS = (
-    "--context-length",
-    "128",
-    "--max-total-tokens",
-    "4096",
-    "--log-level",
-    "warning",
-    "--enable-streaming-session",
-)
-
-
-@pytest.fixture(scope="module")
-def target(start_shared_daemon: StartDaemon) -> Daemon:
-    return start_shared_daemon(*FLAGS)
 
 
 def operations(daemon: Daemon, mode: GenerationMode) -> Iterator[APIOperation[Any, Any, Any, Any]]:

@@ -111,8 +111,10 @@ def sessions(url: str) -> list[dict[str, Any]]:
     return listed
 
 
-def test_a_piped_conversation_reuses_its_tokens_and_closes_its_session(start_daemon: Any, start_chat: Any) -> None:
-    daemon = start_daemon("--enable-streaming-session")
+def test_a_piped_conversation_reuses_its_tokens_and_closes_its_session(
+    start_shared_daemon: Any, start_chat: Any
+) -> None:
+    daemon = start_shared_daemon("--enable-streaming-session")
     chat = start_chat(daemon.url, "--max-tokens", "40", "--system", "Be brief.")
     chat.say("hello " * 10, "", "again", "/usage", "/session", "/what?", "more")
     first, second, third = chat.until_answers(3)
@@ -147,8 +149,8 @@ def test_ctrl_c_stops_an_answer_and_its_turn_never_happened(start_daemon: Any, s
     assert chat.end() == 0
 
 
-def test_ctrl_c_twice_at_the_prompt_ends(start_daemon: Any, start_chat: Any) -> None:
-    chat = start_chat(start_daemon().url, "--max-tokens", "1")
+def test_ctrl_c_twice_at_the_prompt_ends(shared_daemon: Any, start_chat: Any) -> None:
+    chat = start_chat(shared_daemon.url, "--max-tokens", "1")
     chat.say("x")
     chat.until_answers(1)
     chat.process.send_signal(signal.SIGINT)
@@ -185,12 +187,11 @@ def ends(shown: str) -> int:
     return int(len(shown.splitlines()[0]) < 20)
 
 
-def test_without_the_flag_a_plain_session_does(start_daemon: Any, start_chat: Any) -> None:
-    daemon = start_daemon()
-    chat = start_chat(daemon.url, "--max-tokens", "40")
+def test_without_the_flag_a_plain_session_does(shared_daemon: Any, start_chat: Any) -> None:
+    chat = start_chat(shared_daemon.url, "--max-tokens", "40")
     chat.say("hello", "again")
     first, second = chat.until_answers(2)
-    assert [session["streaming"] for session in sessions(daemon.url)] == [False]
+    assert [session["streaming"] for session in sessions(shared_daemon.url)] == [False]
     assert second[0] >= sum(first) - 16
     assert chat.end() == 0
 
