@@ -45,18 +45,18 @@ class Index:
             self._forget(number)  # the batches in between are lost
         self._last_ts, events = msgspec.msgpack.decode(payload)[:2]
         self._next = number + 1
-        for name, *fields in events:
-            self._event(name, fields)
+        for event in events:
+            self._event(event)
 
-    def _event(self, name: str, fields: list[Any]) -> None:
-        if name == "AllBlocksCleared":
+    def _event(self, event: dict[str, Any]) -> None:
+        if event["type"] == "AllBlocksCleared":
             self.blocks.clear()
-        elif name == "BlockRemoved":
-            for block in fields[0]:
+        elif event["type"] == "BlockRemoved":
+            for block in event["block_hashes"]:
                 self.blocks.pop(block, None)
-        elif name == "BlockStored":
-            hashes, parent, *_ = fields
-            for block in hashes:
+        elif event["type"] == "BlockStored":
+            parent = event["parent_block_hash"]
+            for block in event["block_hashes"]:
                 self.blocks[block] = parent
                 parent = block
 
@@ -69,7 +69,7 @@ def ask(socket: zmq.Socket[Any], number: int) -> Batches:
     """The stored batches from ``number`` on; ends early if the server does not answer within 5 seconds."""
     socket.send_multipart([b"", number.to_bytes(8, "big")])
     while socket.poll(5000):
-        _, counted, payload = socket.recv_multipart()
+        *_, counted, payload = socket.recv_multipart()
         if counted == END_OF_REPLAY:
             return
         yield int.from_bytes(counted, "big"), payload

@@ -1,7 +1,7 @@
 """KV cache events for external routers: blocks stored, blocks removed, all cleared. Uses no sockets.
 
-A block is a page of the prefix tree. The wire format is that of vLLM and SGLang: arrays whose first element is the
-name of the event. See docs/kv-events.md.
+A block is a page of the prefix tree. The wire format is that of vLLM and SGLang: a map per event, whose "type" is the
+name of the event, in the array of a batch. See docs/kv-events.md.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MEDIUM = "GPU"  # the routers' name for the memory of the compute device, even i
 POSITIVE = 2**63 - 1  # mask: hashes fit into signed and unsigned 64-bit integers
 
 
-class KVCacheEvent(msgspec.Struct, array_like=True, tag=True, frozen=True, gc=False):
-    """Encoded as [name, fields …]."""
+class KVCacheEvent(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """Encoded as a map: "type" and the fields."""
 
 
 class BlockStored(KVCacheEvent, frozen=True):
@@ -31,8 +31,9 @@ class BlockStored(KVCacheEvent, frozen=True):
     parent_block_hash: int | None  # of the preceding block; None at the start of a prompt
     token_ids: list[int]
     block_size: int  # tokens per block
-    lora_id: int | None = None
+    lora_id: int | None = None  # routers require the fields from here on; no adapter is ever used
     medium: str = MEDIUM
+    lora_name: str | None = None
 
 
 class BlockRemoved(KVCacheEvent, frozen=True):

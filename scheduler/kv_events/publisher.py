@@ -102,8 +102,8 @@ class KvEventPublisher:
             log.warning("ignored a replay request for KV events: it is not a sequence number of 8 bytes")
             return
         for number, payload in self._replay_buffer.since(int.from_bytes(frames[2], "big")):
-            replay.send_multipart((frames[0], b"", _frame(number), payload), zmq.NOBLOCK)
-        replay.send_multipart((frames[0], b"", END_OF_REPLAY, b""), zmq.NOBLOCK)
+            replay.send_multipart((frames[0], b"", TOPIC, _frame(number), payload), zmq.NOBLOCK)
+        replay.send_multipart((frames[0], b"", b"", END_OF_REPLAY, b""), zmq.NOBLOCK)
 
 
 def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size: int) -> KvEventPublisher | None:

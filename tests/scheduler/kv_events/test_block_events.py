@@ -23,6 +23,7 @@ from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ..loads import Arrival, ample, demand, play, random_load, resent_conversations, trimmed_prefixes
 from ..make import request
 from ..world import Shape, World, greedy, text
+from . import sglang_events, vllm_events
 
 
 class Router:
@@ -139,17 +140,33 @@ def test_a_block_that_was_never_stored_is_a_violation_without_event() -> None:
     assert recorder.drain() == []
 
 
-def test_an_event_is_encoded_as_an_array_that_starts_with_its_name() -> None:
-    batch = EventBatch(1.5, [AllBlocksCleared(), BlockStored([7, 8], None, [1, 2, 3, 4], 2), BlockRemoved([8])])
-    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(batch))
-    assert plain == [
-        1.5,
-        [
-            ["AllBlocksCleared"],
-            ["BlockStored", [7, 8], None, [1, 2, 3, 4], 2, None, "GPU"],
-            ["BlockRemoved", [8], "GPU"],
-        ],
-    ]
+BATCH = EventBatch(1.5, [AllBlocksCleared(), BlockStored([7, 8], None, [1, 2, 3, 4], 2), BlockRemoved([8])])
+
+
+def test_an_event_is_encoded_as_a_map_with_its_name_as_type() -> None:
+    stored = {
+        "type": "BlockStored",
+        "block_hashes": [7, 8],
+        "parent_block_hash": None,
+        "token_ids": [1, 2, 3, 4],
+        "block_size": 2,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+    }
+    removed = {"type": "BlockRemoved", "block_hashes": [8], "medium": "GPU"}
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(BATCH))
+    assert plain == [1.5, [{"type": "AllBlocksCleared"}, stored, removed]]
+
+
+@pytest.mark.parametrize("kind", [vllm_events.KVEventBatch, sglang_events.KVEventBatch])
+def test_the_decoders_of_routers_accept_the_events(kind: Any) -> None:
+    batch = msgspec.msgpack.decode(msgspec.msgpack.encode(BATCH), type=kind)
+    cleared, stored, removed = batch.events
+    assert (batch.ts, type(cleared).__name__) == (1.5, "AllBlocksCleared")
+    assert (stored.block_hashes, stored.parent_block_hash) == ([7, 8], None)
+    assert (stored.token_ids, stored.block_size, stored.medium) == ([1, 2, 3, 4], 2, "GPU")
+    assert (removed.block_hashes, removed.medium) == ([8], "GPU")
 
 
 def test_hashes_are_equal_in_every_process_and_fit_signed_64_bits() -> None:

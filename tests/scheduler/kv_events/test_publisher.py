@@ -96,9 +96,11 @@ def replay_of(socket: zmq.Socket[Any], events: KvEventPublisher, number: int) ->
     while True:
         while not socket.poll(1):
             events.publish(0.0)
-        _, counted, payload = socket.recv_multipart()
+        empty, topic, counted, payload = socket.recv_multipart()
         if counted == END_OF_REPLAY:
+            assert (empty, topic, payload) == (b"", b"", b"")
             return answers
+        assert (empty, topic) == (b"", b"kv-events")
         answers.append((int.from_bytes(counted, "big"), payload))
 
 
@@ -142,7 +144,7 @@ def test_numbers_go_up_by_one_and_a_step_without_events_sends_nothing(far: Far, 
     frames = [subscriber.recv_multipart() for _ in range(4)]
     assert [int.from_bytes(number, "big") - first for _, number, _ in frames] == [1, 2, 3, 4]
     assert {topic for topic, _, _ in frames} == {b"kv-events"}
-    assert msgspec.msgpack.decode(frames[0][2]) == [1.0, [["AllBlocksCleared"]]]
+    assert msgspec.msgpack.decode(frames[0][2]) == [1.0, [{"type": "AllBlocksCleared"}]]
 
 
 def test_a_late_subscriber_gets_what_it_missed(far: Far, events: KvEventPublisher) -> None:
@@ -216,7 +218,8 @@ def test_without_the_flag_no_socket_is_opened(context: zmq.Context[Any]) -> None
 
 def test_the_example_distinguishes_gap_repetition_and_restart() -> None:
     def batch(ts: float, *hashes: int) -> bytes:
-        return msgspec.msgpack.encode([ts, [["BlockStored", list(hashes), None, [], 4, None, "GPU"]]])
+        stored = {"type": "BlockStored", "block_hashes": list(hashes), "parent_block_hash": None, "token_ids": []}
+        return msgspec.msgpack.encode([ts, [stored]])
 
     kept = {0: batch(1.0, 1), 1: batch(2.0, 2), 2: batch(3.0, 3)}
     asked: list[int] = []
@@ -235,5 +238,7 @@ def test_the_example_distinguishes_gap_repetition_and_restart() -> None:
     assert (set(index.blocks), asked) == ({9}, [0, 3])
     index.receive(0, batch(5.0, 7))
     assert set(index.blocks) == {7}
-    index.receive(1, msgspec.msgpack.encode([6.0, [["BlockRemoved", [7], "GPU"], ["AllBlocksCleared"]]]))
+    index.receive(
+        1, msgspec.msgpack.encode([6.0, [{"type": "BlockRemoved", "block_hashes": [7]}, {"type": "AllBlocksCleared"}]])
+    )
     assert index.blocks == {}
