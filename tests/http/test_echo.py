@@ -85,6 +85,14 @@ def test_a_scored_prompt_is_computed_in_full_and_others_may_use_it(api: Any) -> 
     assert api.complete(prompt, max_tokens=0, echo=True)["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
 
 
+def test_a_prompt_can_be_put_into_the_cache_without_output(api: Any) -> None:
+    prompt = "a prefix that several programs share and that one of them computes beforehand " * 3
+    warm = api.http.post("/generate", json={"text": prompt, "sampling_params": {"max_new_tokens": 0}}).json()
+    assert (warm["text"], warm["output_ids"], warm["meta_info"]["completion_tokens"]) == ("", [], 0)
+    assert warm["meta_info"]["finish_reason"] == {"type": "length", "length": 0}
+    assert api.complete(prompt, max_tokens=1)["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+
+
 def test_prompts_as_ids_are_decoded_like_an_answer(api: Any) -> None:
     ids = [SIM_USER, *"größe".encode(), SIM_EOS]
     hidden = api.complete(ids, max_tokens=0, echo=True, logprobs=0)["choices"][0]

@@ -164,6 +164,37 @@ def test_a_scored_turn_is_computed_in_full_and_the_session_goes_on() -> None:
     assert third.cached_tokens > len(context) - world.shape.page_size
 
 
+def test_a_prompt_without_output_goes_into_the_cache_and_is_found_there() -> None:
+    world = World()
+    for rid, max_tokens in (("warm", 0), ("again", 0), ("after", 2)):
+        world.generate(rid, PROMPT, greedy(max_tokens, ignore_eos=True))
+        world.run()
+    cached = (len(PROMPT) - 1) // 4 * 4
+    assert [world.outcomes[rid].cached_tokens for rid in ("warm", "again", "after")] == [0, cached, cached]
+    assert [len(world.outcomes[rid].tokens) for rid in ("warm", "again", "after")] == [0, 0, 2]
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_a_prompt_without_output_is_retracted_and_ends(overlap: int) -> None:
+    shape = Shape(chunk=4, overlap=overlap, retract_interval=3, max_retractions=8)
+    world = World(shape)
+    world.generate("a", PROMPT, greedy(0))
+    outcome = world.run()["a"]
+    assert outcome.pressure is not None
+    assert outcome.pressure.num_retractions > 3
+    assert (outcome.tokens, outcome.finish, outcome.ends) == ([], "length", 1)
+
+
+def test_a_session_goes_on_after_a_turn_without_output() -> None:
+    world = SessionWorld(Shape(sessions=True, chunk=8))
+    world.open("s")
+    first = world.say("s", "a", "a conversation that begins here", greedy(0))
+    assert (first.tokens, first.finish) == ([], "length")
+    second = world.say("s", "b", " and goes on")
+    assert second.tokens == alone(text("a conversation that begins here and goes on"), greedy(8, ignore_eos=True))
+    assert second.cached_tokens > 0
+
+
 def uncapped_hits(patch: pytest.MonkeyPatch) -> None:
     """A scored prompt takes pages from the cache like any other."""
     patch.setattr(Request, "num_reusable", property(lambda req: len(req.known) - 1))

@@ -109,10 +109,6 @@ def _views(body: GenerateBody, requests: list[GenerationRequest]) -> list[Logpro
     ]
     if any(view.start is not None for view in views) and session_turn(body) is not None:
         raise Rejected("'logprob_start_len' cannot be combined with a session.", param="logprob_start_len")
-    if any(request.max_tokens == 0 and view.start is None for request, view in zip(requests, views, strict=True)):
-        raise Rejected(
-            "'max_new_tokens' may be 0 only together with 'logprob_start_len'.", param="sampling_params.max_new_tokens"
-        )
     return views
 
 

@@ -180,6 +180,22 @@ async def test_the_prompt_can_be_looked_at_from_any_token_on(world: World) -> No
     assert [len(one["meta_info"]["input_token_logprobs"]) for one in two] == [2, 0], "a prompt is looked at once"
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_prompt_can_be_computed_without_output(world: World, streamed: bool) -> None:
+    def answer(request: Any) -> None:
+        item = TextItem(request.rids[0], "", [], 0, finish="length", cached_tokens=1)
+        world.state.manager.handle(TextBatch([item]))
+
+    world.engine.answer = answer
+    fields = {"sampling_params": {"max_new_tokens": 0}, "return_logprob": True}
+    body = (await stream(world, **fields))[0] if streamed else await generate(world, **fields)
+    assert (body["text"], body["output_ids"]) == ("", [])
+    meta = body["meta_info"]
+    assert (meta["prompt_tokens"], meta["completion_tokens"], meta["cached_tokens"]) == (2, 0, 1)
+    assert (meta["finish_reason"], meta["output_token_logprobs"]) == ({"type": "length", "length": 0}, [])
+    assert world.engine.requests[0].sampling.max_tokens == 0
+
+
 async def test_one_prompt_of_a_batch_may_have_logprobs(world: World) -> None:
     two = await generate(world, text=["a", "b"], return_logprob=[False, True], top_logprobs_num=[0, 1])
     assert ["output_top_logprobs" in one["meta_info"] for one in two] == [False, True]
@@ -286,8 +302,8 @@ async def test_a_request_can_be_aborted_by_its_rid(world: World) -> None:
         ({"text": None, "input_ids": [1, [2]]}, "input_ids"),
         ({"text": None, "input_ids": [99999]}, "input_ids"),
         ({"sampling_params": {"max_tokens": 5}}, "sampling_params"),
-        ({"sampling_params": {"max_new_tokens": 0}}, "sampling_params.max_new_tokens"),
-        ({"sampling_params": {"max_new_tokens": -1}}, "sampling_params.max_new_tokens"),
+        ({"sampling_params": {"max_new_tokens": 0, "min_new_tokens": 1}}, "min_tokens"),
+        ({"sampling_params": {"max_new_tokens": -2}}, "sampling_params.max_new_tokens"),
         ({"sampling_params": {"max_new_tokens": 10_000}}, "sampling_params.max_new_tokens"),
         ({"sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
         ({"sampling_params": {"json_schema": '{"type": "odd"}'}}, "sampling_params.json_schema"),
@@ -304,7 +320,7 @@ async def test_a_request_can_be_aborted_by_its_rid(world: World) -> None:
         ({"text": ["a", "b"], "sampling_params": [{"stop": "x"}, {}]}, "sampling_params"),
         ({"rid": ["a", "b"]}, "rid"),
         ({"text": ["a", "b"], "rid": ["a", "a"]}, "rid"),
-        ({"rid": ""}, "rid"),
+        ({"rid": 5}, "rid"),
         ({"return_logprob": True, "logprob_start_len": -2}, "logprob_start_len"),
         ({"return_logprob": True, "logprob_start_len": 3}, "logprob_start_len"),
         ({"return_logprob": True, "logprob_start_len": 0, "session_id": "s"}, "logprob_start_len"),
