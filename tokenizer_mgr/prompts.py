@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from ebbtide.errors import Rejected
@@ -31,6 +31,12 @@ class PromptReader:
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
         self.control_ids = frozenset(tokenizer.vocabulary.special_ids)
         self.info = info  # replaced when the engine restarts, because its sizes may differ
+
+    @cached_property
+    def _bos(self) -> list[int]:
+        """The BOS id that the tokenizer adds to every text, as a list; [] if there is none."""
+        with_marks, without = (self._tokenizer.encode("a", add_special_tokens=marks) for marks in (True, False))
+        return with_marks[:1] if with_marks[1 : 1 + len(without)] == without else []
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -80,27 +86,33 @@ class PromptReader:
         self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
         return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, first, later)
 
-    async def text(self, text: str) -> list[int]:
+    async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a raw prompt. Raises Rejected."""
-        return await self._text(text, add_special_tokens=True)
+        return _not_empty(await self.tokens_of(text, add_special_tokens=add_special_tokens), "prompt")
 
-    async def text_or_ids(self, prompt: str | list[Any], param: str) -> list[int]:
+    async def text_or_ids(self, prompt: str | list[Any], param: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a raw prompt, text or ids; ``param`` is the field of ids. Raises Rejected."""
-        return await self.text(prompt) if isinstance(prompt, str) else self.checked_ids(prompt, param)
+        if isinstance(prompt, str):
+            return await self.text(prompt, add_special_tokens=add_special_tokens)
+        return self.checked_ids(prompt, param)
 
     async def continuation(self, prompt: str | list[Any]) -> list[int]:
         """Return the token ids of a raw prompt that continues an earlier one, so without BOS token. Raises Rejected."""
         if isinstance(prompt, str):
-            return await self._text(prompt, add_special_tokens=False)
+            return await self.text(prompt, add_special_tokens=False)
         ids = self.checked_ids(prompt, "prompt")
-        ids = ids[1:] if ids[:1] == _bos(self._tokenizer) else ids
+        ids = ids[1:] if ids[:1] == self._bos else ids
         return _not_empty(ids, "prompt")
 
     async def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the token ids of a text, [] for an empty one. Raises Rejected if it is too long for any prompt."""
+        """Return the token ids of a text, [] for an empty one. Raises Rejected if it is too long for any prompt.
+
+        A text that begins with the BOS token gets no second one.
+        """
         self._check_size(_num_bytes(text), "prompt")
         encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, encode)
+        ids = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
+        return ids[1:] if add_special_tokens and self._bos and ids[:2] == self._bos * 2 else ids
 
     async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Decode ``ids``, which must be in the vocabulary."""
@@ -154,9 +166,6 @@ class PromptReader:
     async def _encode(self, encode: Callable[[], list[int]], param: str) -> list[int]:
         return _not_empty(await asyncio.get_running_loop().run_in_executor(self._pool, encode), param)
 
-    async def _text(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return _not_empty(await self.tokens_of(text, add_special_tokens=add_special_tokens), "prompt")
-
     def _check_size(self, num_bytes: int, param: str) -> None:
         # A text of this many bytes cannot fit, whatever its tokens are, so do not tokenize it.
         if num_bytes > self.info.context_length * self._longest_piece:
@@ -171,12 +180,6 @@ def _not_empty(ids: list[int], param: str) -> list[int]:
     if not ids:
         raise Rejected(f"'{param}' is empty: there is nothing to continue.", param=param)
     return ids
-
-
-def _bos(tokenizer: TextTokenizer) -> list[int]:
-    """Return the BOS id that the tokenizer adds to every text, as a list; [] if there is none."""
-    with_marks, without = (tokenizer.encode("a", add_special_tokens=marks) for marks in (True, False))
-    return with_marks[:1] if with_marks[1 : 1 + len(without)] == without else []
 
 
 def _num_bytes(value: Any) -> int:

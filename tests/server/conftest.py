@@ -220,10 +220,20 @@ def profile(request: pytest.FixtureRequest) -> ChatTemplateProfile:
 
 
 @pytest.fixture
+def prompts() -> PromptReader | None:
+    """The tokenizer; None for that of the simulated model."""
+    return None
+
+
+@pytest.fixture
 async def world(
-    engine: ScriptedEngine, config: ServerConfig, info: RunnerInfo, profile: ChatTemplateProfile
+    engine: ScriptedEngine,
+    config: ServerConfig,
+    info: RunnerInfo,
+    profile: ChatTemplateProfile,
+    prompts: PromptReader | None,
 ) -> AsyncIterator[World]:
-    state = build_state(engine, config, info, profile=profile)
+    state = build_state(engine, config, info, prompts, profile=profile)
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield World(engine, state, client)

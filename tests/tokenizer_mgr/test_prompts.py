@@ -152,6 +152,17 @@ async def test_what_follows_has_no_mark_for_the_beginning(reader: PromptReader) 
     marking.close()
 
 
+async def test_a_text_that_brings_its_bos_gets_no_second_one(reader: PromptReader) -> None:
+    marking = PromptReader(WithMarks(), INFO)
+    assert await marking.text("ab") == [1, ord("a"), ord("b"), 2]
+    assert await marking.text("\x01ab") == [1, ord("a"), ord("b"), 2]
+    assert await marking.text("\x01\x01ab") == [1, 1, ord("a"), ord("b"), 2], "the client's own two"
+    assert await marking.text("\x01ab", add_special_tokens=False) == [1, ord("a"), ord("b")]
+    assert await marking.tokens_of("", add_special_tokens=True) == [1, 2]
+    assert await reader.text("\x01\x01") == [1, 1], "this tokenizer adds none"
+    marking.close()
+
+
 def test_control_tokens_are_found_by_what_they_are_written_as(reader: PromptReader) -> None:
     assert reader.special_ids(["<|assistant|>", "<|user|>", "a", "<|nobody|>"]) == (SIM_USER, SIM_ASSISTANT)
     assert reader.special_ids(["<|end|>"]) == (), "what ends an answer is no mark within it"

@@ -10,6 +10,9 @@ from ..sampling_params import check_stream
 from ..unsupported import UNSUPPORTED
 from .chat_response import ChatResponseBuilder
 
+# The template writes the BOS token; the tokenizer's would be a second one.
+UNSUPPORTED_IN_CHATS = (*UNSUPPORTED, "audio", "echo", "add_special_tokens")
+
 
 async def prepare(state: AppState, body: ChatBody, request_id: str) -> Prepared:
     """Make a chat request ready for the scheduler. Raises Rejected."""
@@ -18,4 +21,4 @@ async def prepare(state: AppState, body: ChatBody, request_id: str) -> Prepared:
     return chat.request, ChatResponseBuilder(request_id, state.model_name, body, chat)
 
 
-CHAT_COMPLETIONS = RouteSpec("Answer one chat completion.", ChatBody, (*UNSUPPORTED, "audio", "echo"), prepare)
+CHAT_COMPLETIONS = RouteSpec("Answer one chat completion.", ChatBody, UNSUPPORTED_IN_CHATS, prepare)

@@ -22,7 +22,8 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Pre
     options = logprob_options(body, ("max_tokens", body.max_tokens), logprobs=body.logprobs, echo=bool(body.echo))
     sampling = sampling_params(body, reader, logprobs=options.logprobs, prompt_logprobs=options.engine_prompt_logprobs)
     session = await raw_turn(body, reader, listed, n=n, max_tokens=body.max_tokens)
-    prompts = [await reader.text_or_ids(prompt, "prompt") for prompt in listed]
+    marks = body.add_special_tokens is not False
+    prompts = [await reader.text_or_ids(prompt, "prompt", add_special_tokens=marks) for prompt in listed]
     check_num_logprobs(options, prompts, n)
     limits = [reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS) for prompt in prompts]
     request = PreparedRequest(

@@ -14,11 +14,17 @@ UNSUPPORTED = (*COMMON, "suffix", "best_of")
 
 
 class CompletionBody(GenerationRequest, kw_only=True):
-    """POST /v1/completions. prompt: a text, texts, token ids, or lists of token ids."""
+    """POST /v1/completions.
+
+    Attributes:
+        prompt: a text, texts, token ids, or lists of token ids
+        add_special_tokens: false if the tokenizer must not add its BOS token to a text
+    """
 
     prompt: str | list[Any]
     logprobs: NumTop | None = None
     echo: bool | None = None
+    add_special_tokens: bool | None = None
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[Any]]:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from ebbtide.messages import GenerateReq, TextAlternative, TextBatch, TextItem, TextLogprob
+from ebbtide.tokenization.tokenizer import SimTokenizer
+from ebbtide.tokenizer_mgr.prompts import PromptReader
 
-from ...conftest import World
+from ...conftest import INFO, World
 
 pytestmark = pytest.mark.anyio
 
@@ -84,6 +86,30 @@ async def test_one_too_long_prompt_of_a_batch_stops_all_of_it(world: World) -> N
     assert [request.prompt for request in world.engine.requests] == [[120], [121]]
 
 
+class WithBos(SimTokenizer):
+    """Adds token 1 before every text."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids = super().encode(text, add_special_tokens=add_special_tokens)
+        return [1, *ids] if add_special_tokens else ids
+
+
+@pytest.mark.parametrize("prompts", [PromptReader(WithBos(), INFO)])
+async def test_a_prompt_has_one_bos_token_or_none(world: World) -> None:
+    sent: list[dict[str, Any]] = [
+        {"prompt": "ab"},
+        {"prompt": "\x01ab"},
+        {"prompt": ["ab", "\x01ab"], "add_special_tokens": False},
+        {"prompt": "ab", "add_special_tokens": True, "echo": True},
+    ]
+    replies = [await world.complete(**body) for body in sent]
+    prompts = [request.prompt for request in world.engine.requests]
+    assert prompts == [[1, 97, 98], [1, 97, 98], [97, 98], [1, 97, 98], [1, 97, 98]]
+    assert replies[-1].json()["choices"][0]["text"] == "abHello!"
+    refused = await world.chat(add_special_tokens=True)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "add_special_tokens")
+
+
 @pytest.mark.parametrize("fields", [{"suffix": "x"}, {"best_of": 2}, {"use_beam_search": True}])
 async def test_fields_of_others_are_refused_by_name(world: World, fields: dict[str, Any]) -> None:
     reply = await world.complete(**fields)
@@ -144,7 +170,7 @@ async def test_the_engine_is_asked_to_score_a_prompt_only_when_that_is_needed(wo
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
         ({"echo": True, "session_id": "s"}, "echo"),
         ({"prompt_logprobs": 0, "session_id": "s"}, "prompt_logprobs"),
-        ({"echo": True, "best_of": 1}, "best_of"),
+        ({"echo": True, "best_of": 2}, "best_of"),
         ({"echo": True, "suffix": "x"}, "suffix"),
     ],
 )
