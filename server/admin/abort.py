@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse, Response
 
 from ebbtide.errors import Rejected
 
+from ..api.neutral import body_of
 from ..http.auth import caller_of, require_control
-from ..http.strict_json import convert, read_object
+from ..http.strict_json import read_object
 from ..state import AppState
 
 ABORTED = 499  # nginx's status for a closed client request; clients do not retry it
@@ -36,7 +37,7 @@ class AbortRoute:
 
         A key may abort its own requests by id, the admin key those of every key. ``abort_all`` needs admin rights.
         """
-        body = convert(await read_object(request), AbortBody)
+        body = body_of(await read_object(request), AbortBody)
         caller = caller_of(request)
         names = [*_listed(body.rid), *_listed(body.request_id)]
         if not names and not body.abort_all:

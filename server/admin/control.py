@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from ebbtide.errors import Rejected
 from ebbtide.messages import ControlReq
 
-from ..http.strict_json import convert, read_optional_object
+from ..api.neutral import body_of
+from ..http.strict_json import read_optional_object
 from ..state import AppState
 from .abort import aborted
 
@@ -43,7 +44,7 @@ class ControlRoutes:
 
     async def pause(self, request: Request) -> Response:
         """Stop running steps and refuse new requests with 503; open requests keep their memory."""
-        body = convert(await read_optional_object(request), PauseBody)
+        body = body_of(await read_optional_object(request), PauseBody)
         await self.state.control.ask(lambda call: ControlReq(call, "pause"))
         self.state.liveness.pause()
         if body.mode == "abort":

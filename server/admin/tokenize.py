@@ -14,8 +14,9 @@ from ebbtide.errors import Rejected
 
 from ..api.chat.chat_prompt import chat_prompt
 from ..api.chat.chat_request import ChatBody, ChatMessage
+from ..api.neutral import body_of
 from ..api.unsupported import refuse_unsupported
-from ..http.strict_json import convert, read_object
+from ..http.strict_json import read_object
 from ..parsers.tool_fields import Tool, tool_options
 from ..state import AppState
 
@@ -56,7 +57,7 @@ class TokenizeRoutes:
         """Convert a text, several texts or chat messages to token ids."""
         raw = await read_object(request)
         refuse_unsupported(raw, UNSUPPORTED)
-        body = convert(raw, TokenizeBody)
+        body = body_of(raw, TokenizeBody)
         self.state.check_model(body.model)
         listed = await self._tokens(body)
         reply: dict[str, Any] = {
@@ -72,7 +73,7 @@ class TokenizeRoutes:
 
     async def detokenize(self, request: Request) -> Response:
         """Convert token ids to text. An incomplete character becomes U+FFFD."""
-        body = convert(await read_object(request), DetokenizeBody)
+        body = body_of(await read_object(request), DetokenizeBody)
         self.state.check_model(body.model)
         is_batch = bool(body.tokens) and all(isinstance(entry, list) for entry in body.tokens)
         listed = body.tokens if is_batch else [body.tokens]
@@ -97,7 +98,7 @@ class TokenizeRoutes:
             chat = _as_chat(body, body.messages)
             return [await reader.chat(chat_prompt(chat, tool_options(chat), self.state.profile))]
         for name in CHAT_ONLY:
-            if getattr(body, name) is not None:
+            if getattr(body, name):
                 raise Rejected(f"'{name}' can only be used with 'messages'.", param=name)
         texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
         marks = body.add_special_tokens is not False

@@ -17,9 +17,10 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ..http.middleware import assign_client_ids
 from ..http.streaming import ChunkWriter, EventStream, Framing, WholeReply
-from ..http.strict_json import convert, read_object
+from ..http.strict_json import read_object
 from ..route import Route
 from ..state import AppState
+from .neutral import body_of
 from .unsupported import CHECKED_APART, refuse_unsupported
 
 
@@ -93,7 +94,7 @@ async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Re
     state.liveness.require_ready()
     raw = await read_object(request)
     refuse_unsupported(raw, spec.unsupported)
-    body = convert(raw, spec.body)
+    body = body_of(raw, spec.body)
     state.log_ignored_fields(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
     state.check_model(body.model)
     sender = state.sender(request, assign_client_ids(request.scope, body.names), body.timeout)

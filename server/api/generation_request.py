@@ -62,6 +62,7 @@ class GenerationRequest(SamplingOptions, kw_only=True):
     include_stop_str_in_output: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    grammar: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Priority | None = None

@@ -21,11 +21,9 @@ SMALLEST_TOP_P = 1e-9  # OpenAI accepts top_p = 0: only the most likely token
 
 def text_params(request: GenerationRequest) -> TextParams:
     """Return the parameters of the detokenizer. Raises Rejected for invalid stop strings."""
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    stop = [request.stop] if isinstance(request.stop, str) else [entry for entry in request.stop or () if entry]
     if len(stop) > MAX_STOP_STRINGS:
         raise Rejected(f"'stop' has {len(stop)} entries; at most {MAX_STOP_STRINGS} are allowed.", param="stop")
-    if not all(stop):
-        raise Rejected("'stop' has an empty entry.", param="stop")
     if any(len(entry.encode()) > MAX_STOP_BYTES for entry in stop):
         raise Rejected(f"'stop' has an entry that is longer than {MAX_STOP_BYTES} bytes.", param="stop")
     include_stop = bool(request.include_stop_str_in_output or request.no_stop_trim)
@@ -85,8 +83,9 @@ def check_num_choices(num_prompts: int, n: int) -> None:
 
 
 def check_stream(request: GenerationRequest) -> None:
-    """Raises Rejected for stream options without a stream."""
-    if request.stream_options is not None and not request.stream:
+    """Raises Rejected for stream options that ask for something, without a stream."""
+    options = request.stream_options
+    if options and (options.include_usage or options.continuous_usage_stats) and not request.stream:
         raise Rejected("'stream_options' is only allowed together with 'stream': true.", param="stream_options")
 
 

@@ -22,7 +22,7 @@ MAX_NAME = 64
 # Whitespace in JSON: one space, or a line break and an indent. Without this limit small models write spaces
 # until max_tokens is reached.
 WHITESPACE = r"[ ]|\n[ ]{0,16}"
-NAMED_CONSTRAINTS = "'response_format', 'regex', 'ebnf', 'structured_outputs'"
+NAMED_CONSTRAINTS = "'response_format', 'regex', 'ebnf', 'grammar', 'structured_outputs'"
 
 
 class NamedSchema(msgspec.Struct):
@@ -59,6 +59,7 @@ class ConstraintFields(Protocol):
     response_format: ResponseFormat | None
     regex: str | None
     ebnf: str | None
+    grammar: str | None
     structured_outputs: StructuredOutputs | None
 
 
@@ -85,6 +86,7 @@ def constraint_of(fields: ConstraintFields) -> Constraint | None:
             _from_response_format(fields.response_format),
             None if fields.regex is None else regex_constraint(fields.regex, "regex"),
             None if fields.ebnf is None else ebnf_constraint(fields.ebnf, "ebnf"),
+            None if fields.grammar is None else ebnf_constraint(fields.grammar, "grammar"),
             _from_structured_outputs(fields.structured_outputs),
         )
         if constraint is not None
@@ -159,9 +161,7 @@ def _from_response_format(form: ResponseFormat | None) -> Constraint | None:
     return schema_constraint(form.json_schema.schema, "response_format")
 
 
-def _json_object(wanted: bool, param: str) -> Constraint:
-    if not wanted:
-        raise Rejected(f"'{param}' has no constraint.", param=param)
+def _json_object(_: bool, param: str) -> Constraint:
     return schema_constraint({"type": "object"}, param)
 
 
@@ -182,6 +182,10 @@ KINDS: dict[str, Callable[[Any, str], Constraint]] = {
 def _from_structured_outputs(outputs: StructuredOutputs | None) -> Constraint | None:
     if outputs is None:
         return None
+    if outputs.json_object is False:  # asks for nothing
+        outputs = msgspec.structs.replace(outputs, json_object=None)
+        if outputs == StructuredOutputs():
+            return None
     given = {kind: value for kind in KINDS if (value := getattr(outputs, kind)) is not None}
     if len(given) != 1:
         raise Rejected(

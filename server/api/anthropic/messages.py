@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...http.strict_json import convert, read_object
+from ...http.strict_json import read_object
 from ...state import AppState
 from ..chat.chat_request import ChatBody
 from ..chat.prepared_chat import num_prompt_tokens, params_named, prepare_chat, tools_named
 from ..generation import Prepared, RouteSpec
+from ..neutral import body_of
 from .client_tools import OfferedTools
 from .messages_request import (
     PARAM_NAMES,
@@ -33,7 +34,7 @@ class CountTokensRoute:
 
     async def count_tokens(self, request: Request) -> Response:
         """Count the tokens of the prompt. Nothing is generated, so the prompt may exceed the context length."""
-        body = convert(await read_object(request), CountTokensBody)
+        body = body_of(await read_object(request), CountTokensBody)
         self.state.check_model(body.model)
         check_stateless(body)
         offered = OfferedTools(body.tools)

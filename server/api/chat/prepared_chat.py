@@ -122,7 +122,7 @@ async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, p
         alternative = "" if tools is None or form is None else calls_alternative(tools, form, structured.mark)
         return await structured.grammar_of(body, prefix=prefix, alternative=alternative)
     # Ignore a response format: it constrains text, and the output will be calls only.
-    if any(constraint is not None for constraint in (body.regex, body.ebnf, body.structured_outputs)):
+    if any(constraint is not None for constraint in (body.regex, body.ebnf, body.grammar, body.structured_outputs)):
         raise Rejected("A required call cannot be combined with another constraint.", param="tool_choice")
     return await structured.compile(tool_constraint(tools), prefix=prefix)
 

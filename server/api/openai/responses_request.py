@@ -163,7 +163,7 @@ def check_stateless(body: ResponsesBody) -> None:
         )
     if body.background:
         raise Rejected("'background' is not supported: this server stores no responses.", param="background")
-    if body.stream_options is not None and not body.stream:
+    if body.stream_options and body.stream_options.include_obfuscation and not body.stream:
         raise Rejected("'stream_options' is only allowed together with 'stream': true.", param="stream_options")
 
 

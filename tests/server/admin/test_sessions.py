@@ -124,7 +124,6 @@ async def test_a_refusal_of_the_scheduler_keeps_its_status(
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/v1/sessions", {"session_id": ""}, "session_id"),
         ("/v1/sessions", {"session_id": "a b"}, "session_id"),
         ("/v1/sessions", {"session_id": "a\n"}, "session_id"),
         ("/v1/sessions", {"session_id": "é"}, "session_id"),

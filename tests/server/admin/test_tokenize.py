@@ -74,7 +74,7 @@ async def test_special_tokens_are_omitted_by_default(world: World) -> None:
         {"messages": [{"role": "nobody", "content": "x"}]},
         {"messages": CHAT, "add_special_tokens": True},
         {"messages": CHAT, "tools": [{}]},
-        {"prompt": "x", "tools": []},
+        {"prompt": "x", "tools": [{"type": "function", "function": {"name": "f"}}]},
         {"messages": CHAT, "chat_template_kwargs": {"chat_template": "x"}},
         {"messages": CHAT, "continue_final_message": True},
     ],

@@ -71,8 +71,8 @@ async def test_the_affinity_header_opens_no_session(world: World) -> None:
     [
         ({"session_id": "s", "n": 2}, "n"),
         ({"session_id": "s", "session_params": {"id": "s"}}, "session_params"),
-        ({"session_params": {}}, "session_params"),
-        ({"session_params": {"id": "s", "rid": ""}}, "session_params.rid"),
+        ({"session_params": {"offset": 1}}, "session_params"),
+        ({"session_params": {"id": "s", "rid": "x" * 129}}, "session_params.rid"),
         ({"session_params": {"id": "s", "offset": -2}}, "session_params.offset"),
         ({"session_params": "s"}, "session_params"),
     ],

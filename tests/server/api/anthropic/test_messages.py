@@ -312,7 +312,6 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"system": [IMAGE]}, 400, "system[0]"),
         ({"temperature": 1.5}, 400, "temperature"),
         ({"top_k": -1}, 400, "top_k"),
-        ({"stop_sequences": [""]}, 400, "'stop_sequences' has an empty entry"),
         ({"tools": [{"type": "bash_20250124"}]}, 400, "tools[0].name"),
         ({"tools": [WEB_SEARCH, {"name": "f"}]}, 400, "'tools[1]' needs an 'input_schema'"),
         ({"tools": [WEB_SEARCH, {**TOOL, "name": "a b"}]}, 400, "'tools[1]' has the name"),

@@ -165,7 +165,7 @@ async def test_logprobs_travel_with_their_text(world: World) -> None:
 
 async def test_logprobs_of_reasoning_are_not_the_texts(world: World) -> None:
     world.engine.reply = "<think>why</think>yes"
-    body = await whole(world, top_logprobs=0)
+    body = await whole(world, top_logprobs=1)
     assert "".join(entry["token"] for entry in body["output"][1]["content"][0]["logprobs"]).endswith("yes")
     assert "logprobs" not in body["output"][0]["content"][0]
 
@@ -257,7 +257,7 @@ async def test_a_call_that_must_be_is_forced_by_a_grammar(world: World, choice: 
         ({"reasoning": {"effort": "much"}}, 400, "reasoning", None),
         ({"text": {"format": {"type": "xml"}}}, 400, "text.format.type", None),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, 400, "text", None),
-        ({"stream_options": {}}, 400, "stream_options", None),
+        ({"stream_options": {"include_obfuscation": True}}, 400, "stream_options", None),
         ({"stop": ["x"]}, 400, "stop", None),
         ({"messages": [{"role": "user", "content": "hi"}]}, 400, "messages", None),
         ({"conversation": "conv_1"}, 400, "conversation", None),
