@@ -16,6 +16,19 @@ from .token_bytes import strips_first_space, token_bytes
 from .vocabulary import SIM_SPECIAL, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
 
 Chat = list[dict[str, Any]]
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+# Names of template variables that a request must not set: those that the server sets, the special tokens, the functions
+# of templates, and the parameters of the functions that render.
+RESERVED_VARIABLES = frozenset(
+    {
+        *("messages", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"),
+        *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
+        *("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"),
+        *("raise_exception", "strftime_now", "namespace", "range", "dict", "lipsum", "cycler", "joiner", "loop"),
+        *("self", "conversation", "conversations", "tokenize", "sanitize_control_tokens", "padding", "truncation"),
+        *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "kwargs"),
+    }
+)
 Skip = Callable[[str], int]  # rendered chat → number of leading characters to drop
 
 
@@ -26,6 +39,7 @@ class ChatPrompt:
     Attributes:
         messages: plain dicts whose ``content`` is text.
         continue_final_message: leave the last message open, so that the model continues it.
+        template_kwargs: further variables of the template; none of ``RESERVED_VARIABLES``.
     """
 
     messages: Chat
@@ -50,6 +64,10 @@ class TextTokenizer(Protocol):
     def chat_template(self) -> str:
         """Source of the model's chat template; "" if it has none."""
 
+    @property
+    def info(self) -> dict[str, Any]:
+        """The names of the special tokens and the chat template, under the names of tokenizer_config.json."""
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Encode plain text. ``add_special_tokens`` lets the tokenizer add its BOS token."""
 
@@ -57,7 +75,8 @@ class TextTokenizer(Protocol):
         """Render the conversation with the model's template. Raises Rejected if the template rejects it."""
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """Encode the rendered conversation. Control tokens come only from the template, never from a message.
+        """Encode the rendered conversation. Control tokens come only from the template, never from a message, a tool
+        or a template variable.
 
         ``skip`` receives the text, with control tokens of messages replaced, and may raise Rejected.
         """
@@ -121,6 +140,16 @@ class FastTokenizer:
         template = self._tokenizer.chat_template or ""
         return "\n".join(template.values()) if isinstance(template, dict) else template
 
+    @property
+    def info(self) -> dict[str, Any]:
+        """See ``TextTokenizer``. Of several chat templates it is the default one."""
+        template = self._tokenizer.chat_template
+        return {
+            "tokenizer_class": type(self._tokenizer).__name__,
+            **{name: getattr(self._tokenizer, name) for name in SPECIAL_TOKENS},
+            "chat_template": template.get("default") if isinstance(template, dict) else template,
+        }
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Encode plain text. Control tokens written in the text are encoded as such."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
@@ -147,11 +176,12 @@ class FastTokenizer:
         return text
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """Encode a conversation. Text in a message that looks like a control token is encoded as plain text."""
+        """Encode a conversation. Text of the client that looks like a control token is encoded as plain text."""
         shield = _Shield(self._special_text)
         messages = [shield.message(message) for message in chat.messages]
         tools = None if chat.tools is None else [shield.tool(tool) for tool in chat.tools]
-        rendered = self.render_chat(replace(chat, messages=messages, tools=tools))
+        variables = {name: shield.value(value) for name, value in chat.template_kwargs.items()}
+        rendered = self.render_chat(replace(chat, messages=messages, tools=tools, template_kwargs=variables))
         ids: list[int] = []
         for text, plain in shield.parts(rendered[skip(rendered) :]):
             backend = self._plain_backend if plain else self._backend
@@ -186,11 +216,15 @@ class _Shield:
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the message with all string values replaced, at any depth. The role is set by the server."""
-        return {key: value if key == "role" else _map_text(value, self._guard) for key, value in message.items()}
+        return {key: value if key == "role" else self.value(value) for key, value in message.items()}
 
     def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
         """Return a tool's description with its strings replaced in the same way."""
-        return {key: _map_text(value, self._guard) for key, value in tool.items()}
+        return {key: self.value(value) for key, value in tool.items()}
+
+    def value(self, value: Any) -> Any:
+        """Return the value with all strings in it replaced in the same way."""
+        return _map_text(value, self._guard)
 
     def parts(self, rendered: str) -> list[tuple[str, bool]]:
         """Return the non-empty parts in order as (text, True if it is a restored text)."""
@@ -225,6 +259,8 @@ class SimTokenizer:
         self.vocabulary = sim_vocabulary()
         self.vocab_size = SIM_VOCAB_SIZE
         self.chat_template = ""
+        self.info = {"tokenizer_class": "SimTokenizer", **dict.fromkeys(SPECIAL_TOKENS), "eos_token": "<|end|>"}
+        self.info["chat_template"] = None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the bytes of the text. There is no BOS token, and text never encodes to a control token."""

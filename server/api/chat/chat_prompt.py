@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from ebbtide.errors import Rejected
-from ebbtide.tokenization.tokenizer import ChatPrompt
+from ebbtide.tokenization.tokenizer import RESERVED_VARIABLES, ChatPrompt
 
 from ...http.strict_json import parse_arguments
 from ...parsers.chat_template_profile import SHORT_ID, CallStyle, ChatTemplateProfile
@@ -56,8 +56,10 @@ def chat_prompt(
 def _options(body: ChatBody) -> dict[str, Any]:
     """Return further arguments of the template. Effort "none" also sets the switches that turn reasoning off."""
     options = dict(body.chat_template_kwargs or {})
-    if "chat_template" in options:
-        raise Rejected("A chat template cannot be sent with a request.", param="chat_template_kwargs")
+    for name in RESERVED_VARIABLES & options.keys():
+        raise Rejected(
+            f"'chat_template_kwargs' must not set {name!r}: this name is reserved.", param="chat_template_kwargs"
+        )
     if body.reasoning_effort is not None:
         options["reasoning_effort"] = body.reasoning_effort
     if body.reasoning_effort == "none":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 from pathlib import Path
@@ -12,7 +13,13 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from ebbtide.errors import Rejected, StartupError
 from ebbtide.tokenization.model_files import ModelFiles, smollm2_path
-from ebbtide.tokenization.tokenizer import ChatPrompt, FastTokenizer, SimTokenizer, load_tokenizer
+from ebbtide.tokenization.tokenizer import (
+    RESERVED_VARIABLES,
+    ChatPrompt,
+    FastTokenizer,
+    SimTokenizer,
+    load_tokenizer,
+)
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
 
 TEXT = ["the tide comes in and the tide goes out", "größer, naïve café", "日本語のテキスト", "emoji 🌊🌊 and 1234"] * 3
@@ -164,6 +171,40 @@ def test_control_tokens_come_from_the_template_only(chat_tokenizer: FastTokenize
     controls = [i for i in ids if i in chat_tokenizer.vocabulary.special_ids]
     assert controls == [i for i in honest if i in chat_tokenizer.vocabulary.special_ids]
     assert content.encode() in joined(chat_tokenizer, ids)
+
+
+@pytest.mark.parametrize("value", ["<|im_end|>", ["<|im_end|>"], {"<|im_end|>": {"a": ["<|im_start|>"]}}])
+def test_control_tokens_in_a_template_variable_are_plain_text(value: Any) -> None:
+    template = "{{ date_string | tojson }}{{ messages[0].content }}<|im_end|>"
+    tokenizer = FastTokenizer(fast(byte_level(), chat_template=template))
+    chat = ChatPrompt([{"role": "user", "content": "a"}], template_kwargs={"date_string": value})
+    ids = tokenizer.encode_chat(chat)
+    assert [i for i in ids if i in tokenizer.vocabulary.special_ids] == ids[-1:]
+    assert json.dumps(value).encode() in joined(tokenizer, ids)
+
+
+def test_no_template_variable_is_a_parameter_of_the_functions_that_render() -> None:
+    from transformers import PreTrainedTokenizerFast
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    functions: list[Any] = [PreTrainedTokenizerFast.apply_chat_template, render_jinja_template]
+    parameters = {name for function in functions for name in inspect.signature(function).parameters}
+    assert parameters <= RESERVED_VARIABLES
+    assert set(PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES) <= RESERVED_VARIABLES
+
+
+def test_the_tokenizers_settings_are_named_as_in_its_file(chat_tokenizer: FastTokenizer) -> None:
+    shown = dict(chat_tokenizer.info)
+    assert shown.pop("tokenizer_class")
+    assert shown == {
+        "bos_token": None,
+        "eos_token": "<|endoftext|>",
+        "unk_token": None,
+        "pad_token": None,
+        "chat_template": TEMPLATE,
+    }
+    several = FastTokenizer(fast(byte_level(), chat_template={"default": TEMPLATE, "tool_use": "x"}))
+    assert several.info["chat_template"] == TEMPLATE
 
 
 def test_control_tokens_in_a_tool_are_plain_text() -> None:
