@@ -22,10 +22,13 @@ from .admin.sessions import CloseSession, NewSession, OpenSession, SessionRoutes
 from .admin.tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
 from .api.anthropic.messages import MESSAGES, CountTokensRoute
 from .api.anthropic.messages_request import CountTokensBody
+from .api.chat.chat_request import ChatBody
 from .api.error_formats import ERROR_FORMATS
 from .api.generation import generation_route
 from .api.openai.chat import CHAT_COMPLETIONS
 from .api.openai.completions import COMPLETIONS
+from .api.openai.completions_request import CompletionBody
+from .api.openai.render import RenderRoutes
 from .api.openai.responses import RESPONSES, stored
 from .api.sglang.generate import GENERATE
 from .http.auth import KeyCheck, require_control
@@ -42,10 +45,12 @@ def routes(state: AppState) -> list[Route]:
     """Return the route table. A new endpoint is one file and one line here."""
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)
-    about, loads = ServerInfoRoutes(state), LoadsRoute(state)
+    about, loads, rendering = ServerInfoRoutes(state), LoadsRoute(state), RenderRoutes(state)
     return [
         generation_route("/v1/chat/completions", state, CHAT_COMPLETIONS),
         generation_route("/v1/completions", state, COMPLETIONS),
+        Route("POST", "/v1/chat/completions/render", rendering.chat, ChatBody),
+        Route("POST", "/v1/completions/render", rendering.completions, CompletionBody),
         generation_route("/v1/responses", state, RESPONSES),
         Route("GET", "/v1/responses/{response_id}", stored),
         Route("DELETE", "/v1/responses/{response_id}", stored),
@@ -74,6 +79,7 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", "/v1/tokenize", tokens.tokenize, TokenizeBody),
         Route("POST", "/detokenize", tokens.detokenize, DetokenizeBody),
         Route("POST", "/v1/detokenize", tokens.detokenize, DetokenizeBody),
+        Route("GET", "/tokenizer_info", tokens.info),
         Route("POST", "/v1/embeddings", about.embeddings),
         Route("GET", "/server_info", about.server_info),
         Route("GET", "/get_server_info", about.server_info),
@@ -81,6 +87,7 @@ def routes(state: AppState) -> list[Route]:
         Route("GET", "/get_model_info", about.model_info),
         Route("GET", "/version", about.version),
         Route("GET", "/v1/loads", loads.show, query=LOADS_QUERY),
+        Route("GET", "/get_load", loads.brief),
         Route("GET", "/pressure", PressureRoute(state.pressure, state.metrics).show),
     ]
 

@@ -24,4 +24,5 @@ class Route:
     is_admin: bool = False  # True if it requires admin rights
     optional: bool = False  # True if the body may be omitted
     query: Mapping[str, str] = field(default_factory=dict)  # parameter -> description
+    streams: bool = False  # True if the body's "stream" turns the response into events
     media: str = JSON  # content type of an unstreamed response; "" for an empty one

@@ -59,6 +59,11 @@ class PromptReader:
         return tuple(i for i in self.eos_ids if i not in self.info.eos_token_ids)
 
     @property
+    def tokenizer_info(self) -> dict[str, Any]:
+        """See ``TextTokenizer.info``."""
+        return self._tokenizer.info
+
+    @property
     def pieces(self) -> list[bytes]:
         """The bytes of each token id."""
         return self._tokenizer.vocabulary.pieces

@@ -1,4 +1,4 @@
-"""GET /v1/loads: load figures for load balancers, from the scheduler's last snapshot."""
+"""GET /v1/loads and /get_load: load figures for load balancers, from the scheduler's last snapshot."""
 
 from __future__ import annotations
 
@@ -27,9 +27,16 @@ LOADS_QUERY = {
 
 @dataclass(frozen=True, slots=True)
 class LoadsRoute:
-    """The route and the state it reads."""
+    """The routes and the state they read."""
 
     state: AppState
+
+    async def brief(self, _: Request) -> Response:
+        """The current load in SGLang's older form: one entry per data-parallel rank, here always one."""
+        load = load_of(self.state)
+        waiting = load["num_waiting_reqs"]
+        entry = {"dp_rank": 0, "num_reqs": load["num_running_reqs"] + waiting, "num_waiting_reqs": waiting}
+        return JSONResponse([{**entry, "num_tokens": load["num_used_tokens"]}])
 
     async def show(self, request: Request) -> Response:
         """The current load. ``?include=core,memory,queues`` selects sections, ``?format=prometheus`` the format."""

@@ -1,8 +1,9 @@
-"""The model list, which has one entry."""
+"""The model list, which has one entry, in the form of OpenAI's or Anthropic's API."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -11,6 +12,8 @@ from starlette.responses import JSONResponse, Response
 from ebbtide.errors import StartupError
 
 from ..state import AppState
+
+PAGING = frozenset({"after_id", "before_id"})  # nothing comes before or after the only model
 
 
 def check_model_name(name: str | None) -> None:
@@ -21,18 +24,27 @@ def check_model_name(name: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelRoutes:
-    """GET /v1/models and /v1/models/{id}."""
+    """GET /v1/models and /v1/models/{id}. A request with the header ``anthropic-version`` gets Anthropic's form."""
 
     state: AppState
 
-    async def every(self, _: Request) -> Response:
+    async def every(self, request: Request) -> Response:
         """List the served model."""
+        if _is_anthropic(request):
+            data = [] if request.query_params.keys() & PAGING else [self._anthropic_card()]
+            name = data[0]["id"] if data else None
+            return JSONResponse({"data": data, "has_more": False, "first_id": name, "last_id": name})
         return JSONResponse({"object": "list", "data": [self._card()]})
 
     async def one(self, request: Request) -> Response:
         """Describe the model with this id, which may contain slashes; 404 for any other id."""
         self.state.check_model(request.path_params["model_id"])
-        return JSONResponse(self._card())
+        return JSONResponse(self._anthropic_card() if _is_anthropic(request) else self._card())
+
+    def _anthropic_card(self) -> dict[str, Any]:
+        created = datetime.fromtimestamp(self.state.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        name = self.state.model_name
+        return {"type": "model", "id": name, "display_name": name, "created_at": created}
 
     def _card(self) -> dict[str, Any]:
         return {
@@ -44,3 +56,7 @@ class ModelRoutes:
             "parent": None,
             "max_model_len": self.state.info.context_length,
         }
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize. Both run in the front process; the engine is not involved."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info. They run in the front; the engine is not involved."""
 
 from __future__ import annotations
 
@@ -84,6 +84,10 @@ class TokenizeRoutes:
         texts = [await self.state.prompts.text_of(ids, skip_special_tokens=skip) for ids in checked]
         text = texts if is_batch else texts[0]
         return JSONResponse({"text": text, "prompt": text})
+
+    async def info(self, _: Request) -> Response:
+        """Show the special tokens of the tokenizer and the chat template, for clients that render chats themselves."""
+        return JSONResponse({**self.state.prompts.tokenizer_info, "model_max_length": self.state.info.context_length})
 
     async def _tokens(self, body: TokenizeBody) -> list[list[int]]:
         reader = self.state.prompts

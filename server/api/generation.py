@@ -85,18 +85,24 @@ def generation_route(path: str, state: AppState, spec: RouteSpec[B]) -> Route:
         return await _generate(request, state, spec)
 
     create.__doc__ = spec.summary
-    return Route("POST", path, create, spec.body)
+    return Route("POST", path, create, spec.body, streams=True)
+
+
+async def read_body(request: Request, state: AppState, spec: RouteSpec[B]) -> B:
+    """Return the body of a request for the route ``spec``. Raises Rejected."""
+    raw = await read_object(request)
+    refuse_unsupported(raw, spec.unsupported)
+    body = body_of(raw, spec.body)
+    state.log_ignored_fields(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
+    state.check_model(body.model)
+    return body
 
 
 async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Response:
     """Answer one request. All of it is validated before any part is sent to the scheduler."""
     received_s = state.manager.clock()
     state.liveness.require_ready()
-    raw = await read_object(request)
-    refuse_unsupported(raw, spec.unsupported)
-    body = body_of(raw, spec.body)
-    state.log_ignored_fields(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
-    state.check_model(body.model)
+    body = await read_body(request, state, spec)
     sender = state.sender(request, assign_client_ids(request.scope, body.names), body.timeout)
     with state.manager.register(sender), state.metrics.count_refusals():
         prepared, builder = await spec.prepare(state, body, sender.ids[0])

@@ -96,7 +96,7 @@ def _body(route: Route) -> dict[str, Any]:
 
 def _success(route: Route) -> dict[str, Any]:
     content: dict[str, Any] = {route.media: {}} if route.media else {}
-    if route.body is not None and "stream" in route.body.__struct_fields__:  # type: ignore[attr-defined]
+    if route.streams:
         content[EVENTS] = {}
     return {"description": "The response.", "content": content}
 

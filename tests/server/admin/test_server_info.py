@@ -90,6 +90,11 @@ async def test_loads_show_the_figures_that_routers_read(loaded: World) -> None:
     assert load["memory"]["pools"]["full"]["available"] == 1_000_000
 
 
+async def test_the_older_load_route_has_one_entry_per_rank(loaded: World) -> None:
+    body = (await loaded.client.get("/get_load")).json()
+    assert body == [{"dp_rank": 0, "num_reqs": 5, "num_waiting_reqs": 3, "num_tokens": 617284}]
+
+
 @pytest.mark.parametrize(
     ("query", "keys"),
     [

@@ -100,3 +100,16 @@ async def test_an_unknown_model_is_404(world: World) -> None:
 async def test_tokenize_works_without_the_engine(world: World) -> None:
     world.state.liveness.start_draining()
     assert (await post(world, "/tokenize", prompt="hi")).status_code == 200
+
+
+async def test_the_tokenizers_special_tokens_are_shown(world: World) -> None:
+    shown = (await world.client.get("/tokenizer_info")).json()
+    assert shown == {
+        "tokenizer_class": "SimTokenizer",
+        "bos_token": None,
+        "eos_token": "<|end|>",
+        "unk_token": None,
+        "pad_token": None,
+        "chat_template": None,
+        "model_max_length": 512,
+    }

@@ -1,0 +1,72 @@
+"""POST /v1/chat/completions/render and /v1/completions/render: the tokens of a request that is not run.
+
+Routers in front of several servers look for the server that has the most of these tokens in its cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from msgspec import structs
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ebbtide.errors import Rejected
+from ebbtide.messages import SamplingParams, TextParams
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
+
+from ...http.middleware import assign_client_ids
+from ...state import AppState
+from ..chat.chat_request import ChatBody
+from ..generation import RouteSpec, read_body
+from .chat import CHAT_COMPLETIONS
+from .completions import COMPLETIONS
+from .completions_request import CompletionBody
+
+B = TypeVar("B", ChatBody, CompletionBody)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderRoutes:
+    """The routes and the state that they use."""
+
+    state: AppState
+
+    async def chat(self, request: Request) -> Response:
+        """Show the tokens and the sampling parameters of a chat request, without running it."""
+        [rendered] = await self._rendered(request, CHAT_COMPLETIONS, "chatcmpl")
+        return JSONResponse(rendered)
+
+    async def completions(self, request: Request) -> Response:
+        """Show the tokens and the sampling parameters of each prompt of a completion request, without running it."""
+        return JSONResponse(await self._rendered(request, COMPLETIONS, "cmpl"))
+
+    async def _rendered(self, request: Request, spec: RouteSpec[B], prefix: str) -> list[dict[str, Any]]:
+        body = await read_body(request, self.state, spec)
+        if body.session_id is not None or body.session_params is not None:
+            raise Rejected("The prompt of a session is known to the scheduler only.", param="session_id")
+        [request_id, *_] = assign_client_ids(request.scope, body.names)
+        prepared, _ = await spec.prepare(self.state, body, request_id)
+        shared = {
+            "request_id": f"{prefix}-{request_id}",
+            "model": self.state.model_name,
+            "stream": bool(body.stream),
+            "cache_salt": body.cache_salt,
+            "priority": prepared.priority,
+        }
+        pairs = zip(prepared.prompts, prepared.sampling, strict=True)
+        return [{**shared, "token_ids": ids, "sampling_params": _shown(prepared, one)} for ids, one in pairs]
+
+
+def _shown(prepared: PreparedRequest, sampling: SamplingParams) -> dict[str, Any]:
+    """Return the sampling parameters with which a prompt would run."""
+    text: TextParams = prepared.text
+    return {
+        **structs.asdict(sampling),
+        "logit_bias": {str(token): bias for token, bias in sampling.logit_bias.items()},
+        "n": prepared.n,
+        "stop": list(text.stop),
+        "include_stop_str_in_output": text.include_stop,
+        "skip_special_tokens": text.skip_special_tokens,
+    }
