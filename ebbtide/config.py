@@ -70,6 +70,9 @@ class ServerConfig:
     metrics_compat: str = option(
         "", "also export metrics under the names of vllm, sglang, or vllm,sglang", metavar="NAMES"
     )
+    clamp_max_tokens: Literal["none", "messages", "all"] = option(
+        "messages", "routes on which a max_tokens that exceeds the context is reduced to what is left, instead of 400"
+    )
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
     )

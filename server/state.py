@@ -55,6 +55,11 @@ class AppState:
         """The model and pool sizes that the model runner reported."""
         return self.prompts.info
 
+    @property
+    def clamps_all(self) -> bool:
+        """True if every route reduces a max_tokens that exceeds the context."""
+        return self.config.clamp_max_tokens == "all"
+
     def log_ignored_fields(self, names: Iterable[str], known: Iterable[str]) -> None:
         """Log each field of ``names`` that is not ``known``, once per server."""
         for name in {name[:100] for name in set(names).difference(known)}:

@@ -138,6 +138,10 @@ class PromptReader:
                 )
         return ids
 
+    def clamped(self, prompt_len: int, wanted: int | None) -> int | None:
+        """Return ``wanted``, or what a request without a limit would get if that is less. Raises Rejected."""
+        return min(wanted, self.max_tokens(prompt_len, None)) if wanted else wanted
+
     def max_tokens(
         self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
     ) -> int:

@@ -48,8 +48,9 @@ async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Prepa
     check_stateless(body)
     offered = OfferedTools(body.tools)
     state.log_left_out_tools(offered.left_out)
+    clamp = state.config.clamp_max_tokens != "none"
     with params_named(PARAM_NAMES), tools_named(offered.paths):
-        chat = await prepare_chat(state, chat_body(body, offered))
+        chat = await prepare_chat(state, chat_body(body, offered), clamp=clamp)
     return chat.request, MessagesResponseBuilder(request_id, state.model_name, chat)
 
 

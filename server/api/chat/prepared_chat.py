@@ -51,8 +51,11 @@ class PreparedChat:
         return self.request.prompts[0]
 
 
-async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
-    """Validate and tokenize a chat request. Raises Rejected, before the costly steps if a field is invalid."""
+async def prepare_chat(state: AppState, body: ChatBody, *, clamp: bool) -> PreparedChat:
+    """Validate and tokenize a chat request. Raises Rejected, before the costly steps if a field is invalid.
+
+    clamp: reduce a limit of the output that exceeds the context, instead of raising Rejected.
+    """
     reader = state.prompts
     tools = tool_options(body)
     text = text_params(body)
@@ -61,8 +64,10 @@ async def prepare_chat(state: AppState, body: ChatBody) -> PreparedChat:
         limit = ("max_completion_tokens", body.max_completion_tokens)
     options = logprob_options(body, limit, logprobs=_num_logprobs(body))
     sampling = sampling_params(body, reader, logprobs=options.logprobs, prompt_logprobs=options.engine_prompt_logprobs)
-    turn, session = await _tokenize(state, body, tools, context_limit=limit[1] is None)
+    turn, session = await _tokenize(state, body, tools, context_limit=clamp or limit[1] is None)
     check_num_logprobs(options, [turn.prompt], body.n or 1)
+    if clamp:
+        limit = (limit[0], reader.clamped(turn.shortest, limit[1]))
     max_tokens = reader.max_tokens(turn.shortest, limit[1], name=limit[0])
     sampling = for_prompt(sampling, max_tokens=max_tokens, seed=body.seed)
     ending = reader.ending(turn.prompt or turn.continuation)

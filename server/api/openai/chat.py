@@ -17,7 +17,7 @@ UNSUPPORTED_IN_CHATS = (*UNSUPPORTED, "audio", "echo", "add_special_tokens")
 async def prepare(state: AppState, body: ChatBody, request_id: str) -> Prepared:
     """Make a chat request ready for the scheduler. Raises Rejected."""
     check_stream(body)
-    chat = await prepare_chat(state, body)
+    chat = await prepare_chat(state, body, clamp=state.clamps_all)
     return chat.request, ChatResponseBuilder(request_id, state.model_name, body, chat)
 
 

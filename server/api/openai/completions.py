@@ -21,11 +21,11 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Pre
     check_num_choices(len(listed), n)
     options = logprob_options(body, ("max_tokens", body.max_tokens), logprobs=body.logprobs, echo=bool(body.echo))
     sampling = sampling_params(body, reader, logprobs=options.logprobs, prompt_logprobs=options.engine_prompt_logprobs)
-    session = await raw_turn(body, reader, listed, n=n, max_tokens=body.max_tokens)
+    session = await raw_turn(body, reader, listed, n=n, max_tokens=None if state.clamps_all else body.max_tokens)
     marks = body.add_special_tokens is not False
     prompts = [await reader.text_or_ids(prompt, "prompt", add_special_tokens=marks) for prompt in listed]
     check_num_logprobs(options, prompts, n)
-    limits = [reader.max_tokens(len(prompt), body.max_tokens, default=DEFAULT_MAX_TOKENS) for prompt in prompts]
+    limits = [_limit(state, body, len(prompt)) for prompt in prompts]
     request = PreparedRequest(
         prompts=prompts,
         sampling=[for_prompt(sampling, max_tokens=limit, seed=body.seed) for limit in limits],
@@ -39,6 +39,13 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Pre
     parts = [prompt_part(prompt, tokens, reader, body, options) for prompt, tokens in zip(listed, prompts, strict=True)]
     head = completion_head(request_id, state.model_name)
     return request, CompletionResponseBuilder(head, body, request, options, parts)
+
+
+def _limit(state: AppState, body: CompletionBody, prompt_len: int) -> int:
+    reader, wanted = state.prompts, body.max_tokens
+    if state.clamps_all:
+        wanted = reader.clamped(prompt_len, wanted)
+    return reader.max_tokens(prompt_len, wanted, default=DEFAULT_MAX_TOKENS)
 
 
 COMPLETIONS = RouteSpec("Answer one text completion.", CompletionBody, UNSUPPORTED, prepare)

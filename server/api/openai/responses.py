@@ -33,7 +33,7 @@ async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Prep
     offered = offered_tools(body)
     state.log_left_out_tools(offered.left_out)
     with params_named(PARAM_NAMES), tools_named(offered.paths):
-        chat = await prepare_chat(state, chat_body(body, offered))
+        chat = await prepare_chat(state, chat_body(body, offered), clamp=state.clamps_all)
     head = response_head(request_id, state.model_name, body)
     return chat.request, ResponsesResponseBuilder(head, chat, offered, shows_logprobs=body.shows_logprobs)
 

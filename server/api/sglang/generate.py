@@ -9,7 +9,6 @@ from msgspec import structs
 from ebbtide.errors import Rejected
 from ebbtide.messages import SamplingParams, TextParams
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
-from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ...state import AppState
 from ...structured.structured import StructuredOutput
@@ -42,7 +41,8 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepa
         for request, view in zip(requests, views, strict=True)
     ]
     names = choice_names(body.rid, request_id, len(listed), n)
-    session = await raw_turn(body, reader, listed, n=n, max_tokens=requests[0].max_tokens)
+    max_tokens = None if state.clamps_all else requests[0].max_tokens
+    session = await raw_turn(body, reader, listed, n=n, max_tokens=max_tokens)
     if session is not None:
         # Later turns refer to this one by its name; a request id is not unique.
         [rid] = body.names
@@ -51,7 +51,7 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepa
     prompts = [await reader.text_or_ids(prompt, "input_ids") for prompt in listed]
     prepared = PreparedRequest(
         prompts=prompts,
-        sampling=[_for_prompt(reader, *one) for one in zip(prompts, sampling, requests, views, strict=True)],
+        sampling=[_for_prompt(state, *one) for one in zip(prompts, sampling, requests, views, strict=True)],
         text=_common_text(requests),
         n=n,
         priority=body.priority or 0,
@@ -113,14 +113,16 @@ def _views(body: GenerateBody, requests: list[GenerationRequest]) -> list[Logpro
 
 
 def _for_prompt(
-    reader: PromptReader, prompt: list[int], sampling: SamplingParams, request: GenerationRequest, view: LogprobView
+    state: AppState, prompt: list[int], sampling: SamplingParams, request: GenerationRequest, view: LogprobView
 ) -> SamplingParams:
     if view.start is not None and view.start > len(prompt):
         raise Rejected(
             f"'logprob_start_len' is {view.start}, but the prompt has {len(prompt)} tokens.", param="logprob_start_len"
         )
-    name = "sampling_params.max_new_tokens"
-    max_tokens = reader.max_tokens(len(prompt), request.max_tokens, default=DEFAULT_MAX_TOKENS, name=name)
+    name, wanted = "sampling_params.max_new_tokens", request.max_tokens
+    if state.clamps_all:
+        wanted = state.prompts.clamped(len(prompt), wanted)
+    max_tokens = state.prompts.max_tokens(len(prompt), wanted, default=DEFAULT_MAX_TOKENS, name=name)
     return for_prompt(sampling, max_tokens=max_tokens, seed=request.seed)
 
 

@@ -301,7 +301,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
     [
         ({"max_tokens": None}, 400, "max_tokens"),
         ({"max_tokens": 0}, 400, "max_tokens"),
-        ({"max_tokens": 10_000}, 400, "maximum context length"),
+        ({"messages": [{"role": "user", "content": "x" * 9000}]}, 400, "maximum context length"),
         ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages"),
         (
