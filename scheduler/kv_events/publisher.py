@@ -20,7 +20,7 @@ from .block_events import BlockRecorder, EventBatch
 
 log = logging.getLogger(__name__)
 
-TOPIC = b"kv-events"
+TOPIC = b""  # the default of vLLM and SGLang; vllm-router ignores batches with another topic
 SUBSCRIBER_QUEUE = 10_000  # batches queued for one slow subscriber
 REPLAY_BATCHES = 2_000
 REPLAY_BYTES = 64 << 20

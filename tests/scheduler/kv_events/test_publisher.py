@@ -16,7 +16,7 @@ from ebbtide.config import SchedulerConfig
 from ebbtide.errors import StartupError
 from ebbtide.model_runner.sim.sim import SimShape
 from ebbtide.scheduler.kv_events import publisher as kv_events
-from ebbtide.scheduler.kv_events.publisher import END_OF_REPLAY, KvEventPublisher, ReplayBuffer, open_kv_events
+from ebbtide.scheduler.kv_events.publisher import END_OF_REPLAY, TOPIC, KvEventPublisher, ReplayBuffer, open_kv_events
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 
 from ..test_process import Daemon, generate
@@ -100,7 +100,7 @@ def replay_of(socket: zmq.Socket[Any], events: KvEventPublisher, number: int) ->
         if counted == END_OF_REPLAY:
             assert (empty, topic, payload) == (b"", b"", b"")
             return answers
-        assert (empty, topic) == (b"", b"kv-events")
+        assert (empty, topic) == (b"", TOPIC)
         answers.append((int.from_bytes(counted, "big"), payload))
 
 
@@ -143,7 +143,7 @@ def test_numbers_go_up_by_one_and_a_step_without_events_sends_nothing(far: Far, 
     say(events, 1)
     frames = [subscriber.recv_multipart() for _ in range(4)]
     assert [int.from_bytes(number, "big") - first for _, number, _ in frames] == [1, 2, 3, 4]
-    assert {topic for topic, _, _ in frames} == {b"kv-events"}
+    assert {topic for topic, _, _ in frames} == {TOPIC} == {b""}
     assert msgspec.msgpack.decode(frames[0][2]) == [1.0, [{"type": "AllBlocksCleared"}]]
 
 
