@@ -144,7 +144,8 @@ async def test_an_empty_stop_string_is_left_out_and_the_others_stay(world: World
 
 
 async def test_a_value_of_the_wrong_type_is_not_neutral(world: World) -> None:
-    for fields in ({"temperature": []}, {"temperature": ""}, {"stop": {}}, {"n": 0}, {"seed": ""}, {"tools": ""}):
+    wrong: list[dict[str, Any]] = [{"temperature": []}, {"stop": {}}, {"n": 0}, {"seed": ""}, {"tools": ""}]
+    for fields in wrong:
         reply = await world.chat(**fields)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, next(iter(fields))), fields
 
