@@ -81,6 +81,7 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", "/v1/detokenize", tokens.detokenize, DetokenizeBody),
         Route("GET", "/tokenizer_info", tokens.info),
         Route("POST", "/v1/embeddings", about.embeddings),
+        Route("GET", "/", about.root),
         Route("GET", "/server_info", about.server_info),
         Route("GET", "/get_server_info", about.server_info),
         Route("GET", "/model_info", about.model_info),

@@ -53,6 +53,10 @@ class ServerInfoRoutes:
         """Show the model."""
         return JSONResponse(self._model())
 
+    async def root(self, _: Request) -> Response:
+        """Name the server and its model. Clients ask for this path to see whether the server exists."""
+        return JSONResponse({"name": "ebbtide", "version": __version__, "model": self.state.model_name})
+
     async def version(self, _: Request) -> Response:
         """Show the version of this server."""
         return JSONResponse({"version": __version__})

@@ -62,7 +62,7 @@ def test_the_settings_show_no_secret_and_no_access_section() -> None:
     assert shown["scheduler"]["schedule_policy"] == "fcfs"
 
 
-@pytest.mark.parametrize("path", ["/health", "/health_generate", "/ready", "/metrics", "/v1/models", "/version"])
+@pytest.mark.parametrize("path", ["/", "/health", "/health_generate", "/ready", "/metrics", "/v1/models", "/version"])
 async def test_head_is_get_without_a_body(served: Served, path: str) -> None:
     import httpx
 
@@ -71,6 +71,11 @@ async def test_head_is_get_without_a_body(served: Served, path: str) -> None:
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-type"] == get.headers["content-type"]
         assert (await client.head("/flush_cache")).status_code == 405, "it would not be harmless"
+
+
+async def test_the_root_names_the_server_and_its_model(world: World) -> None:
+    shown = (await world.client.get("/")).json()
+    assert (shown["name"], shown["model"]) == ("ebbtide", "org/sim")
 
 
 async def test_embeddings_are_refused_clearly(world: World) -> None:

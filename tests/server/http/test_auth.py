@@ -112,7 +112,7 @@ USES = {
     *("/v1/models", "/v1/models/{model_id:path}", "/v1/sessions", "/v1/sessions/{session_id}"),
     *("/open_session", "/close_session", "/abort_request", "/pressure", "/v1/loads", "/version"),
     *("/server_info", "/get_server_info", "/model_info", "/get_model_info"),
-    *("/get_load", "/tokenizer_info", "/v1/chat/completions/render", "/v1/completions/render"),
+    *("/", "/get_load", "/tokenizer_info", "/v1/chat/completions/render", "/v1/completions/render"),
     *("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"),
 }
 
