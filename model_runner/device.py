@@ -20,13 +20,16 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_dtype(name: str, device: torch.device, stored: torch.dtype | None) -> torch.dtype:
-    """The format called ``name``; auto selects the checkpoint's own on CUDA and the fastest on the CPU."""
+def choose_dtype(name: str, device: torch.device, stored: torch.dtype | None, *, has_kernels: bool) -> torch.dtype:
+    """The format called ``name``; auto selects the checkpoint's own on CUDA and the fastest on the CPU.
+
+    has_kernels: True if the model has compiled code for bfloat16, which is faster than float32 on every CPU.
+    """
     if name != "auto":
         return DTYPES[name]
     if device.type != "cpu":
         return torch.bfloat16 if stored is None else stored
-    return torch.bfloat16 if _cpu_has_bfloat16() else torch.float32
+    return torch.bfloat16 if has_kernels or _cpu_has_bfloat16() else torch.float32
 
 
 def _cpu_has_bfloat16() -> bool:

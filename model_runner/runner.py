@@ -27,7 +27,7 @@ from .kv.kv_pool import KVPool
 from .kv.memory import PoolBudget, free_memory, pool_limit, set_num_threads
 from .kv.page_copies import PageMoves, checked_moves
 from .kv.page_table import PageTable, PageWrites, TokenInputs, stage_tokens
-from .models import check_architecture, load_model
+from .models import check_architecture, has_compiled_code, load_model
 from .models.model import Model
 from .sampling.prompt_logprobs import PendingPromptLogprobs, compute_prompt_logprobs, stage_targets
 from .sampling.row_state import RowInputs
@@ -95,12 +95,13 @@ class ModelRunner:
         device = choose_device(config.device)
         checkpoint = open_checkpoint(files)
         check_architecture(checkpoint)
-        dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype)
+        has_kernels = device.type == "cpu" and has_compiled_code(checkpoint, config.attention_backend)
+        dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype, has_kernels=has_kernels)
         backend, module = choose_backend(config.attention_backend, device, dtype)
         context_length = _context_length(checkpoint, config.context_length)
         free_bytes = free_memory(device)
         progress(f"Reading the weights ({checkpoint.architecture})")
-        model = load_model(checkpoint, dtype=dtype, device=device)
+        model = load_model(checkpoint, dtype=dtype, device=device, compiled=has_kernels and dtype == torch.bfloat16)
         progress("Allocating the KV pool")
         pool = _build_pool(model, config, dtype=dtype, device=device, free_bytes=free_bytes)
         table = PageTable(

@@ -49,6 +49,10 @@ class LayerAttention:
 class AttentionBackend(Protocol):
     """Causal attention over the page table. Call ``plan`` once per step, before ``forward`` of each layer."""
 
+    @property
+    def pool(self) -> KVPool:
+        """The K/V that it reads and writes."""
+
     def plan(self, batch: ForwardBatch) -> None:
         """Prepare the metadata that all layers of this step share."""
 

@@ -52,7 +52,7 @@ class CpuAttention:
     """Attends decode items without a gather, and prefill chunks like the reference."""
 
     def __init__(self, pool: KVPool) -> None:
-        self._pool = pool
+        self.pool = pool
         self._chunks = TorchAttention(pool)
         self._kernel = load_library(SOURCE)[FUNCTIONS[pool.dtype]]
         self._kernel.restype = None
@@ -71,7 +71,7 @@ class CpuAttention:
         out = q.new_empty(q.shape)
         q, k, v = (_dense_heads(x) for x in (q, k, v))
         sinks = None if layer.sinks is None else layer.sinks.float().contiguous()
-        pointers = (q, k, v, self._pool.keys(layer.index), self._pool.values(layer.index), batch.slots)
+        pointers = (q, k, v, self.pool.keys(layer.index), self.pool.values(layer.index), batch.slots)
         tables = (batch.page_table, batch.item_rows, batch.positions)
         self._kernel(
             self._shape(batch, q, k, v, layer),
@@ -90,7 +90,7 @@ class CpuAttention:
             layer.num_heads,
             layer.num_kv_heads,
             layer.head_dim,
-            self._pool.page_size,
+            self.pool.page_size,
             batch.page_table.stride(0),
             q.stride(0),
             k.stride(0),

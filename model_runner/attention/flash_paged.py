@@ -49,7 +49,7 @@ class FlashAttention:
         from flash_attn import flash_attn_varlen_func
 
         self._attend = flash_attn_varlen_func
-        self._pool = pool
+        self.pool = pool
         self._slots = torch.empty(0, dtype=torch.int64)
         self._shared: dict[str, Tensor | int] = {}
 
@@ -69,12 +69,12 @@ class FlashAttention:
         """See ``AttentionBackend``. Raises StartupError for a layer with sinks."""
         if layer.sinks is not None:
             raise StartupError("The attention backend flash_attn has no attention sinks; choose triton.")
-        self._pool.write(layer.index, self._slots, k, v)
-        paged = (-1, self._pool.page_size, layer.num_kv_heads, layer.head_dim)
+        self.pool.write(layer.index, self._slots, k, v)
+        paged = (-1, self.pool.page_size, layer.num_kv_heads, layer.head_dim)
         out: Tensor = self._attend(
             q,
-            self._pool.keys(layer.index).view(paged),
-            self._pool.values(layer.index).view(paged),
+            self.pool.keys(layer.index).view(paged),
+            self.pool.values(layer.index).view(paged),
             softmax_scale=layer.scale,
             causal=True,
             window_size=(-1, -1) if layer.window is None else (layer.window - 1, 0),

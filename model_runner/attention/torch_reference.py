@@ -44,7 +44,7 @@ class TorchAttention:
     """Gathers each item's K/V: decode items in one padded batch, prefill chunks one by one."""
 
     def __init__(self, pool: KVPool) -> None:
-        self._pool = pool
+        self.pool = pool
         self._batch_slots = torch.empty(0, dtype=torch.int64)
         self._groups: list[Group] = []
         self._masks: dict[tuple[int, int | None], Tensor | None] = {}
@@ -67,7 +67,7 @@ class TorchAttention:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
         """See ``AttentionBackend``."""
-        self._pool.write(layer.index, self._batch_slots, k, v)
+        self.pool.write(layer.index, self._batch_slots, k, v)
         return self.attend(q, layer)
 
     def attend(self, q: Tensor, layer: LayerAttention) -> Tensor:
@@ -79,7 +79,7 @@ class TorchAttention:
 
     def _group(self, batch: ForwardBatch, begin: int, end: int, *, first: int) -> Group:
         ends = [batch.starts[item] + batch.query_lens[item] for item in range(begin, end)]
-        length, page_size = max(ends), self._pool.page_size
+        length, page_size = max(ends), self.pool.page_size
         positions = torch.arange(length, device=batch.slots.device)
         # After an item's end the table is stale and the pool may hold nan: read the item's own position 0 instead.
         own = torch.where(positions < batch.item_ends[begin:end, None], positions, 0)  # [items, L]
@@ -91,8 +91,8 @@ class TorchAttention:
     def _attend(self, index: int, group: Group, q: Tensor, layer: LayerAttention) -> Tensor:
         items, length = group.slots.shape
         kv_size = (items, length, layer.num_kv_heads, layer.head_dim)
-        keys = self._pool.keys(layer.index).index_select(0, group.slots.flatten()).view(kv_size).transpose(1, 2)
-        values = self._pool.values(layer.index).index_select(0, group.slots.flatten()).view(kv_size).transpose(1, 2)
+        keys = self.pool.keys(layer.index).index_select(0, group.slots.flatten()).view(kv_size).transpose(1, 2)
+        values = self.pool.values(layer.index).index_select(0, group.slots.flatten()).view(kv_size).transpose(1, 2)
         queries = q.reshape(items, -1, layer.num_heads, layer.head_dim).transpose(1, 2)  # [items, heads, Q, head_dim]
         mask = self._mask(index, group, layer.window)
         if layer.softcap or layer.sinks is not None:

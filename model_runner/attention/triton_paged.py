@@ -64,7 +64,7 @@ class TritonAttention:
     def __init__(self, pool: KVPool) -> None:
         from ..kernels import triton_attention
 
-        self._pool = pool
+        self.pool = pool
         self._kernels: Any = triton_attention
         self._batch: ForwardBatch | None = None
         self._lens = torch.empty(0, dtype=torch.int32, device=pool.device)
@@ -94,8 +94,8 @@ class TritonAttention:
         self._kernels.write_kv[(k.shape[0],)](
             k,
             v,
-            self._pool.keys(layer.index),
-            self._pool.values(layer.index),
+            self.pool.keys(layer.index),
+            self.pool.values(layer.index),
             self._batch.slots,
             k.stride(0),
             k.stride(1),
@@ -140,8 +140,8 @@ class TritonAttention:
         num_splits = 1 if partial is None else partial[0].shape[2]
         self._kernels.attend[(blocks.items.shape[0], layer.num_kv_heads, num_splits)](
             q,
-            self._pool.keys(layer.index),
-            self._pool.values(layer.index),
+            self.pool.keys(layer.index),
+            self.pool.values(layer.index),
             out,
             *(partial or (out, out, out)),
             batch.page_table,
@@ -170,19 +170,19 @@ class TritonAttention:
             "NUM_KV_HEADS": layer.num_kv_heads,
             "GROUP": layer.num_heads // layer.num_kv_heads,
             "HEAD_DIM": layer.head_dim,
-            "PAGE_SIZE": self._pool.page_size,
+            "PAGE_SIZE": self.pool.page_size,
             "HAS_SOFTCAP": layer.softcap > 0,
             "HAS_WINDOW": layer.window is not None,
             "HAS_SINKS": layer.sinks is not None,
-            "EXACT": self._pool.dtype == torch.float32,
-            "BLOCK_N": block_sizes(layer.head_dim, self._pool.dtype)[1],
+            "EXACT": self.pool.dtype == torch.float32,
+            "BLOCK_N": block_sizes(layer.head_dim, self.pool.dtype)[1],
             "BLOCK_D": max(_power_of_two(layer.head_dim), 16),
         }
 
     def _query_blocks(self, layer: LayerAttention, *, prefill: bool) -> _Blocks:
         """The query blocks for this layer's head counts, made once per step."""
         group = layer.num_heads // layer.num_kv_heads
-        smallest = block_sizes(layer.head_dim, self._pool.dtype)[0] if prefill else SMALLEST_BLOCK_M
+        smallest = block_sizes(layer.head_dim, self.pool.dtype)[0] if prefill else SMALLEST_BLOCK_M
         key = (prefill, group)
         if key not in self._blocks:
             self._blocks[key] = self._make_blocks(group, max(_power_of_two(group), smallest), prefill=prefill)

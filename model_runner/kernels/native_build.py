@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -14,8 +15,10 @@ import torch
 
 from ebbtide.tokenization.model_files import cache_dir
 
-SPEED = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
-FLAGS = ("-std=c++17", *SPEED, "-shared", "-fPIC")
+X86 = platform.machine() in ("x86_64", "AMD64")
+VECTORS = ("-march=native", "-mprefer-vector-width=512") if X86 else ("-mcpu=native",)
+SPEED = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
+FLAGS = ("-std=c++17", *SPEED, "-Wno-psabi", "-shared", "-fPIC")
 TIMEOUT_S = 120.0
 
 
@@ -23,33 +26,40 @@ class BuildError(Exception):
     """The compiler is missing or failed; the message says which."""
 
 
-def load_library(source: Path) -> ctypes.CDLL:
+def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
     """Compiles ``source``, or takes it from the user's cache. Raises BuildError.
 
-    The code is compiled for one CPU, so the cache key includes the CPU's features.
+    The code is compiled for one CPU, so the cache key includes the CPU's features, and the headers of the folder.
+
+    Args:
+        source: a C++ file.
+        vectors: compiler flags that choose the instruction set.
     """
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
         raise BuildError("it needs a C++ compiler")
     features = sorted(torch.cpu.get_capabilities().items())
-    key = hashlib.sha256(f"{source.read_text()}{FLAGS}{compiler}{torch.__version__}{features}".encode()).hexdigest()
+    text = "".join(path.read_text() for path in (source, *sorted(source.parent.glob("*.h"))))
+    flags = (*FLAGS, *vectors)
+    key = hashlib.sha256(f"{text}{flags}{compiler}{torch.__version__}{features}".encode()).hexdigest()
     library = cache_dir() / "kernels" / f"{source.stem}-{key[:16]}.so"
     try:
         if not library.is_file():
-            _compile(compiler, source, library)
+            _compile([compiler, *flags, str(source)], library)
         return ctypes.CDLL(str(library))
     except OSError as error:
         raise BuildError(f"its kernels could not be built: {error}") from error
 
 
-def _compile(compiler: str, source: Path, library: Path) -> None:
+def _compile(command: list[str], library: Path) -> None:
     """Compile to a temporary file, then rename it: two processes may compile at the same time."""
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
-        command = [compiler, *FLAGS, str(source), "-o", str(made)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            done = subprocess.run(
+                [*command, "-o", str(made)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
         except subprocess.TimeoutExpired as error:
             raise BuildError(f"the compiler took more than {TIMEOUT_S:.0f} s") from error
         if done.returncode != 0:

@@ -51,6 +51,10 @@ class Linear:
             log.debug("weights are not packed: %s", error)
             return
         self._packed = packed
+        self.release()
+
+    def release(self) -> None:
+        """Free the memory of the weight, of which there is a packed copy."""
         self.weight = self.weight.new_empty(0, self.in_features)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -35,6 +35,10 @@ class Rotary:
         inv_freq, scaling = ROPE_INIT_FUNCTIONS[kind](config)
         return cls(inv_freq.to(device), scaling, dtype=dtype)
 
+    def in_dtype(self, dtype: torch.dtype) -> Rotary:
+        """The same rotation with tables of another format."""
+        return Rotary(self._inv_freq, self._scaling, dtype=dtype)
+
     def table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin of positions int64 [T], both [T, 1, head_dim]; the first half of the sines is negated."""
         angles = positions.float()[:, None, None] * self._inv_freq

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import cast
 
@@ -10,8 +11,12 @@ import torch
 from ebbtide.errors import StartupError
 
 from ..checkpoint.weights import Checkpoint
+from ..kernels.llama_forward import load_kernels
+from ..kernels.native_build import BuildError
 from .llama_fields import READ_BY, refuse_unread_fields
 from .model import Model, ModelModule
+
+log = logging.getLogger(__name__)
 
 # Architecture class in transformers → module here. All others run through transformers' own code.
 NATIVE: dict[str, str] = {
@@ -21,6 +26,8 @@ NATIVE: dict[str, str] = {
     "Qwen3ForCausalLM": "llama",
 }
 FALLBACK = "transformers_backed"
+# Module → the one with compiled code for the CPU in bfloat16, which the attention backend "cpu" selects.
+COMPILED = {"llama": "llama_native"}
 
 
 def check_architecture(checkpoint: Checkpoint) -> None:
@@ -35,9 +42,30 @@ def check_architecture(checkpoint: Checkpoint) -> None:
         _check_weights(checkpoint)
 
 
-def load_model(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
-    """Load a checkpoint: natively if the table has its architecture, else through transformers."""
-    module = cast(ModelModule, import_module(f".{_module(checkpoint)}", __package__))
+def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
+    """True if compiled code computes the model with bfloat16 weights on any CPU, also without such arithmetic.
+
+    backend: the attention backend that was asked for. The compiled code attends by itself, in the same way as "cpu".
+    """
+    if backend not in ("auto", "cpu") or _module(checkpoint) not in COMPILED:
+        return False
+    try:
+        load_kernels()
+    except BuildError as error:
+        log.warning("The model runs through torch, which is slower: %s.", error)
+        return False
+    return True
+
+
+def load_model(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, compiled: bool = False) -> Model:
+    """Load a checkpoint: natively if the table has its architecture, else through transformers.
+
+    compiled: with the compiled code for the CPU, see ``has_compiled_code``.
+    """
+    name = _module(checkpoint)
+    if compiled:
+        name = COMPILED[name]
+    module = cast(ModelModule, import_module(f".{name}", __package__))
     return module.load(checkpoint, dtype=dtype, device=device)
 
 

@@ -44,58 +44,58 @@ class LlamaModel:
     """A model of the Llama family with its weights on the device."""
 
     def __init__(self, config: LlamaConfig, rotary: Rotary, *, dtype: torch.dtype, device: torch.device) -> None:
-        self._config = config
-        self._rotary = rotary
-        self._embedding = torch.empty(config.vocab_size, config.hidden, dtype=dtype, device=device)
-        self._norm = torch.empty(config.hidden, dtype=dtype, device=device)
-        self._head = Linear(self._embedding if config.tied else torch.empty_like(self._embedding))
-        self._layers = [_empty_layer(config, index, dtype=dtype, device=device) for index in range(config.num_layers)]
+        self.config = config
+        self.rotary = rotary
+        self.embedding = torch.empty(config.vocab_size, config.hidden, dtype=dtype, device=device)
+        self.norm = torch.empty(config.hidden, dtype=dtype, device=device)
+        self.head = Linear(self.embedding if config.tied else torch.empty_like(self.embedding))
+        self.layers = [_empty_layer(config, index, dtype=dtype, device=device) for index in range(config.num_layers)]
 
     @property
     def kv_shape(self) -> KVShape:
         """See ``Model``."""
-        return KVShape(self._config.num_layers, self._config.num_kv_heads, self._config.head_dim)
+        return KVShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
 
     @property
     def vocab_size(self) -> int:
         """See ``Model``."""
-        return self._config.vocab_size
+        return self.config.vocab_size
 
     @property
     def weight_bytes(self) -> int:
         """See ``Model``; without the norms and biases, which are small."""
-        linears = [linear for layer in self._layers for linear in layer.linears]
-        return self._embedding.nbytes + sum(linear.num_bytes for linear in (*linears, self._head))
+        linears = [linear for layer in self.layers for linear in layer.linears]
+        return self.embedding.nbytes + sum(linear.num_bytes for linear in (*linears, self.head))
 
     def targets(self) -> dict[str, Tensor]:
         """Hugging Face name of each stored tensor → the view of a (fused) parameter that it is loaded into."""
-        targets = {EMBEDDING: self._embedding, "model.norm.weight": self._norm}
-        if not self._config.tied:
-            targets[HEAD] = self._head.weight
-        for index, layer in enumerate(self._layers):
-            for name, target in _layer_targets(self._config, layer).items():
+        targets = {EMBEDDING: self.embedding, "model.norm.weight": self.norm}
+        if not self.config.tied:
+            targets[HEAD] = self.head.weight
+        for index, layer in enumerate(self.layers):
+            for name, target in _layer_targets(self.config, layer).items():
                 targets[f"model.layers.{index}.{name}"] = target
         return targets
 
     def pack(self) -> None:
         """Pack the loaded weights, see ``Linear.pack``."""
-        for layer in self._layers:
+        for layer in self.layers:
             for linear in layer.linears:
                 linear.pack()
-        self._head.pack()
+        self.head.pack()
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """See ``Model``; returns normalized states, [W, hidden]."""
-        table = self._rotary.table(batch.positions)
-        hidden = functional.embedding(batch.token_ids, self._embedding)  # [T, hidden]
-        for layer in self._layers:
+        table = self.rotary.table(batch.positions)
+        hidden = functional.embedding(batch.token_ids, self.embedding)  # [T, hidden]
+        for layer in self.layers:
             hidden = hidden + self._attend(layer, self._normed(hidden, layer.input_norm), table, attention)
             hidden = hidden + _mlp(layer, self._normed(hidden, layer.mlp_norm))
-        return self._normed(hidden[batch.wanted], self._norm)
+        return self._normed(hidden[batch.wanted], self.norm)
 
     def logits(self, states: Tensor) -> Tensor:
         """See ``Model``."""
-        return self._head(states)
+        return self.head(states)
 
     def _attend(self, layer: Layer, x: Tensor, table: tuple[Tensor, Tensor], attention: AttentionBackend) -> Tensor:
         spec = layer.attention
@@ -108,11 +108,18 @@ class LlamaModel:
         return layer.out(attention.forward(q, k, v, spec).flatten(1))
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, weight.shape, weight, self._config.norm_eps)
+        return functional.rms_norm(x, weight.shape, weight, self.config.norm_eps)
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
     """Read the weights. Raises StartupError if the configuration needs a feature that is not implemented."""
+    model = read(checkpoint, dtype=dtype, device=device)
+    model.pack()
+    return model
+
+
+def read(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
+    """Like ``load``, but every weight stays [out, in]."""
     config = LlamaConfig.read(checkpoint.config)
     config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
@@ -123,7 +130,6 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
         check_shapes(_stored_targets(planned, checkpoint), checkpoint.safetensors.shapes(), name=name)
     model = LlamaModel(config, rotary, dtype=dtype, device=device)
     fill(_stored_targets(model, checkpoint), checkpoint.tensors(), name=name)
-    model.pack()
     return model
 
 

@@ -134,7 +134,7 @@ def run(runner: ModelRunner, *items: PlanItem) -> list[list[int]]:
 def test_a_row_of_garbage_harms_no_other_row(tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"), max_total_tokens=256, page_size=16)
     attention: Any = runner._attention
-    attention._pool.data.fill_(float("nan"))  # what a freed page may hold
+    attention.pool.data.fill_(float("nan"))  # what a freed page may hold
     prompts = random_prompts((5, 20))
     clean = load_runner(tiny("llama"), max_total_tokens=256, page_size=16)
     assert Driver(runner).generate(prompts, GREEDY) == Driver(clean).generate(prompts, GREEDY)

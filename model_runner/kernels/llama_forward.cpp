@@ -1,0 +1,348 @@
+// The forward pass of a Llama-family model on the CPU, one call per step: embedding, layers, final norm.
+//
+// All threads run through the stages together and meet at a barrier after each. Activations between layers are float32;
+// the inputs of the linear layers are bfloat16. Nothing a row computes depends on the other rows of its batch.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "paged_attention.h"
+#include "packed_linear.h"
+
+namespace {
+
+struct LayerWeights {
+    const float *input_norm, *q_norm, *k_norm, *mlp_norm;  // q_norm and k_norm: null, or [head_dim]
+    Linear qkv, out, gate_up, down;                        // gate_up: blocks of 16 outputs, gate and up in turn
+    int64_t window;                                        // 0: none
+};
+
+struct ModelWeights {
+    int64_t num_layers, hidden, intermediate, heads, kv_heads, head_dim, num_threads;
+    float norm_eps, scale;
+    const uint16_t* embedding;  // packed like a Linear's weight, [vocabulary][hidden]
+    int64_t embedding_k;
+    const float* norm;
+    const LayerWeights* layers;
+    Linear head;
+};
+
+struct Batch {
+    int64_t num_tokens, num_items, num_wanted;
+    const int64_t *token_ids, *positions, *slots, *wanted, *item_rows;
+    const int32_t *cu_query_lens, *page_table;
+    int64_t table_width, page_size;
+    const float *cos, *sin;  // [T][head_dim]; the first half of the sines is negated
+    uint16_t* pool;          // [layers][2][slots][kv_heads][head_dim]
+    int64_t layer_stride;    // elements of [slots][kv_heads][head_dim]
+};
+
+inline void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+// A barrier that spins for some microseconds and then sleeps: on a busy machine the thread that is late needs the core.
+class Barrier {
+public:
+    explicit Barrier(int threads) : threads_(threads) {}
+
+    void wait() {
+        if (threads_ == 1) return;
+        const uint32_t round = round_.load(std::memory_order_acquire);
+        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+            arrived_.store(0, std::memory_order_relaxed);
+            round_.fetch_add(1, std::memory_order_release);
+            if (sleepers_.load(std::memory_order_seq_cst)) wake();
+            return;
+        }
+        for (int i = 0; i < kSpins; ++i) {
+            if (round_.load(std::memory_order_acquire) != round) return;
+            pause();
+        }
+        sleepers_.fetch_add(1, std::memory_order_seq_cst);
+        while (round_.load(std::memory_order_seq_cst) == round) sleep(round);
+        sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+
+private:
+    static constexpr int kSpins = 1000;
+
+#if defined(__linux__)
+    void sleep(uint32_t round) {
+        syscall(SYS_futex, &round_, FUTEX_WAIT_PRIVATE, round, nullptr, nullptr, 0);
+    }
+    void wake() { syscall(SYS_futex, &round_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0); }
+#else
+    void sleep(uint32_t) { pause(); }
+    void wake() {}
+#endif
+
+    const int threads_;
+    alignas(64) std::atomic<int> arrived_{0};
+    alignas(64) std::atomic<uint32_t> round_{0};
+    alignas(64) std::atomic<int> sleepers_{0};
+};
+
+struct Free {
+    void operator()(void* p) const { std::free(p); }
+};
+
+template <typename T>
+class Buffer {
+public:
+    // Zeroed when it grows: what lies behind a row's last value must be finite.
+    T* at_least(int64_t count) {
+        if (count > size_) {
+            const int64_t bytes = (count * sizeof(T) + 63) / 64 * 64;
+            data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
+            std::memset(data_.get(), 0, bytes);
+            size_ = count;
+        }
+        return data_.get();
+    }
+
+private:
+    std::unique_ptr<T, Free> data_;
+    int64_t size_ = 0;
+};
+
+struct Job {
+    int64_t item, token, count;
+};
+
+inline int64_t padded(int64_t k) { return (k + 31) / 32 * 32; }
+
+// A model whose weights lie elsewhere, and the buffers of a step. One thread at a time may call it.
+class Llama {
+public:
+    explicit Llama(const ModelWeights& weights) : w_(weights), layers_(weights.layers, weights.layers + weights.num_layers) {}
+
+    void forward(const Batch& batch, Activation* states) {
+        start(batch);
+        const int threads = static_cast<int>(w_.num_threads);
+        Barrier barrier(threads);
+        counters_ = std::vector<std::atomic<int64_t>>(w_.num_layers * kStages + 1);
+#pragma omp parallel num_threads(threads)
+        {
+            const int thread = omp_get_thread_num();
+            AttentionScratch scratch;
+            rows(thread, batch.num_tokens, [&](int64_t t) { embed(batch.token_ids[t], t); });
+            barrier.wait();
+            for (int64_t layer = 0; layer < w_.num_layers; ++layer) run_layer(batch, layer, thread, barrier, scratch);
+            rows(thread, batch.num_wanted, [&](int64_t i) {
+                normalize(hidden_ + batch.wanted[i] * w_.hidden, w_.norm, states + i * padded(w_.hidden));
+            });
+            release_tiles();
+        }
+    }
+
+    void logits(const Activation* states, int64_t count, float* out) {
+        const int threads = static_cast<int>(w_.num_threads);
+        std::atomic<int64_t> counter{0};
+#pragma omp parallel num_threads(threads)
+        {
+            linear(w_.head, states, count, counter, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
+                std::memcpy(out + row * w_.head.n + column, sums, size * 4);
+            });
+            release_tiles();
+        }
+    }
+
+private:
+    static constexpr int64_t kStages = 5;
+
+    void start(const Batch& batch) {
+        const int64_t tokens = batch.num_tokens;
+        hidden_ = hidden_buffer_.at_least(tokens * w_.hidden);
+        x_ = x_buffer_.at_least(tokens * padded(w_.hidden));
+        qkv_ = qkv_buffer_.at_least(tokens * qkv_size());
+        attended_ = attended_buffer_.at_least(tokens * padded(w_.heads * w_.head_dim));
+        act_ = act_buffer_.at_least(tokens * padded(w_.intermediate));
+        jobs_.clear();
+        for (int64_t item = 0; item < batch.num_items; ++item)
+            for (int64_t t = batch.cu_query_lens[item]; t < batch.cu_query_lens[item + 1]; t += kQueries)
+                jobs_.push_back({item, t, std::min<int64_t>(kQueries, batch.cu_query_lens[item + 1] - t)});
+    }
+
+    int64_t qkv_size() const { return (w_.heads + 2 * w_.kv_heads) * w_.head_dim; }
+
+    template <typename Work>
+    void rows(int thread, int64_t count, const Work& work) {
+        for (int64_t i = thread; i < count; i += w_.num_threads) work(i);
+    }
+
+    // Units of 64 outputs are handed out one by one. store(row, column, sums, size) gets a row of a unit.
+    template <typename Store>
+    void linear(const Linear& layer, const Activation* x, int64_t count, std::atomic<int64_t>& counter, const Store& store) {
+        alignas(64) Block sums;
+        const int64_t units = (layer.n + kColumns - 1) / kColumns;
+        for (int64_t unit; (unit = counter.fetch_add(1, std::memory_order_relaxed)) < units;) {
+            const int64_t column = unit * kColumns, size = std::min(kColumns, layer.n - column);
+            for (int64_t row = 0; row < count; row += kRows) {
+                const int64_t part = std::min(kRows, count - row);
+                multiply(x + row * layer.k, layer.k, part, layer.weight + column * layer.k, layer.k, sums);
+                for (int64_t r = 0; r < part; ++r) {
+                    if (layer.bias)
+                        for (int64_t c = 0; c < size; ++c) sums[r][c] += layer.bias[column + c];
+                    store(row + r, column, sums[r], size);
+                }
+            }
+        }
+    }
+
+    void run_layer(const Batch& batch, int64_t index, int thread, Barrier& barrier, AttentionScratch& scratch) {
+        const LayerWeights& layer = layers_[index];
+        std::atomic<int64_t>* counter = &counters_[index * kStages];
+        const int64_t tokens = batch.num_tokens, qkv_stride = qkv_size();
+        rows(thread, tokens, [&](int64_t t) { normalize(hidden_ + t * w_.hidden, layer.input_norm, x_ + t * padded(w_.hidden)); });
+        barrier.wait();
+        linear(layer.qkv, x_, tokens, counter[0], [&](int64_t row, int64_t column, const float* sums, int64_t size) {
+            std::memcpy(qkv_ + row * qkv_stride + column, sums, size * 4);
+        });
+        barrier.wait();
+        rows(thread, tokens, [&](int64_t t) { place(batch, layer, index, t); });
+        barrier.wait();
+        attend_all(batch, layer, index, counter[1], scratch);
+        barrier.wait();
+        const auto add = [&](int64_t row, int64_t column, const float* sums, int64_t size) {
+            float* to = hidden_ + row * w_.hidden + column;
+            for (int64_t c = 0; c < size; ++c) to[c] += sums[c];
+        };
+        linear(layer.out, attended_, tokens, counter[2], add);
+        barrier.wait();
+        rows(thread, tokens, [&](int64_t t) { normalize(hidden_ + t * w_.hidden, layer.mlp_norm, x_ + t * padded(w_.hidden)); });
+        barrier.wait();
+        linear(layer.gate_up, x_, tokens, counter[3], [&](int64_t row, int64_t column, const float* sums, int64_t size) {
+            Activation* to = act_ + row * padded(w_.intermediate) + column / 2;
+            for (int64_t c = 0; c < size; c += 32)
+                for (int64_t i = 0; i < 16; i += kLanes) {
+                    const Vec gate = load(sums + c + i), up = load(sums + c + 16 + i);
+                    store(to + c / 2 + i, gate / (1.0f + exp(-gate)) * up);
+                }
+        });
+        barrier.wait();
+        linear(layer.down, act_, tokens, counter[4], add);
+        barrier.wait();
+    }
+
+    void embed(int64_t token, int64_t t) {
+        const uint16_t* from = w_.embedding + token / 16 * 16 * w_.embedding_k + token % 16 * 2;
+        float* to = hidden_ + t * w_.hidden;
+        for (int64_t k = 0; k < w_.hidden; ++k) to[k] = widen(from[k / 2 * 32 + k % 2]);
+    }
+
+    // RMSNorm (Zhang and Sennrich 2019).
+    void normalize(const float* x, const float* weight, Activation* out) const {
+        const float factor = rms_factor(x, w_.hidden);
+        int64_t i = 0;
+        for (; i + kLanes <= w_.hidden; i += kLanes) store(out + i, load(x + i) * factor * load(weight + i));
+        for (; i < w_.hidden; ++i) store(out + i, x[i] * factor * weight[i]);
+    }
+
+    float rms_factor(const float* x, int64_t size) const {
+        Vec squares{};
+        int64_t i = 0;
+        for (; i + kLanes <= size; i += kLanes) squares += load(x + i) * load(x + i);
+        float total = sum(squares);
+        for (; i < size; ++i) total += x[i] * x[i];
+        return 1.0f / std::sqrt(total / static_cast<float>(size) + w_.norm_eps);
+    }
+
+    // Rotates the queries and keys of a token in place and stores its K and V.
+    void place(const Batch& batch, const LayerWeights& layer, int64_t index, int64_t t) {
+        const int64_t dim = w_.head_dim, kv_size = w_.kv_heads * dim;
+        float* heads = qkv_ + t * qkv_size();
+        for (int64_t h = 0; h < w_.heads + w_.kv_heads; ++h) {
+            const bool is_query = h < w_.heads;
+            rotate(heads + h * dim, is_query ? layer.q_norm : layer.k_norm, batch.cos + t * dim, batch.sin + t * dim,
+                   is_query ? w_.scale : 1.0f);
+        }
+        uint16_t* keys = batch.pool + 2 * index * batch.layer_stride + batch.slots[t] * kv_size;
+        uint16_t* values = keys + batch.layer_stride;
+        const float* k = heads + w_.heads * dim;
+        for (int64_t i = 0; i < kv_size; i += kLanes) store(keys + i, load(k + i));
+        for (int64_t i = 0; i < kv_size; i += kLanes) store(values + i, load(k + kv_size + i));
+    }
+
+    // RoPE (Su et al. 2021) of one head, half-split.
+    void rotate(float* head, const float* norm, const float* cos, const float* sin, float scale) const {
+        const int64_t dim = w_.head_dim, half = dim / 2;
+        if (norm) {
+            const float factor = rms_factor(head, dim);
+            for (int64_t i = 0; i < dim; ++i) head[i] = head[i] * factor * norm[i];
+        }
+        for (int64_t i = 0; i < half; ++i) {
+            const float low = head[i], high = head[i + half];
+            head[i] = (low * cos[i] + high * sin[i]) * scale;
+            head[i + half] = (high * cos[i + half] + low * sin[i + half]) * scale;
+        }
+    }
+
+    void attend_all(const Batch& batch, const LayerWeights& layer, int64_t index, std::atomic<int64_t>& counter,
+                    AttentionScratch& scratch) {
+        const int64_t dim = w_.head_dim, group = w_.heads / w_.kv_heads, stride = padded(w_.heads * dim);
+        const uint16_t* keys = batch.pool + 2 * index * batch.layer_stride;
+        const Cache cache{keys, keys + batch.layer_stride, batch.page_size, w_.kv_heads, dim};
+        const int64_t total = static_cast<int64_t>(jobs_.size()) * w_.kv_heads;
+        scratch.query.resize(kQueries * group * dim);
+        for (int64_t i; (i = counter.fetch_add(1, std::memory_order_relaxed)) < total;) {
+            const Job job = jobs_[i / w_.kv_heads];
+            const int64_t kv_head = i % w_.kv_heads;
+            for (int64_t t = 0; t < job.count; ++t)
+                std::memcpy(&scratch.query[t * group * dim], qkv_ + (job.token + t) * qkv_size() + kv_head * group * dim,
+                            group * dim * 4);
+            const int32_t* pages = batch.page_table + batch.item_rows[job.item] * batch.table_width;
+            Activation* out = attended_ + job.token * stride + kv_head * group * dim;
+            const auto run = dim == 64 ? attend<64> : dim == 128 ? attend<128> : attend<0>;
+            run(cache, kv_head, group, scratch.query.data(), pages, batch.positions[job.token], job.count, layer.window,
+                out, stride, scratch);
+        }
+    }
+
+    const ModelWeights w_;
+    const std::vector<LayerWeights> layers_;
+    Buffer<float> hidden_buffer_, qkv_buffer_;
+    Buffer<Activation> x_buffer_, attended_buffer_, act_buffer_;
+    float *hidden_ = nullptr, *qkv_ = nullptr;
+    Activation *x_ = nullptr, *attended_ = nullptr, *act_ = nullptr;
+    std::vector<Job> jobs_;
+    std::vector<std::atomic<int64_t>> counters_;
+};
+
+}  // namespace
+
+extern "C" {
+
+// 0 if the operating system lets this process use AMX tiles, or the kernels do not need them.
+int prepare() {
+#if defined(__AMX_BF16__) && defined(__linux__)
+    return static_cast<int>(syscall(SYS_arch_prctl, 0x1023, 18));  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+#else
+    return 0;
+#endif
+}
+
+Llama* create(const ModelWeights* weights) { return new Llama(*weights); }
+
+void destroy(Llama* model) { delete model; }
+
+// Bytes of an activation: 2 for bfloat16, 4 for float32.
+int activation_bytes() { return sizeof(Activation); }
+
+// states: [num_wanted][hidden, padded to 32], the padding zero.
+void forward(Llama* model, const Batch* batch, Activation* states) { model->forward(*batch, states); }
+
+void logits(Llama* model, const Activation* states, int64_t count, float* out) { model->logits(states, count, out); }
+}

@@ -1,0 +1,85 @@
+"""The binding of llama_forward.cpp: its structures and functions. Knows pointers, not models."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from .native_build import VECTORS, X86, BuildError, load_library
+
+SOURCE = Path(__file__).resolve().with_suffix(".cpp")
+WITHOUT_TILES = (*VECTORS, "-mno-amx-bf16", "-mno-amx-tile", "-mno-amx-int8") if X86 else VECTORS
+
+
+class LinearWeights(ctypes.Structure):
+    """Mirrors ``Linear`` of packed_linear.h."""
+
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+    )
+
+
+class LayerWeights(ctypes.Structure):
+    """Mirrors ``LayerWeights`` of the source."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("input_norm", "q_norm", "k_norm", "mlp_norm")),
+        *((name, LinearWeights) for name in ("qkv", "out", "gate_up", "down")),
+        ("window", ctypes.c_int64),
+    )
+
+
+class ModelWeights(ctypes.Structure):
+    """Mirrors ``ModelWeights`` of the source."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("num_layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim")),
+        ("num_threads", ctypes.c_int64),
+        ("norm_eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("embedding", ctypes.c_void_p),
+        ("embedding_k", ctypes.c_int64),
+        ("norm", ctypes.c_void_p),
+        ("layers", ctypes.POINTER(LayerWeights)),
+        ("head", LinearWeights),
+    )
+
+
+class Batch(ctypes.Structure):
+    """Mirrors ``Batch`` of the source."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("num_tokens", "num_items", "num_wanted")),
+        *((name, ctypes.c_void_p) for name in ("token_ids", "positions", "slots", "wanted", "item_rows")),
+        *((name, ctypes.c_void_p) for name in ("cu_query_lens", "page_table")),
+        ("table_width", ctypes.c_int64),
+        ("page_size", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("cos", "sin", "pool")),
+        ("layer_stride", ctypes.c_int64),
+    )
+
+
+@cache
+def load_kernels(vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
+    """The library, compiled for the instruction set that ``vectors`` names. Raises BuildError.
+
+    Where the operating system does not let a process use AMX tiles, the library is compiled without them.
+    """
+    library = load_library(SOURCE, vectors)
+    if library.prepare() != 0:
+        if vectors == WITHOUT_TILES:
+            raise BuildError("the operating system refuses AMX tiles")
+        return load_kernels(WITHOUT_TILES)
+    library.create.restype = ctypes.c_void_p
+    library.create.argtypes = [ctypes.POINTER(ModelWeights)]
+    library.destroy.restype = None
+    library.destroy.argtypes = [ctypes.c_void_p]
+    library.forward.restype = None
+    library.forward.argtypes = [ctypes.c_void_p, ctypes.POINTER(Batch), ctypes.c_void_p]
+    library.logits.restype = None
+    library.logits.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    return library

@@ -1,0 +1,130 @@
+// Causal attention over a page table. One job is some consecutive tokens of one item and one KV head.
+//
+// Every query passes over its context in blocks of 64 positions that start at multiples of 64, with a running maximum
+// (online softmax, Milakov and Gimelshein 2018). Its operations depend on its own position and window only, so that a
+// token's result is the same bit for bit in a decode step, in a prefill chunk of any size, and next to any other item.
+
+#pragma once
+
+#include <vector>
+
+#include "packed_linear.h"
+
+struct Cache {
+    const uint16_t *keys, *values;  // of one layer, [slots][kv_heads][head_dim]
+    int64_t page_size, kv_heads, head_dim;
+};
+
+constexpr int64_t kSpan = 64;      // positions of a block
+constexpr int64_t kQueries = 8;    // tokens of a job
+
+struct AttentionScratch {
+    std::vector<float> query, keys, values, scores, sums, most, total;
+};
+
+// scores[0..64) = the products of one query with 64 keys.
+template <int DIM>
+inline void score(const float* query, const float* keys, int64_t head_dim, float* scores) {
+    const int64_t dim = DIM ? DIM : head_dim;
+    for (int64_t first = 0; first < kSpan; first += kLanes) {
+        Vec products[kLanes];
+        for (int64_t p = 0; p < kLanes; ++p) {
+            Vec sum{};
+            for (int64_t d = 0; d < dim; d += kLanes) sum += load(query + d) * load(keys + (first + p) * dim + d);
+            products[p] = sum;
+        }
+        store(scores + first, sums(products));
+    }
+}
+
+// out[0..16 * PARTS) = out * scale + the weighted sum of the values.
+template <int PARTS>
+inline void add_values(const float* weights, const float* values, float scale, int64_t dim, float* out) {
+    Vec acc[PARTS];
+    for (int i = 0; i < PARTS; ++i) acc[i] = load(out + i * kLanes) * scale;
+    for (int64_t p = 0; p < kSpan; ++p)
+        for (int i = 0; i < PARTS; ++i) acc[i] += weights[p] * load(values + p * dim + i * kLanes);
+    for (int i = 0; i < PARTS; ++i) store(out + i * kLanes, acc[i]);
+}
+
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+// The pool slots of a context, a block at a time; those behind the last position repeat it.
+struct Slots {
+    const Cache& cache;
+    const int32_t* pages;
+    int64_t position, last;
+
+    void take(int64_t* slots) {
+        for (int64_t p = 0; p < kSpan; ++p, ++position) {
+            const int64_t at = position < last ? position : last;
+            slots[p] = pages[at / cache.page_size] * cache.page_size + at % cache.page_size;
+        }
+    }
+};
+
+// query: [count * group][head_dim], scaled. pages: the item's row of the page table. position: of the first token.
+// window: 0 for none. out: [count] rows of ``out_stride`` elements, of which the group's heads are written.
+template <int DIM>
+void attend(const Cache& cache, int64_t kv_head, int64_t group, const float* query, const int32_t* pages,
+            int64_t position, int64_t count, int64_t window, Activation* out, int64_t out_stride, AttentionScratch& s) {
+    const int64_t dim = DIM ? DIM : cache.head_dim, rows = count * group, stride = cache.kv_heads * dim;
+    s.keys.resize(kSpan * dim), s.values.resize(kSpan * dim), s.scores.resize(kSpan);
+    s.sums.assign(rows * dim, 0.0f), s.most.assign(rows, -INFINITY), s.total.assign(rows, 0.0f);
+    const int64_t last = position + count - 1;
+    const int64_t begin = window && position >= window ? position - window + 1 : 0;
+    Slots slots{cache, pages, begin / kSpan * kSpan, last};
+    int64_t now[kSpan], next[kSpan];
+    slots.take(next);
+    for (int64_t first = begin / kSpan * kSpan; first <= last; first += kSpan) {
+        std::memcpy(now, next, sizeof now);
+        slots.take(next);
+        for (int64_t p = 0; p < kSpan; ++p) {
+            // The pages lie anywhere: while a block is widened, the next one is fetched.
+            for (int64_t d = 0; d < dim; d += 32) {
+                prefetch(cache.keys + next[p] * stride + kv_head * dim + d);
+                prefetch(cache.values + next[p] * stride + kv_head * dim + d);
+            }
+            float *key = &s.keys[p * dim], *value = &s.values[p * dim];
+            if (first + p < begin || first + p > last) {
+                for (int64_t d = 0; d < dim; d += kLanes) store(key + d, Vec{}), store(value + d, Vec{});
+                continue;
+            }
+            const int64_t offset = now[p] * stride + kv_head * dim;
+            for (int64_t d = 0; d < dim; d += kLanes) store(key + d, load(cache.keys + offset + d));
+            for (int64_t d = 0; d < dim; d += kLanes) store(value + d, load(cache.values + offset + d));
+        }
+        for (int64_t r = 0; r < rows; ++r) {
+            const int64_t own = position + r / group, from = window && own >= window ? own - window + 1 : 0;
+            if (first > own || first + kSpan <= from) continue;
+            float* scores = s.scores.data();
+            score<DIM>(query + r * dim, s.keys.data(), dim, scores);
+            for (int64_t p = 0; p < kSpan; ++p)
+                if (first + p > own || first + p < from) scores[p] = -INFINITY;
+            Vec high = load(scores);
+            for (int64_t p = kLanes; p < kSpan; p += kLanes) {
+                const Vec next = load(scores + p);
+                high = next > high ? next : high;
+            }
+            const float block_most = greatest(high);
+            const float most = block_most > s.most[r] ? block_most : s.most[r];
+            Vec total{};
+            for (int64_t p = 0; p < kSpan; p += kLanes) {
+                const Vec weights = exp(load(scores + p) - most);
+                store(scores + p, weights);
+                total += weights;
+            }
+            const float scale = s.most[r] == -INFINITY ? 0.0f : std::exp(s.most[r] - most);
+            s.total[r] = s.total[r] * scale + sum(total);
+            s.most[r] = most;
+            float* sums_of_row = &s.sums[r * dim];
+            int64_t d = 0;
+            for (; d + 64 <= dim; d += 64) add_values<64 / kLanes>(scores, &s.values[d], scale, dim, sums_of_row + d);
+            for (; d < dim; d += 16) add_values<16 / kLanes>(scores, &s.values[d], scale, dim, sums_of_row + d);
+        }
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+        Activation* to = out + r / group * out_stride + r % group * dim;
+        for (int64_t d = 0; d < dim; d += kLanes) store(to + d, load(&s.sums[r * dim + d]) / s.total[r]);
+    }
+}

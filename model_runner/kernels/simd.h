@@ -1,0 +1,111 @@
+// Vectors of float32 in the CPU's own width, and bfloat16. GCC's vector extensions lower to AVX512, AVX2 or NEON.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+using Vec = float __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+using Ints = int32_t __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+using Halves = uint16_t __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+
+inline Vec splat(float x) { return Vec{} + x; }
+inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+inline void store(float* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
+
+inline float widen(uint16_t x) {
+    const uint32_t bits = static_cast<uint32_t>(x) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline Vec load(const uint16_t* p) {
+    return reinterpret_cast<Vec>(__builtin_convertvector(*reinterpret_cast<const Halves*>(p), Ints) << 16);
+}
+
+// Round to nearest even; nan stays nan.
+inline void store(uint16_t* p, float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    *p = std::isnan(value) ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline void store(uint16_t* p, Vec x) {
+    const Ints bits = reinterpret_cast<Ints>(x), is_nan = x != x;
+    const Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    *reinterpret_cast<Halves*>(p) = __builtin_convertvector((is_nan & 0x7fc0) | (~is_nan & rounded), Halves);
+}
+
+inline void store(float* p, float value) { *p = value; }
+
+// exp(x) to about 2 units in the last place for x <= 88; 0 below -87.
+inline Vec exp(Vec x) {
+    const Ints is_tiny = x < splat(-87.0f);
+    x = is_tiny ? splat(-87.0f) : x;
+    const Vec n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: the sum is rounded to an integer
+    const Vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    Vec p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    const Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
+    return is_tiny ? Vec{} : p * reinterpret_cast<Vec>(power);
+}
+
+// The lanes are added in halves.
+inline float sum(Vec x) {
+    float lanes[kLanes];
+    store(lanes, x);
+    for (int width = kLanes / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+inline float greatest(Vec x) {
+    float lanes[kLanes];
+    store(lanes, x);
+    float most = lanes[0];
+    for (int i = 1; i < kLanes; ++i) most = lanes[i] > most ? lanes[i] : most;
+    return most;
+}
+
+// a and b with neighbours at DISTANCE added; the results alternate between a and b.
+template <int DISTANCE, int... LANES>
+inline Vec fold(Vec a, Vec b, std::integer_sequence<int, LANES...>) {
+    const Ints own = {((LANES & DISTANCE) ? kLanes : 0) + LANES...};
+    const Ints other = {((LANES & DISTANCE) ? kLanes : 0) + (LANES ^ DISTANCE)...};
+    return __builtin_shuffle(a, b, own) + __builtin_shuffle(a, b, other);
+}
+
+template <int DISTANCE>
+inline void fold_pairs(Vec* x) {
+    for (int i = 0; i < kLanes / DISTANCE / 2; ++i)
+        x[i] = fold<DISTANCE>(x[2 * i], x[2 * i + 1], std::make_integer_sequence<int, kLanes>{});
+}
+
+// Lane i of the result is the sum over the lanes of x[i]. Overwrites the kLanes vectors.
+inline Vec sums(Vec* x) {
+    fold_pairs<1>(x);
+    fold_pairs<2>(x);
+    if constexpr (kLanes > 4) fold_pairs<4>(x);
+    if constexpr (kLanes > 8) fold_pairs<8>(x);
+    return x[0];
+}
