@@ -40,13 +40,27 @@ class PromptLogprobSpec(Part, frozen=True):
     num_top: int
 
 
+class PageWrite(Part, frozen=True):
+    """Pages of one row in a pool other than the first one.
+
+    Attributes:
+        pool: index in ``RunnerInfo.pools``.
+        pages: page numbers to write into the row's page table of that pool from ``page_index`` on, before computing.
+    """
+
+    pool: int
+    page_index: int
+    pages: list[int]
+
+
 class PlanItem(Part, frozen=True):
     """Some tokens of one row.
 
     Attributes:
         start: position of the first token.
         tokens: token ids; None for one token, which is the row's last sample.
-        pages: page numbers to write into the row's page table from ``page_index`` on, before computing.
+        pages: page numbers to write into the row's page table of the first pool from ``page_index`` on, before
+            computing.
         num_samples: most tokens to sample after the last one; 0 for none. With more than one, the pages hold the K/V of
             all of them but the last, which the runner writes, and the row has no later item in flight.
         init: set only on the first item of an admission.
@@ -54,6 +68,7 @@ class PlanItem(Part, frozen=True):
             mask samples one token; a row whose mask depends on a token that is not collected yet has no item in the
             plan.
         prompt_logprobs: tokens whose log-probabilities this item must return.
+        more_pages: the same as ``pages`` for the other pools; at most one entry per pool.
     """
 
     row: int
@@ -65,11 +80,18 @@ class PlanItem(Part, frozen=True):
     init: RowInit | None = None
     mask: bytes = b""
     prompt_logprobs: PromptLogprobSpec | None = None
+    more_pages: tuple[PageWrite, ...] = ()
 
     @property
     def end(self) -> int:
         """Position after the last token."""
         return self.start + (1 if self.tokens is None else len(self.tokens))
+
+    def write_to(self, pool: int) -> tuple[int, list[int]]:
+        """The page index and pages to write into the row's page table of the pool with that index."""
+        if pool == 0:
+            return self.page_index, self.pages
+        return next(((write.page_index, write.pages) for write in self.more_pages if write.pool == pool), (0, []))
 
 
 class PageCopies(Part, frozen=True):

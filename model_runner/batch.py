@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlaces:
+    """Where the tokens of a batch are in one pool; see the attributes of ``ForwardBatch``."""
+
+    slots: Tensor
+    page_table: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +24,7 @@ class ForwardBatch:
     Attributes:
         token_ids: int64 [T].
         positions: int64 [T].
-        slots: int64 [T], where in the pool each token's K/V goes.
+        slots: int64 [T], where in the first pool each token's K/V goes.
         wanted: int64 [W], indices into T whose logits are wanted: those to sample from in item order, then those
             before a prompt token whose log-probability is wanted, in item order.
         item_rows: int64 [N], the item's row of the page table.
@@ -27,6 +35,7 @@ class ForwardBatch:
         rows: the same numbers as ``item_rows``.
         starts: the item's first position.
         query_lens: the item's number of tokens.
+        more_pools: the same as ``slots`` and ``page_table`` for the other pools of ``RunnerInfo.pools``, in order.
     """
 
     token_ids: Tensor
@@ -41,6 +50,7 @@ class ForwardBatch:
     starts: list[int]
     query_lens: list[int]
     num_decodes: int
+    more_pools: list[PoolPlaces] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:

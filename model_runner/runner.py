@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
-from ebbtide.messages import RunnerInfo
+from ebbtide.messages import PoolInfo, RunnerInfo
 from ebbtide.plan import PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.model_files import ModelFiles
 
@@ -42,14 +42,14 @@ class StepInputs:
     """Every tensor that one step sends to the device, in one copy.
 
     Attributes:
-        pages: the changes of the page table.
+        pages: the changes of the page tables, one entry per pool.
         tokens: the items.
         rows: the sampling state of the rows that start in this step.
         sampling: of the items that sample.
         targets: int64 [P], the prompt tokens whose log-probabilities are wanted, in item order; None without any.
     """
 
-    pages: PageWrites
+    pages: list[PageWrites]
     tokens: TokenInputs
     rows: list[RowInputs]
     sampling: SamplingInputs
@@ -76,13 +76,16 @@ class PendingResult:
 class ModelRunner:
     """One model on one device. Plans are computed in the order of submission."""
 
-    def __init__(self, model: Model, attention: AttentionBackend, table: PageTable, info: RunnerInfo) -> None:
+    def __init__(
+        self, model: Model, attention: AttentionBackend, tables: Sequence[PageTable], info: RunnerInfo
+    ) -> None:
+        """tables: one per pool of ``info``."""
         self.info = info
         self._host: HostPages | None = None
         self._model = model
         self._attention = attention
-        self._table = table
-        device = table.tensor.device
+        self._tables = tables
+        device = tables[0].tensor.device
         self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids)
         self._last_tokens = torch.zeros(info.num_rows, dtype=torch.int64, device=device)
         self._has_sample = [False] * info.num_rows
@@ -104,18 +107,12 @@ class ModelRunner:
         model = load_model(checkpoint, dtype=dtype, device=device, compiled=has_kernels and dtype == torch.bfloat16)
         progress("Allocating the KV pool")
         pool = _build_pool(model, config, dtype=dtype, device=device, free_bytes=free_bytes)
-        table = PageTable(
-            config.max_running_requests,
-            context_length,
-            num_pages=pool.num_pages,
-            page_size=pool.page_size,
-            device=device,
-        )
+        pool_info = PoolInfo(pool.num_pages, pool.page_size)
+        table = PageTable(config.max_running_requests, context_length, pool_info, device=device)
         info = RunnerInfo(
             context_length=context_length,
             vocab_size=model.vocab_size,
-            num_pages=pool.num_pages,
-            page_size=pool.page_size,
+            pools=(pool_info,),
             num_rows=config.max_running_requests,
             eos_token_ids=checkpoint.eos_token_ids,
             pool_bytes=pool.num_bytes,
@@ -124,7 +121,7 @@ class ModelRunner:
             attention=backend,
             max_in_flight=1 if device.type == "cpu" else 2,
         )
-        return cls(model, module.build(pool), table, info)._with_host_pages(pool, config, progress)
+        return cls(model, module.build(pool), [table], info)._with_host_pages(pool, config, progress)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
@@ -172,7 +169,7 @@ class ModelRunner:
 
     def _stage(self, items: list[PlanItem]) -> StepInputs:
         """The inputs of a step, on the host. Raises PlanError before the device is touched."""
-        pages = self._table.stage(items)
+        pages = [table.stage(items) for table in self._tables]
         for item in items:
             if item.tokens is None and (item.init is not None or not self._has_sample[item.row]):
                 raise PlanError(f"Row {item.row} has no sample of its own yet.")
@@ -184,10 +181,11 @@ class ModelRunner:
 
     def _compute(self, plan: StepPlan, inputs: StepInputs) -> PendingResult:
         """One forward and its sampling, from uploaded inputs."""
-        self._table.write(inputs.pages)
+        for table, writes in zip(self._tables, inputs.pages, strict=True):
+            table.write(writes)
         for row in inputs.rows:
             self._sampler.start_row(row)
-        batch = inputs.tokens.batch(self._table, self._last_tokens)
+        batch = inputs.tokens.batch(self._tables, self._last_tokens)
         self._attention.plan(batch)
         states = self._model.forward(batch, self._attention)  # first those to sample from, see ``ForwardBatch.wanted``
         num_samples = len(inputs.sampling.rows)

@@ -15,7 +15,7 @@ from .requests import (
     UseVocabulary,
 )
 from .sessions import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo
-from .telemetry import Heartbeat, PressureEvent, PressureVictim, RunnerInfo, Stats
+from .telemetry import FULL_POOL, Heartbeat, PoolInfo, PressureEvent, PressureVictim, RunnerInfo, Stats
 from .tokens import (
     PressureUsage,
     PromptLogprobs,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .base import Message, Part
 
+FULL_POOL = "full"  # name of the first pool
+
 
 class Stats(Message, frozen=True):
     """Scheduler → front: metrics snapshot, sent at most every 100 ms and once when the scheduler becomes idle.
@@ -63,6 +65,7 @@ class PressureEvent(Message, frozen=True):
     Attributes:
         cause: "memory", "priority" or "test".
         aborted: id of the last running request if it did not fit alone and was aborted.
+        pool: the pool that was short, or the first one for another cause; all sizes are of this pool.
     """
 
     step: int
@@ -75,6 +78,15 @@ class PressureEvent(Message, frozen=True):
     num_running: int
     num_waiting: int
     aborted: str | None = None
+    pool: str = FULL_POOL
+
+
+class PoolInfo(Part, frozen=True):
+    """One pool of KV pages on the device. page_size: tokens per page."""
+
+    num_pages: int
+    page_size: int
+    name: str = FULL_POOL
 
 
 class RunnerInfo(Part, frozen=True):
@@ -82,8 +94,7 @@ class RunnerInfo(Part, frozen=True):
 
     Attributes:
         context_length: maximum prompt plus output, in tokens.
-        num_pages: pages of the device pool.
-        page_size: tokens per page.
+        pools: the device pools, at least one; a running request has pages in each.
         num_rows: maximum number of running requests.
         max_in_flight: maximum number of submitted plans that are not collected yet.
         max_samples: maximum number of output tokens that a row yields per step.
@@ -94,8 +105,7 @@ class RunnerInfo(Part, frozen=True):
 
     context_length: int
     vocab_size: int
-    num_pages: int
-    page_size: int
+    pools: tuple[PoolInfo, ...]
     num_rows: int
     eos_token_ids: tuple[int, ...]
     pool_bytes: int = 0
@@ -107,3 +117,13 @@ class RunnerInfo(Part, frozen=True):
     recompute_token_s: float = 0.0
     restore_token_s: float = 0.0
     max_samples: int = 1
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of the first pool."""
+        return self.pools[0].num_pages
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page of the first pool."""
+        return self.pools[0].page_size

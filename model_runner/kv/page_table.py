@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ebbtide.errors import PlanError
+from ebbtide.messages import PoolInfo
 from ebbtide.paging import pages_for
 from ebbtide.plan import PlanItem
 
-from ..batch import ForwardBatch
+from ..batch import ForwardBatch, PoolPlaces
 from ..transfers import host_tensor
 
 
@@ -31,15 +33,19 @@ class PageWrites:
 
 
 class PageTable:
-    """The pages that hold each row's tokens: int32 [rows, max_pages] on the device, and their count per row."""
+    """The pages of one pool that hold each row's tokens, and their count per row.
+
+    ``tensor`` is int32 [rows, max_pages] on the device. ``number`` is the pool's index in ``RunnerInfo.pools``.
+    """
 
     def __init__(
-        self, num_rows: int, context_length: int, *, num_pages: int, page_size: int, device: torch.device
+        self, num_rows: int, context_length: int, pool: PoolInfo, *, device: torch.device, number: int = 0
     ) -> None:
-        self.page_size = page_size
-        self._num_pages = num_pages
+        self.page_size = pool.page_size
+        self._number = number
+        self._num_pages = pool.num_pages
         self._context_length = context_length
-        max_pages = pages_for(context_length, page_size)
+        max_pages = pages_for(context_length, pool.page_size)
         self.tensor = torch.zeros(num_rows, max_pages, dtype=torch.int32, device=device)
         self._held = [0] * num_rows
 
@@ -53,10 +59,11 @@ class PageTable:
         width = self.tensor.shape[1]
         for item in items:
             self._held[item.row] = held[item.row]
-            if item.pages:
-                first = item.row * width + item.page_index
-                places.extend(range(first, first + len(item.pages)))
-                pages.extend(item.pages)
+            index, written = item.write_to(self._number)
+            if written:
+                first = item.row * width + index
+                places.extend(range(first, first + len(written)))
+                pages.extend(written)
         return PageWrites(host_tensor(places, np.int64), host_tensor(pages, np.int32))
 
     def write(self, writes: PageWrites) -> None:
@@ -73,10 +80,11 @@ class PageTable:
         if not 0 <= item.row < len(self._held):
             raise PlanError(f"There is no row {item.row}; the runner has {len(self._held)}.")
         before = 0 if item.init is not None else self._held[item.row]
-        last = item.page_index + len(item.pages)
-        if not 0 <= item.page_index <= before or last > self.tensor.shape[1]:
-            raise PlanError(f"Pages {item.page_index} to {last} do not continue the {before} pages of row {item.row}.")
-        if item.pages and not (min(item.pages) >= 0 and max(item.pages) < self._num_pages):
+        index, pages = item.write_to(self._number)
+        last = index + len(pages)
+        if not 0 <= index <= before or last > self.tensor.shape[1]:
+            raise PlanError(f"Pages {index} to {last} do not continue the {before} pages of row {item.row}.")
+        if pages and not (min(pages) >= 0 and max(pages) < self._num_pages):
             raise PlanError(f"Row {item.row} is given a page outside the pool of {self._num_pages} pages.")
         held = max(before, last)
         end = item.start + _length(item)
@@ -111,26 +119,28 @@ class TokenInputs:
     starts: list[int]
     query_lens: list[int]
 
-    def batch(self, table: PageTable, last_tokens: Tensor) -> ForwardBatch:
-        """The batch of uploaded inputs whose pages are already in the table.
+    def batch(self, tables: Sequence[PageTable], last_tokens: Tensor) -> ForwardBatch:
+        """The batch of uploaded inputs whose pages are already in the tables, one per pool.
 
         last_tokens: int64 [rows], each row's own last sample.
         """
         if len(self.own_rows):
             self.token_ids[self.own_places] = last_tokens[self.own_rows]
+        places = [PoolPlaces(table.slots(self.token_rows, self.positions), table.tensor) for table in tables]
         return ForwardBatch(
             token_ids=self.token_ids,
             positions=self.positions,
-            slots=table.slots(self.token_rows, self.positions),
+            slots=places[0].slots,
             wanted=self.wanted,
             item_rows=self.item_rows,
             item_ends=self.item_ends,
             cu_query_lens=self.cu_query_lens,
-            page_table=table.tensor,
+            page_table=places[0].page_table,
             rows=self.rows,
             starts=self.starts,
             query_lens=self.query_lens,
             num_decodes=_leading_ones(self.query_lens),
+            more_pools=places[1:],
         )
 
 

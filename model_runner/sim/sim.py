@@ -1,6 +1,6 @@
 """The simulated runner: has no model, but reads its context through the page table.
 
-Every pool slot stores a hash of token and position. A sample is a function of all slots that the page table leads to:
+Every pool slot stores a hash of token and position. A sample is a function of all slots that the page tables lead to:
 a page that was freed too early, shared wrongly, published before it was computed or not sent again changes the text.
 Plans run in order when they are collected. Imports no torch.
 """
@@ -13,33 +13,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError
-from ebbtide.messages import RunnerInfo, TokenLogprob
+from ebbtide.messages import PoolInfo, RunnerInfo, TokenLogprob
 from ebbtide.plan import PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 from ..kv.page_copies import checked_moves
+from .sim_pool import POISON, TOKEN_BITS, SimPool, SimPoolShape, Slots, slot_value
 from .sim_sampling import NO_TOKEN, SimRow, choose, logprob_of
 from .sim_script import SimScript
 
-Slots = NDArray[np.uint64]
-
 CONTEXT_LENGTH = 32_768
 POOL_TOKENS = 65_536
-POISON = np.uint64(0xDEAD_BEEF_DEAD_BEEF)
 HOST_TOKEN_BYTES = 64 << 10  # a token's share of --kv-offload-gb: 1 GiB holds 16,384
 # Arbitrary, because nothing is computed or copied; restoring is cheaper, as on real devices.
 RECOMPUTE_TOKEN_S = 100e-6
 RESTORE_TOKEN_S = 10e-6
-TOKEN_BITS = 9  # enough for the vocabulary, so that a slot also contains its token
+MAX_CONTEXT = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SimShape:
-    """The sizes of a simulated runner; tokens and pages as in ``RunnerInfo``."""
+    """The sizes of a simulated runner; tokens and pages as in ``RunnerInfo``. more_pools: those besides the first."""
 
     num_pages: int
     page_size: int
@@ -47,17 +44,18 @@ class SimShape:
     context_length: int = CONTEXT_LENGTH
     max_in_flight: int = 2
     num_host_pages: int = 0
+    more_pools: tuple[SimPoolShape, ...] = ()
 
 
 class SimRunner:
     """A ``Runner`` that stores token ids in place of K/V."""
 
     def __init__(self, shape: SimShape, *, step_s: float = 0.0, script: SimScript | None = None) -> None:
+        pools = [SimPoolShape(PoolInfo(shape.num_pages, shape.page_size)), *shape.more_pools]
         self.info = RunnerInfo(
             context_length=shape.context_length,
             vocab_size=SIM_VOCAB_SIZE,
-            num_pages=shape.num_pages,
-            page_size=shape.page_size,
+            pools=tuple(pool.info for pool in pools),
             num_rows=shape.num_rows,
             eos_token_ids=(SIM_EOS,),
             device="none",
@@ -70,12 +68,11 @@ class SimRunner:
         )
         self._step_s = step_s
         self._script = script or SimScript({})
-        self._slots: Slots = np.full((shape.num_pages, shape.page_size), POISON, dtype=np.uint64)
+        self._pools = [
+            SimPool(pool, number, num_rows=shape.num_rows, context_length=shape.context_length)
+            for number, pool in enumerate(pools)
+        ]
         self._host: Slots = np.full((shape.num_host_pages, shape.page_size), POISON, dtype=np.uint64)
-        max_pages = -(-shape.context_length // shape.page_size)
-        # One weight per position, so that the right pages in the wrong order change the hash.
-        self._weights: Slots = np.arange(max_pages * shape.page_size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-        self._table = np.full((shape.num_rows, max_pages), -1, dtype=np.int64)
         self._rows: list[SimRow | None] = [None] * shape.num_rows
         self._queue: deque[StepPlan | tuple[Slots, list[int]]] = deque()
 
@@ -99,9 +96,9 @@ class SimRunner:
         """See ``Runner``."""
         self._queue.append(plan)
 
-    def poison(self, pages: Sequence[int]) -> None:
-        """Overwrite freed pages after the plans submitted so far: they must not be read again."""
-        self._queue.append((self._slots, list(pages)))
+    def poison(self, pages: Sequence[int], *, pool: int = 0) -> None:
+        """Overwrite freed pages of a pool after the plans submitted so far: they must not be read again."""
+        self._queue.append((self._pools[pool].slots, list(pages)))
 
     def poison_host(self, pages: Sequence[int]) -> None:
         """Overwrite freed host pages after the plans submitted so far."""
@@ -142,24 +139,20 @@ class SimRunner:
 
     def _copy(self, copies: PageCopies) -> None:
         moves = checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
-        self._host[moves.to_host.targets] = self._slots[moves.to_host.sources]
-        self._slots[moves.to_device.targets] = self._host[moves.to_device.sources]
+        slots = self._pools[0].slots
+        self._host[moves.to_host.targets] = slots[moves.to_host.sources]
+        slots[moves.to_device.targets] = self._host[moves.to_device.sources]
 
     def _prepare(self, item: PlanItem) -> None:
         """Check one item against row, table and pool; apply its page-table writes."""
         if not 0 <= item.row < len(self._rows):
             raise PlanError(f"row {item.row} is not one of {len(self._rows)}")
-        if item.pages:
-            end = item.page_index + len(item.pages)
-            if end > self._table.shape[1] or not 0 <= min(item.pages) <= max(item.pages) < len(self._slots):
-                raise PlanError(f"row {item.row}: pages {item.pages[:4]} … at {item.page_index} reach outside")
-            self._table[item.row, item.page_index : end] = item.pages
         if item.init is not None:
-            self._table[item.row, item.page_index + len(item.pages) :] = -1
             self._rows[item.row] = SimRow.of(item.init)
-        last_page = (item.end - 1) // self.info.page_size
-        if last_page >= self._table.shape[1] or self._table[item.row, last_page] < 0 or self._rows[item.row] is None:
-            raise PlanError(f"row {item.row}: position {item.end - 1} has no page")
+        for pool in self._pools:
+            pool.prepare(item)
+        if self._rows[item.row] is None:
+            raise PlanError(f"row {item.row} has no sampling state")
 
     def _write(self, items: Sequence[PlanItem]) -> None:
         """Store all items' tokens. Rows write to different pages, so the order of items does not matter."""
@@ -174,41 +167,26 @@ class SimRunner:
             rows += [item.row] * len(ids)
             positions += range(item.start, item.start + len(ids))
         where = np.array(positions, dtype=np.int64)
-        pages = self._table[np.array(rows, dtype=np.int64), where // self.info.page_size]
-        self._slots[pages, where % self.info.page_size] = slot_value(np.array(tokens, dtype=np.uint64), where)
+        values = slot_value(np.array(tokens, dtype=np.uint64), where)
+        for pool in self._pools:
+            pool.write(np.array(rows, dtype=np.int64), where, values)
 
     def _contexts(self, items: Sequence[PlanItem]) -> list[int]:
-        """One hash per item over the slots of its row, up to and including the item's last token."""
+        """One hash per item over the slots that its last token reads."""
         contexts: list[int] = []
         for item in items:
-            slots = self._read(item)
             row = self._rows[item.row]
             assert row is not None
             if self._script and row.script is None:
-                row.script = self._script.output_for(
-                    (slots[: row.prompt_len] & np.uint64((1 << TOKEN_BITS) - 1)).tolist()
-                )
-            contexts.append(int(np.add.reduce(slots * self._weights[: item.end])))
+                prompt = self._pools[0].read(item.row, 0, row.prompt_len)
+                row.script = self._script.output_for((prompt & np.uint64((1 << TOKEN_BITS) - 1)).tolist())
+            contexts.append(sum(pool.context(item.row, item.end) for pool in self._pools) & MAX_CONTEXT)
         return contexts
 
     def _prompt_logprobs(self, item: PlanItem, spec: PromptLogprobSpec) -> list[TokenLogprob]:
         """The log-probability of each target, given the same context that sampling it would use."""
         first = item.start + spec.first
-        contexts = np.cumsum(self._read(item) * self._weights[: item.end], dtype=np.uint64)
-        wanted = contexts[first : first + len(spec.targets)].tolist()
+        end = min(first + len(spec.targets), item.end)
+        contexts = np.stack([pool.contexts(item.row, first, end) for pool in self._pools])
+        wanted: list[int] = np.add.reduce(contexts).tolist()
         return [logprob_of(*pair, spec.num_top) for pair in zip(wanted, spec.targets, strict=True)]
-
-    def _read(self, item: PlanItem) -> Slots:
-        """The slots of the item's row, up to and including the item's last token."""
-        return self._slots[self._table[item.row, : -(-item.end // self.info.page_size)]].reshape(-1)[: item.end]
-
-
-def slot_value(tokens: Slots, positions: NDArray[np.int64]) -> Slots:
-    """The 64-bit slot of a token at a position: a hash in the high bits, the token itself in the low bits."""
-    mixed = (tokens + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + positions.astype(np.uint64) * np.uint64(
-        0xD1B54A32D192ED03
-    )
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(32)
-    return (mixed << np.uint64(TOKEN_BITS)) | tokens

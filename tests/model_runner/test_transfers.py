@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig
 
-from ebbtide.messages import SamplingParams
+from ebbtide.messages import PoolInfo, SamplingParams
 from ebbtide.model_runner import runner as runner_module
 from ebbtide.model_runner.attention.torch_reference import build
 from ebbtide.model_runner.kv.kv_pool import KVPool
@@ -73,8 +73,8 @@ def meta_runner(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) ->
     model = LlamaModel(shape, rotary, dtype=torch.float32, device=META)
     pool = KVPool(model.kv_shape, 64, 16, dtype=torch.float32, device=META)
     info = msgspec.structs.replace(load_runner(tiny("llama"), max_total_tokens=1024).info, max_in_flight=100)
-    table = PageTable(info.num_rows, info.context_length, num_pages=64, page_size=16, device=META)
-    return ModelRunner(model, build(pool), table, info)
+    table = PageTable(info.num_rows, info.context_length, PoolInfo(64, 16), device=META)
+    return ModelRunner(model, build(pool), [table], info)
 
 
 def first_item(row: int, prompt: list[int], pages: list[int], **params: Any) -> PlanItem:

@@ -19,6 +19,7 @@ from ebbtide.messages import (
     AbortReq,
     FinishReq,
     GenerateReq,
+    PoolInfo,
     Reply,
     RunnerInfo,
     TextAlternative,
@@ -44,12 +45,11 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 INFO = RunnerInfo(
     context_length=512,
     vocab_size=SIM_VOCAB_SIZE,
-    num_pages=16,
-    page_size=16,
+    pools=(PoolInfo(16, 16),),
     num_rows=8,
     eos_token_ids=(SIM_EOS,),
 )
-LARGE_INFO = structs.replace(INFO, context_length=8192, num_pages=512)
+LARGE_INFO = structs.replace(INFO, context_length=8192, pools=(PoolInfo(512, 16),))
 
 
 def ok(reply: httpx.Response) -> httpx.Response:

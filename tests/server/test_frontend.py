@@ -19,6 +19,7 @@ from ebbtide.messages import (
     AbortReq,
     GenerateReq,
     Heartbeat,
+    PoolInfo,
     PressureEvent,
     RunnerInfo,
     Stats,
@@ -35,7 +36,7 @@ from ebbtide.tokenization.tokenizer import SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, sim_vocabulary
 
 pytestmark = pytest.mark.anyio
-INFO = RunnerInfo(512, SIM_VOCAB_SIZE, 64, 16, 8, (SIM_EOS,))
+INFO = RunnerInfo(512, SIM_VOCAB_SIZE, (PoolInfo(64, 16),), 8, (SIM_EOS,))
 
 
 @dataclass
@@ -195,7 +196,7 @@ async def test_the_sizes_of_a_new_engine_apply(connected: ConnectedFrontend) -> 
     await connected.front.start()
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
-        await connected.front.reconnect(addresses, replace(INFO, context_length=256, num_pages=4))
+        await connected.front.reconnect(addresses, replace(INFO, context_length=256, pools=(PoolInfo(4, 16),)))
         assert (await connected.client.get("/v1/models")).json()["data"][0]["max_model_len"] == 256
         for length in (100, 300):  # larger than the pool, larger than the context
             refused = await connected.client.post("/v1/completions", json={"prompt": "x" * length})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.messages import RunnerInfo
+from ebbtide.messages import PoolInfo, RunnerInfo
 from ebbtide.paging import fits
 from ebbtide.tokenization.tokenizer import ChatPrompt, SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_ASSISTANT, SIM_EOS, SIM_USER
@@ -18,7 +18,7 @@ from ebbtide.tokenizer_mgr.session_turns import EncodedTurn
 
 pytestmark = pytest.mark.anyio
 INFO = RunnerInfo(
-    context_length=100, vocab_size=300, num_pages=5, page_size=16, num_rows=4, eos_token_ids=(SIM_EOS, 290)
+    context_length=100, vocab_size=300, pools=(PoolInfo(5, 16),), num_rows=4, eos_token_ids=(SIM_EOS, 290)
 )
 
 
@@ -44,7 +44,7 @@ def test_a_given_max_tokens_is_kept_or_refused_exactly(reader: PromptReader) -> 
 def test_an_absent_max_tokens_takes_the_default_or_the_rest(reader: PromptReader) -> None:
     assert reader.max_tokens(40, None) == 60
     assert reader.max_tokens(40, None, default=16) == 16
-    small = PromptReader(SimTokenizer(), RunnerInfo(100, 300, 100, 16, 4, (SIM_EOS,)))
+    small = PromptReader(SimTokenizer(), RunnerInfo(100, 300, (PoolInfo(100, 16),), 4, (SIM_EOS,)))
     assert small.max_tokens(90, None, default=16) == 10
     with pytest.raises(Rejected):
         small.max_tokens(100, None)

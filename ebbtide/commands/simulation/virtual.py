@@ -9,7 +9,7 @@ from ebbtide.scheduler.build import Extras, build_scheduler
 
 from ...config import SchedulerConfig
 from ...errors import EbbtideError
-from ...messages import GenerateReq, RunnerInfo, SamplingParams, TokenItem
+from ...messages import GenerateReq, PoolInfo, RunnerInfo, SamplingParams, TokenItem
 from ...paging import pages_for
 from ...plan import StepPlan
 from .cost import EOS, CostModel, CostRunner
@@ -73,9 +73,8 @@ class Simulation:
         """parameter: see ``Policy``. requests: by arrival."""
         self._requests = requests
         self._cost = machine.cost
-        info = RunnerInfo(
-            machine.context_length, 2 * PREFIX_TOKENS, num_pages, machine.page_size, machine.num_rows, (EOS,)
-        )
+        pool = PoolInfo(num_pages, machine.page_size)
+        info = RunnerInfo(machine.context_length, 2 * PREFIX_TOKENS, (pool,), machine.num_rows, (EOS,))
         self._runner = CostRunner(requests, info)
         config = SchedulerConfig(
             chunked_prefill_size=machine.chunk,

@@ -11,7 +11,7 @@ from setproctitle import getproctitle
 
 from ebbtide.config import LogConfig
 from ebbtide.errors import StartupError
-from ebbtide.messages import RunnerInfo
+from ebbtide.messages import PoolInfo, RunnerInfo
 from ebbtide.runtime.child import WATCHDOG_EXIT_CODE, Handshake, run_child
 
 
@@ -46,7 +46,7 @@ def _main(section: TinySection, handshake: Handshake) -> None:
         handshake.progress(repr(os.read(0, 10)))
     if section.behaviour == "length":
         handshake.progress(str(len(section.ballast)))
-    handshake.ready(RunnerInfo(100, 260, 10, 16, 4, (256,)))
+    handshake.ready(RunnerInfo(100, 260, (PoolInfo(10, 16),), 4, (256,)))
     threading.Event().wait()
 
 

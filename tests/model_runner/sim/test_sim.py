@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
-from ebbtide.messages import SamplingParams
+from ebbtide.messages import PoolInfo, SamplingParams
 from ebbtide.model_runner import build_runner
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
+from ebbtide.model_runner.sim.sim_pool import SimPoolShape
 from ebbtide.model_runner.sim.sim_script import SimScript
-from ebbtide.plan import PageCopies, PlanItem, RowInit, StepPlan, StepResult
+from ebbtide.plan import PageCopies, PageWrite, PlanItem, PromptLogprobSpec, RowInit, StepPlan, StepResult
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.vocabulary import SIM_EOS
 
@@ -58,6 +59,47 @@ def test_its_own_last_sample_is_what_it_goes_on_with() -> None:
     token = first_token(told, list(range(6)), PROMPT)
     first_token(untold, list(range(6)), PROMPT)
     assert step(told, PlanItem(0, len(PROMPT), [token])).tokens == step(untold, PlanItem(0, len(PROMPT), None)).tokens
+
+
+def two_pools(window: int | None) -> SimRunner:
+    second = SimPoolShape(PoolInfo(32, 2, "second"), window)
+    return SimRunner(SimShape(num_pages=32, page_size=4, num_rows=4, context_length=64, more_pools=(second,)))
+
+
+def tokens_with(sim: SimRunner, pages: list[int], *, poisoned: list[int] | None = None) -> list[list[int]]:
+    """Two tokens after 22 prompt tokens, with ``pages`` of 2 tokens in the second pool."""
+    first = replace(prefill(0, list(range(6)), PROMPT), more_pages=(PageWrite(1, 0, pages),))
+    sampled = step(sim, first).tokens
+    sim.poison(poisoned or [], pool=1)
+    sampled += step(sim, PlanItem(0, 22, None, more_pages=(PageWrite(1, 11, [31]),))).tokens
+    return sampled
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_the_second_pool_changes_the_text_where_it_is_read(window: int | None) -> None:
+    expected = tokens_with(two_pools(window), list(range(11)))
+    assert tokens_with(two_pools(window), list(range(20, 9, -1))) == expected  # wherever its pages are
+    for page in range(11):
+        read = window is None or page >= 9  # the second token reads positions 18 to 22
+        assert (tokens_with(two_pools(window), list(range(11)), poisoned=[page]) != expected) is read, page
+    with pytest.raises(PlanError, match="position 21 has no page"):
+        tokens_with(two_pools(window), list(range(10)))
+
+
+@pytest.mark.parametrize("window", [None, 1, 4, 9, 50])
+def test_prompt_logprobs_read_the_second_pool_as_sampling_does(window: int | None) -> None:
+    """One chunk or one token after the other: the contexts of the targets are the same."""
+    whole, single = two_pools(window), two_pools(window)
+    scored = GREEDY
+    first = replace(prefill(0, list(range(6)), PROMPT, scored), more_pages=(PageWrite(1, 0, list(range(11))),))
+    spec = PromptLogprobSpec(7, PROMPT[8:22], 0)
+    (together,) = step(whole, replace(first, prompt_logprobs=spec)).prompt_logprobs
+    apart = []
+    for position, token in enumerate(PROMPT[:21]):
+        spec = PromptLogprobSpec(0, PROMPT[position + 1 : position + 2], 0)
+        item = replace(first, start=position, tokens=[token], prompt_logprobs=spec)
+        apart += step(single, item).prompt_logprobs[0]
+    assert together == apart[7:]
 
 
 @pytest.mark.parametrize("page", range(6))

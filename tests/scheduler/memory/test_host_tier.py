@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import InvariantViolation
-from ebbtide.messages import AbortReq, RunnerInfo
+from ebbtide.messages import AbortReq, PoolInfo, RunnerInfo
 from ebbtide.scheduler.memory.host_tier import HostTier
 from ebbtide.scheduler.request import Phase
 
@@ -20,8 +20,7 @@ from ..world import Shape, World, greedy, text
 INFO = RunnerInfo(
     context_length=100,
     vocab_size=10,
-    num_pages=16,
-    page_size=4,
+    pools=(PoolInfo(16, 4),),
     num_rows=4,
     eos_token_ids=(),
     num_host_pages=8,

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from transformers import AutoTokenizer
 
 from ebbtide.config import ServerConfig
+from ebbtide.messages import PoolInfo
 from ebbtide.server.app import create_app
 from ebbtide.server.parsers.chat_template_profile import probe_chat_template
 from ebbtide.tokenization.model_files import smollm2_path
@@ -71,7 +72,7 @@ def tokenizer(request: pytest.FixtureRequest) -> TextTokenizer:
 
 @pytest.fixture
 async def world(engine: ScriptedEngine, config: ServerConfig, tokenizer: TextTokenizer) -> AsyncIterator[World]:
-    info = replace(INFO, context_length=8192, num_pages=512, vocab_size=tokenizer.vocab_size)
+    info = replace(INFO, context_length=8192, pools=(PoolInfo(512, 16),), vocab_size=tokenizer.vocab_size)
     reader = PromptReader(tokenizer, info)
     state = build_state(engine, config, info, prompts=reader, profile=probe_chat_template(tokenizer))
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)

@@ -12,7 +12,7 @@ from msgspec import structs
 from ebbtide.config import ServerConfig
 from ebbtide.detokenizer.pieces import Pieces
 from ebbtide.detokenizer.stream import TextStream
-from ebbtide.messages import GenerateReq, StreamStart, TextBatch, TextItem
+from ebbtide.messages import GenerateReq, PoolInfo, StreamStart, TextBatch, TextItem
 from ebbtide.server.app import create_app
 from ebbtide.server.parsers.chat_template_profile import probe_chat_template
 from ebbtide.tokenization.tokenizer import FastTokenizer
@@ -57,7 +57,7 @@ def template() -> str:
 @pytest.fixture
 async def model(template: str, engine: ScriptedEngine, config: ServerConfig) -> AsyncIterator[tuple[World, Model]]:
     tokenizer = tokenizer_with(template, ("<|end|>", PAD, MARK))
-    info = structs.replace(INFO, context_length=8192, num_pages=512, vocab_size=tokenizer.vocab_size)
+    info = structs.replace(INFO, context_length=8192, pools=(PoolInfo(512, 16),), vocab_size=tokenizer.vocab_size)
     state = build_state(engine, config, info, profile=probe_chat_template(tokenizer))
     state.prompts.close()
     state = replace(state, prompts=PromptReader(tokenizer, info))

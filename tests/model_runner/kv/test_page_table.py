@@ -1,0 +1,49 @@
+"""One page table per pool: each applies its own page numbers of an item."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ebbtide.errors import PlanError
+from ebbtide.messages import PoolInfo, SamplingParams
+from ebbtide.model_runner.kv.page_table import PageTable, stage_tokens
+from ebbtide.plan import PageWrite, PlanItem, RowInit
+
+CPU = torch.device("cpu")
+
+
+def tables() -> list[PageTable]:
+    pools = (PoolInfo(8, 4), PoolInfo(6, 2, "second"))
+    return [PageTable(2, 16, pool, device=CPU, number=number) for number, pool in enumerate(pools)]
+
+
+def first_item(*more: PageWrite) -> PlanItem:
+    """Five tokens of row 1."""
+    init = RowInit(SamplingParams(max_tokens=9), 5)
+    return PlanItem(1, 0, [1, 2, 3, 4, 5], [7, 3], init=init, more_pages=more)
+
+
+def test_each_pool_of_a_batch_has_its_own_slots_and_page_table() -> None:
+    both = tables()
+    items = [first_item(PageWrite(1, 0, [5, 0, 2]))]
+    for table in both:
+        table.write(table.stage(items))
+    batch = stage_tokens(items).batch(both, torch.zeros(2, dtype=torch.int64))
+    assert batch.slots.tolist() == [28, 29, 30, 31, 12]
+    (second,) = batch.more_pools
+    assert second.slots.tolist() == [10, 11, 0, 1, 4]
+    assert second.page_table is both[1].tensor
+    assert second.page_table[1, :3].tolist() == [5, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), (PageWrite(1, 0, [5, 0]),), (PageWrite(1, 1, [5, 0, 2]),), (PageWrite(1, 0, [5, 0, 6]),)],
+    ids=["no pages", "too few pages", "a gap", "a page outside the pool"],
+)
+def test_an_item_without_its_pages_in_the_second_pool_is_rejected(more: tuple[PageWrite, ...]) -> None:
+    first, second = tables()
+    first.stage([first_item(*more)])
+    with pytest.raises(PlanError):
+        second.stage([first_item(*more)])
