@@ -10,6 +10,8 @@ EbbtideError
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class EbbtideError(Exception):
     """Base of all exceptions that ebbtide raises deliberately."""
@@ -61,9 +63,9 @@ class InvariantViolation(EbbtideError):
     """The page accounting is inconsistent. The message names the pages and their owners.
 
     Attributes:
-        pages: pages that must not be used even though owner and ledger agree about them now.
+        pages: by pool name, pages that must not be used even though owner and ledger agree about them now.
     """
 
-    def __init__(self, message: str, *, pages: tuple[int, ...] = ()) -> None:
+    def __init__(self, message: str, *, pages: Mapping[str, Sequence[int]] | None = None) -> None:
         super().__init__(message)
-        self.pages = pages
+        self.pages = pages or {}

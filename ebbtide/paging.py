@@ -10,11 +10,11 @@ def pages_for(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size)
 
 
-def least_pages(prompt_len: int, max_tokens: int, page_size: int) -> int:
-    """Return the pages that a request needs to be admitted: its prompt and at most two output tokens."""
-    return pages_for(prompt_len + min(max(max_tokens, 1), 2) - 1, page_size)
+def least_tokens(prompt_len: int, max_tokens: int) -> int:
+    """Return the tokens of KV that a request needs to be admitted: its prompt and at most two output tokens."""
+    return prompt_len + min(max(max_tokens, 1), 2) - 1
 
 
 def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
-    """Return True if the request can be admitted to an otherwise empty pool."""
-    return least_pages(prompt_len, max_tokens, info.page_size) <= info.num_pages
+    """Return True if the request can be admitted to an otherwise empty first pool."""
+    return pages_for(least_tokens(prompt_len, max_tokens), info.page_size) <= info.num_pages

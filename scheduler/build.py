@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ebbtide.config import SchedulerConfig
-from ebbtide.messages import RunnerInfo
+from ebbtide.messages import PoolInfo, RunnerInfo
 
 from .batching.admitter import Admitter
 from .batching.new_token_ratio import OutputLengths
@@ -28,7 +28,7 @@ from .lifecycle import Lifecycle
 from .memory.accounting import AuditedPool
 from .memory.allocator import PageAllocator
 from .memory.host_tier import HostTier
-from .memory.kv_pool import KvPool
+from .memory.kv_pool import FurtherPool
 from .memory.node import CacheObserver
 from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache, NoCache
@@ -55,14 +55,14 @@ class Extras:
         compiler: compiles grammars; without one, requests with a grammar are refused.
         observer: notified of pages that are added to or removed from the prefix cache.
         on_free: called with all pages of the first pool that become free.
-        pools: additional pools, from which each running request needs pages.
+        pools: by name, makes the pool for an entry of ``RunnerInfo.pools`` after the first.
     """
 
     policies: SchedulingPolicies | None = None
     compiler: GrammarCompiler | None = None
     observer: CacheObserver | None = None
     on_free: Callable[[Sequence[int]], None] | None = None
-    pools: Sequence[KvPool] = ()
+    pools: Mapping[str, Callable[[PoolInfo], FurtherPool]] = field(default_factory=dict)
 
 
 def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | None = None) -> Scheduler:
@@ -74,7 +74,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
     policies = extras.policies or default_policies(config.retract_policy)
     pool, slots = _build_pool(config, info, extras)
     state, memory = _build_state(config, info, pool, policies, extras)
-    checker = InvariantChecker(state.lifecycle, pool, state.pools, info.num_rows)
+    checker = InvariantChecker(state.lifecycle, pool, memory.more_pools, state.pools, info.num_rows)
     lengths = OutputLengths()
     sessions = SessionController(
         SessionLimits(config.max_sessions, config.session_timeout, config.max_sessions_per_key),
@@ -109,7 +109,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         eos_token_ids=frozenset(info.eos_token_ids),
         max_samples=info.max_samples,
     )
-    recovery = Recovery(state.lifecycle, state.pools, pool, state.steps_in_flight)
+    recovery = Recovery(state.lifecycle, state.pools, pool, state.kv_pools, state.steps_in_flight)
     return Scheduler(
         state=state,
         planner=planner,
@@ -122,8 +122,14 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
 
 
 def _build_pool(config: SchedulerConfig, info: RunnerInfo, extras: Extras) -> tuple[Pool, SessionKvStore | None]:
-    """The pool, and the slots of streaming sessions if they are enabled."""
+    """The first pool, and the slots of streaming sessions if they are enabled.
+
+    With more pools there is no prefix cache, slot or host tier: each keeps K/V of the first pool only, and a request
+    may start from computed tokens only if every pool has them.
+    """
     allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free)
+    if len(info.pools) > 1:
+        return Pool(allocator, NoCache()), None
     cache: BasePrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator, extras.observer)
     if not config.enable_streaming_session:
         return Pool(allocator, cache), None
@@ -136,8 +142,9 @@ def _build_state(
 ) -> tuple[State, Memory]:
     metrics = SchedulerMetrics()
     outbox = Outbox()
-    tier = HostTier(info, metrics.count) if info.num_host_pages else None
-    memory = Memory(pool, tier, config.max_retractions, extras.pools)
+    more_pools = [extras.pools[each.name](each) for each in info.pools[1:]]
+    tier = HostTier(info, metrics.count) if info.num_host_pages and not more_pools else None
+    memory = Memory(pool, tier, config.max_retractions, more_pools)
     pools: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, tier]
     grammars = Grammars(extras.compiler or NoCompiler(), metrics)
     waiting = WaitingQueue(by_priority=config.schedule_policy == "priority")

@@ -158,19 +158,20 @@ class Scheduler:
         state = self.state
         accounting = state.pool.accounting()
         size = state.pool.page_size
-        used = accounting.total - state.pool.usable_pages
+        usage = {pool.name: 1 - pool.usable_pages / max(pool.capacity, 1) for pool in state.kv_pools}
         gauges = {
             "num_running_reqs": len(state.running),
             "num_queue_reqs": state.lifecycle.num_queued,
             "num_retracted_reqs": state.num_retracted,
             "num_grammar_queue_reqs": state.grammars.num_waiting,
             "new_token_ratio": state.ratio.value,
-            "token_usage": used / max(accounting.total, 1),
+            "token_usage": max(usage.values()),
             "max_total_num_tokens": accounting.total * size,
             "page_size": size,
             "num_streaming_sessions": self.dispatcher.sessions.num_streaming,
             "streaming_session_held_tokens": accounting.session_held * size,
         }
+        gauges |= {f"kv_pool_usage{{pool={name}}}": share for name, share in usage.items()}
         for pool in state.pools:
             gauges |= pool_gauges(pool)
         state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * size

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ebbtide.paging import least_tokens
+
 from .lifecycle import ReleaseReason
 from .memory.host_tier import HostTier
-from .memory.kv_pool import KvPool
+from .memory.kv_pool import FurtherPool, KvPool
 from .memory.pool import Pool
 from .request import Phase, Request
 
@@ -26,7 +28,7 @@ class Memory:
     pool: Pool
     host_tier: HostTier | None
     max_retractions: int
-    more_pools: Sequence[KvPool] = ()
+    more_pools: Sequence[FurtherPool] = ()
     pools: list[KvPool] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -34,7 +36,12 @@ class Memory:
 
     def never_fits(self, prompt_len: int, max_tokens: int) -> str:
         """The reason why a request of that size can never run, from the first pool that it does not fit; or ""."""
-        return next(filter(None, (pool.never_fits(prompt_len, max_tokens) for pool in self.pools)), "")
+        needed = least_tokens(prompt_len, max_tokens)
+        for pool in self.pools:
+            if pool.pages_for(needed) > pool.capacity:
+                name = "the KV pool" if pool is self.pool else f"KV pool {pool.name}"
+                return f"The prompt has {prompt_len} tokens and {name} holds {pool.capacity * pool.page_size}."
+        return ""
 
     def allocate_up_to(self, req: Request, num_tokens: int) -> int:
         """Allocate pages for the first ``num_tokens`` tokens in every pool, evicting as needed.

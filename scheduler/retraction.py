@@ -20,7 +20,7 @@ from ebbtide.retract_policies import Candidate
 from .batching.new_token_ratio import NewTokenRatio
 from .batching.scheduling_policies import SchedulingPolicies
 from .lifecycle import Lifecycle, ReleaseReason
-from .memory.kv_pool import KvPool, Shortage, first_too_small, first_without_page, least_demand
+from .memory.kv_pool import KvPool, Shortage, first_too_small, first_without_page
 from .outbox import Outbox
 from .request import Request
 from .request_memory import Memory
@@ -169,7 +169,7 @@ class Retractor:
         for pool in self._memory.pools:
             pages = self.new_tokens_required_next_decode(running, pool) // pool.page_size + headroom_pages
             if not pool.evict_from_tree_cache(pages) and len(running) == 1:
-                pages = least_demand(pool, running[0]) + headroom_pages
+                pages = pool.missing_pages(running[0], running[0].computed + 1) + headroom_pages
             if pages > pool.available_pages:
                 return Shortage(pool, pages - pool.available_pages)
         return None
@@ -206,6 +206,7 @@ class Retractor:
             num_running=len(self._lifecycle.running) - (event.aborted is not None),
             num_waiting=len(self._lifecycle.waiting),
             aborted=None if event.aborted is None else event.aborted.rid,
+            pool=event.pool.name,
         )
         self._outbox.output.events.append(published)
         log.warning(
@@ -219,7 +220,7 @@ class Retractor:
             sum(victim.freed_tokens for victim in published.victims),
             published.available_before,
             published.available_after,
-            "" if event.pool is self._memory.pool else f" of pool {event.pool.name}",
+            f" of pool {event.pool.name}" if self._memory.more_pools else "",
             published.ratio_before,
             published.ratio_after,
             "" if published.aborted is None else f"; {published.aborted} does not fit even alone and is aborted",

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ebbtide.paging import pages_for
-
-from ..memory.kv_pool import KvPool
+from ..memory.kv_pool import KvPool, promised_pages
 from ..memory.pool import Pool
 from ..memory.prefix_cache import MatchResult
 from ..request import Request
@@ -50,34 +48,29 @@ class _Reservations:
 
     def charge(self, req: Request, growth: float) -> None:
         """Reserve memory for a running request that is expected to grow by ``growth`` tokens."""
-        size, held = self._page_size, self.pool.num_pages(req)
-        missing = pages_for(len(req.known), size) - held
-        if missing > 0:
+        missing = self.pool.missing_pages(req, len(req.known))
+        if missing:
             self._missing_pages += missing
-            growth += missing * size
+            growth += missing * self._page_size
         if req.protected:
-            need = self._need(req)
+            need = promised_pages(self.pool, req)
             self._protected_need += need
-            self._reserved += max(need - held, 0) * size
+            self._reserved += max(need - self.pool.num_pages(req), 0) * self._page_size
         else:
             self._reserved += growth
 
     def exceeds_promise(self, req: Request) -> bool:
         """True if the pool is too small for ``req`` and the running protected requests at their maximum lengths."""
-        return self._protected_need + self._need(req) > self.pool.capacity
+        return self._protected_need + promised_pages(self.pool, req) > self.pool.capacity
 
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
         """True if ``usable`` pages hold ``num_tokens`` tokens, except locked pages, and all reservations."""
         size = self._page_size
-        return self._reserved + (pages_for(num_tokens, size) - num_locked) * size + growth <= usable * size
+        return self._reserved + (self.pool.pages_for(num_tokens) - num_locked) * size + growth <= usable * size
 
     def fits_now(self, num_tokens: int, num_locked: int, usable: int) -> bool:
         """Like ``fits``, but reserves only the known tokens of running requests."""
-        return self._missing_pages + pages_for(num_tokens, self._page_size) - num_locked <= usable
-
-    def _need(self, req: Request) -> int:
-        """Pages that a protected request is promised."""
-        return min(pages_for(req.max_kv_tokens, self._page_size), self.pool.capacity)
+        return self._missing_pages + self.pool.pages_for(num_tokens) - num_locked <= usable
 
 
 class Admission:
@@ -113,7 +106,7 @@ class Admission:
     def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
         """Decide if ``req``, the next in order, may start, if the requests in ``without`` were retracted."""
         known = len(req.known)
-        if any(pages_for(known, each.pool.page_size) > each.pool.capacity for each in self._pools):
+        if any(each.pool.pages_for(known) > each.pool.capacity for each in self._pools):
             return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
         match = self._tree_pool.tree_cache.match_prefix(req)
         if req.protected and not self._alone and self._breaks_promise(req):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.errors import InvariantViolation
-from ebbtide.plan import PlanItem, RowInit
+from ebbtide.plan import PageWrite, PlanItem, RowInit
 
 from ..grammar.grammar_state import Grammars
 from ..metrics import SchedulerMetrics
@@ -17,6 +17,7 @@ class PlanItems:
 
     def __init__(self, memory: Memory, grammars: Grammars, metrics: SchedulerMetrics) -> None:
         self._memory = memory
+        self._more_pools = memory.more_pools
         self._pool = memory.pool
         self._grammars = grammars
         self._metrics = metrics
@@ -28,10 +29,8 @@ class PlanItems:
             num_samples = req.num_samples
         if req.computed + num_samples > len(req.pages) * req.page_size:
             num_samples = self._make_room(req, num_samples)
-        for pool in self._memory.more_pools:
-            num_samples = min(num_samples, pool.allocate_up_to(req, req.computed + num_samples) - req.computed)
-            if num_samples <= 0:
-                raise InvariantViolation(f"{req.tag} finds no page for token {req.computed} in pool {pool.name}")
+        if self._more_pools:
+            num_samples = self._make_room_elsewhere(req, num_samples)
         tokens = None if req.samples_in_flight else req.known[-1:]
         return self._item(req, tokens, 1, num_samples)
 
@@ -59,6 +58,19 @@ class PlanItems:
         self._pool.allocate(req, req.num_new_pages(num_samples))
         return num_samples
 
+    def _make_room_elsewhere(self, req: Request, num_samples: int) -> int:
+        """``_make_room`` in the pools besides the first."""
+        for pool in self._more_pools:
+            num_samples = min(num_samples, pool.allocate_up_to(req, req.computed + num_samples) - req.computed)
+            if num_samples <= 0:
+                raise InvariantViolation(f"{req.tag} finds no page for token {req.computed} in pool {pool.name}")
+        return num_samples
+
+    def _writes_elsewhere(self, req: Request) -> tuple[PageWrite, ...]:
+        """The pages that the runner does not know yet, in the pools besides the first."""
+        unsent = [(number, *pool.take_unsent(req)) for number, pool in enumerate(self._more_pools, 1)]
+        return tuple(PageWrite(number, index, pages) for number, index, pages in unsent if pages)
+
     def _item(self, req: Request, tokens: list[int] | None, count: int, num_samples: int) -> PlanItem:
         assert req.row is not None
         pages: list[int] = []
@@ -74,7 +86,8 @@ class PlanItems:
             num_samples = 0
         mask = self._grammars.mask(req) if num_samples and req.grammar else b""
         wanted = None if req.sampling.prompt_logprobs is None else prompt_logprobs_for(req, count)
-        item = PlanItem(req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted)
+        more = self._writes_elsewhere(req) if self._more_pools else ()
+        item = PlanItem(req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted, more)
         req.computed += count
         req.steps_in_flight += 1
         req.samples_in_flight += num_samples > 0

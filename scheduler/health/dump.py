@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ebbtide.messages import PressureEvent
-from ebbtide.paging import pages_for
 from ebbtide.plan import StepPlan
 
 from ..core import Scheduler
@@ -63,7 +62,7 @@ def take_snapshot(scheduler: Scheduler, plan: StepPlan | None) -> SchedulerSnaps
         waiting=tuple(_request_line(req) for req in islice(state.waiting, MAX_REQUESTS)),
         reasons=waiting_reasons(state),
         accounting=tuple((pool.name, pool.accounting()) for pool in state.pools),
-        moves=tuple(state.pool.ledger.recent(LAST_MOVES)),
+        moves=tuple(f"{pool.name}: {move}" for pool in state.pools for move in pool.ledger.recent(LAST_MOVES)),
         free_rows=len(state.free_rows),
         ratio=state.ratio.value,
     )
@@ -117,7 +116,7 @@ def _plain(line: str) -> str:
 
 def _why_waiting(state: State, req: Request) -> str:
     """Derived from counters only: repeating the admission check would change the state of the next one."""
-    needs = [(pool, pages_for(len(req.known), pool.page_size)) for pool in state.kv_pools]
+    needs = [(pool, pool.pages_for(len(req.known))) for pool in state.kv_pools]
     for pool, count in needs:
         if count > pool.capacity:
             return f"needs {count} pages and the whole pool has {pool.capacity}"
@@ -169,6 +168,7 @@ def _event_line(event: PressureEvent) -> str:
     more = f" and {len(event.victims) - 8} more" if len(event.victims) > 8 else ""
     aborted = f", aborted {event.aborted}" if event.aborted else ""
     return (
-        f"step {event.step} {event.cause}: {victims}{more}{aborted}; available {event.available_before} -> "
-        f"{event.available_after} tokens, ratio {event.ratio_before:.3f} -> {event.ratio_after:.3f}"
+        f"step {event.step} {event.cause}: {victims}{more}{aborted}; pool {event.pool}: available "
+        f"{event.available_before} -> {event.available_after} tokens, "
+        f"ratio {event.ratio_before:.3f} -> {event.ratio_after:.3f}"
     )

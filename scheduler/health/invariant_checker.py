@@ -13,6 +13,7 @@ from ebbtide.plan import PlanItem
 
 from ..lifecycle import Lifecycle
 from ..memory.accounting import AuditedPool, describe, mismatches
+from ..memory.kv_pool import FurtherPool
 from ..memory.ledger import tag
 from ..memory.pool import Pool
 from ..request import Request
@@ -23,10 +24,18 @@ NAMED_ROWS = 8  # in a message
 class InvariantChecker:
     """Raises InvariantViolation with the pages and their owners if the accounting does not balance."""
 
-    def __init__(self, lifecycle: Lifecycle, pool: Pool, pools: Sequence[AuditedPool], num_rows: int) -> None:
-        """pools: all of them; pool: the one that the prefix cache is on."""
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        pool: Pool,
+        more_pools: Sequence[FurtherPool],
+        pools: Sequence[AuditedPool],
+        num_rows: int,
+    ) -> None:
+        """pools: all of them; pool: the one that the prefix cache is on; more_pools: the others of running requests."""
         self._lifecycle = lifecycle
         self._pool = pool
+        self._more_pools = more_pools
         self._pools = pools
         self._num_rows = num_rows
 
@@ -34,7 +43,7 @@ class InvariantChecker:
         """Check a plan before it runs.
 
         Each page that an item writes to is private to its request; each page that it adds to the page table is private
-        to its request or locked in the tree.
+        to its request or locked in the tree. The page numbers in the item are those in the request's list.
         """
         size = self._pool.page_size
         owners = self._pool.ledger.owners
@@ -43,20 +52,48 @@ class InvariantChecker:
                 (item, req)
                 for item, req in zip(items, requests, strict=True)
                 if owners[req.pages[item.start // size]] is not req
-                or (item.pages and (len(item.pages) > 1 or item.page_index != item.start // size))
+                or (item.pages and item.pages != [req.pages[item.start // size]])
+                or (item.pages and item.page_index != item.start // size)
                 or item.num_samples > 1
             ]
         except IndexError:
             raise InvariantViolation(_without_page(items, requests, size)) from None
         for item, req in unusual:
             self._audit_item(item, req, item.start // size)
+        for number, pool in enumerate(self._more_pools, 1):
+            for item, req in zip(items, requests, strict=True):
+                self._audit_elsewhere(item, req, pool, number)
+
+    def _audit_elsewhere(self, item: PlanItem, req: Request, pool: FurtherPool, number: int) -> None:
+        """Check the request's pages in a pool besides the first, and those that the item adds to its page table.
+
+        The first item of an admission adds all of them.
+        """
+        first, held = pool.page_list(req)
+        index, added = item.write_to(number)
+        if added or item.init is not None:
+            begin = first if item.init is not None else max(index, first)
+            _same_pages(req, added, held[begin - first :], pool, placed=index == begin)
+        begin = item.start // pool.page_size
+        end = (item.end + max(item.num_samples, 1) - 2) // pool.page_size + 1
+        if not first <= begin < end <= first + len(held):
+            raise InvariantViolation(
+                f"{req.tag} is about to write tokens {item.start} to {item.end} in pool {pool.name} "
+                f"and has only the pages from index {first} to {first + len(held)}"
+            )
+        self._agrees(held, req, pool)
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
         """Check the pages that the item writes to, the first if it is a chunk, and those added to the page table."""
         if not item.pages:
-            self._agrees(req.pages[page_index : (item.start + max(item.num_samples, 1) - 1) // req.page_size + 1], req)
+            self._agrees(
+                req.pages[page_index : (item.start + max(item.num_samples, 1) - 1) // req.page_size + 1],
+                req,
+                self._pool,
+            )
             return
-        self._agrees(req.pages[min(page_index, max(req.num_shared, item.page_index)) :], req)
+        _same_pages(req, item.pages, req.pages[item.page_index :], self._pool)
+        self._agrees(req.pages[min(page_index, max(req.num_shared, item.page_index)) :], req, self._pool)
         for page in req.pages[item.page_index : req.num_shared]:
             self._is_locked(page, req)
 
@@ -117,14 +154,14 @@ class InvariantChecker:
             raise InvariantViolation(
                 f"{req.tag} is about to read page {page}, which is owned by {tag(owner)} and not locked; "
                 f"last moves: {self._pool.ledger.history([page])}",
-                pages=(page,),
+                pages={self._pool.name: (page,)},
             )
 
-    def _agrees(self, pages: Sequence[int], req: Request) -> None:
-        ledger = self._pool.ledger
-        errors = mismatches(ledger, pages, req)
+    def _agrees(self, pages: Sequence[int], req: Request, pool: AuditedPool) -> None:
+        errors = mismatches(pool.ledger, pages, req)
         if errors:
-            raise InvariantViolation(describe(errors, ledger), pages=tuple(error.page for error in errors))
+            suspect = {pool.name: [error.page for error in errors]}
+            raise InvariantViolation(_of(pool, describe(errors, pool.ledger)), pages=suspect)
 
     def _check_req_pool(self) -> None:
         """Every row is free or belongs to one running request; every running or waiting request is registered."""
@@ -155,6 +192,20 @@ def _without_page(items: Sequence[PlanItem], requests: Sequence[Request], size: 
         if item.start // size >= len(req.pages):
             return f"{req.tag} is about to write token {item.start} and has only {len(req.pages)} pages"
     raise AssertionError("every request has the page")
+
+
+def _same_pages(
+    req: Request, added: Sequence[int], held: Sequence[int], pool: AuditedPool, *, placed: bool = True
+) -> None:
+    """The pages that a plan adds to a page table must be those that the request lists. placed: at the same index.
+
+    If not, the foreign pages are suspect, and one of the request's own, so that the request is computed again.
+    """
+    if not placed or list(added) != list(held):
+        suspect = [*{*added} - {*held}, *held[-1:]]
+        raise InvariantViolation(
+            _of(pool, f"{req.tag} lists the pages {held} and the plan adds {added}"), pages={pool.name: suspect}
+        )
 
 
 def _of(pool: AuditedPool, words: str) -> str:

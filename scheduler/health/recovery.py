@@ -6,12 +6,11 @@ accounting is then derived from the remaining structures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from ebbtide.paging import pages_for
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..lifecycle import Lifecycle
 from ..memory.accounting import AuditedPool, OwnershipError, owners_missing_pages
+from ..memory.kv_pool import KvPool, promised_pages
 from ..memory.pool import Pool
 from ..request import Request
 from ..state import StepsInFlight
@@ -21,36 +20,41 @@ class Recovery:
     """Repairs the scheduler's state in place."""
 
     def __init__(
-        self, lifecycle: Lifecycle, pools: Sequence[AuditedPool], pool: Pool, steps_in_flight: StepsInFlight
+        self,
+        lifecycle: Lifecycle,
+        pools: Sequence[AuditedPool],
+        pool: Pool,
+        kv_pools: Sequence[KvPool],
+        steps_in_flight: StepsInFlight,
     ) -> None:
-        """pools: all of them; pool: the one that the prefix cache is on."""
+        """pools: all of them; pool: the one that the prefix cache is on; kv_pools: those of running requests."""
         self._lifecycle = lifecycle
         self._pools = pools
         self._pool = pool
+        self._kv_pools = kv_pools
         self._steps_in_flight = steps_in_flight
 
-    def recover(self, pages: Iterable[int], *, everybody: bool) -> dict[str, list[int]]:
+    def recover(self, pages: Mapping[str, Sequence[int]], *, everybody: bool) -> dict[str, list[int]]:
         """Repair the state.
 
         Args:
-            pages: suspect even if the accounting is consistent for them now.
+            pages: by pool name, suspect even if the accounting is consistent for them now.
             everybody: the violation interrupted an operation, so no running request is certain to be intact, and all
                 are recomputed; otherwise only those that hold a suspect page.
 
         Returns:
             The pages that were taken out of service, by pool.
         """
-        running = self._lifecycle.running
         before = {pool.name: set(pool.quarantined) for pool in self._pools}
-        errors = self._pool.find_ownership_errors([] if everybody else running)
-        doubt = self._pages_in_doubt(errors, everybody=everybody).union(pages)
-        torn = owners_missing_pages(errors) | self._in_doubt_elsewhere()
-        self._pool.quarantined |= doubt
+        torn = set[int]().union(
+            *(self._quarantine(pool, pages.get(pool.name, ()), everybody=everybody) for pool in self._pools)
+        )
+        doubt = self._pool.quarantined
         cache = self._pool.tree_cache
         # In an owner that lost a page, the other pages are at wrong positions: drop it, although they are intact.
         alive = cache.drop_pages(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
-        for req in list(running):
-            in_doubt = id(req) in torn or id(req.node) not in alive or any(page in doubt for page in req.pages)
+        for req in list(self._lifecycle.running):
+            in_doubt = id(req) in torn or id(req.node) not in alive or not doubt.isdisjoint(req.pages)
             if everybody or in_doubt:
                 self._release(req)
         self._rebuild()
@@ -58,11 +62,19 @@ class Recovery:
         gone = {pool.name: sorted(pool.quarantined - before[pool.name]) for pool in self._pools}
         return {name: pages for name, pages in gone.items() if pages}
 
-    def _in_doubt_elsewhere(self) -> set[int]:
-        """``id()`` of every owner in an ownership error of the other pools, each of which repairs its own pages."""
-        others = [pool for pool in self._pools if pool is not self._pool]
-        errors = [error for pool in others for error in pool.find_ownership_errors(self._lifecycle.running)]
-        return owners_missing_pages(errors) | {id(owner) for error in errors for owner in error.listed_by}
+    def _quarantine(self, pool: AuditedPool, pages: Sequence[int], *, everybody: bool) -> set[int]:
+        """Returns ``id()`` of every owner that holds a suspect page or has lost a page.
+
+        The suspect pages of a pool of running requests leave service; other pools do this themselves in ``repair``.
+        """
+        everybody = everybody and pool in self._kv_pools
+        running = [] if everybody else self._lifecycle.running
+        errors = pool.find_ownership_errors(running)
+        doubt = self._pages_in_doubt(errors, everybody=everybody).union(pages)
+        if pool in self._kv_pools:
+            pool.quarantined |= doubt
+        holders = {id(owner) for owner, held in pool.owners(running) if not doubt.isdisjoint(held)} if doubt else set()
+        return owners_missing_pages(errors) | holders
 
     def _pages_in_doubt(self, errors: Iterable[OwnershipError], *, everybody: bool) -> set[int]:
         """Pages with no owner, several, or one that the ledger does not record. A quarantined page must have no owner.
@@ -94,12 +106,11 @@ class Recovery:
         self._lifecycle.recount()
 
     def _keep_promises(self) -> None:
-        """Release protected requests, the youngest first, until their needs fit the pool, which has shrunk."""
-        pool = self._pool
+        """Release protected requests, the youngest first, until their needs fit each pool, which may have shrunk."""
         while True:
             protected = [req for req in self._lifecycle.running if req.protected]
-            need = sum(min(pages_for(req.max_kv_tokens, pool.page_size), pool.capacity) for req in protected)
-            if need <= pool.capacity or len(protected) < 2:
+            fits = all(sum(promised_pages(pool, req) for req in protected) <= pool.capacity for pool in self._kv_pools)
+            if fits or len(protected) < 2:
                 return
             self._release(max(protected, key=lambda req: req.arrival))
             self._rebuild()

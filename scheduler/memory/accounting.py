@@ -73,6 +73,9 @@ class AuditedPool(Protocol):
     def recount(self, running: Sequence[CachedRequest]) -> int:
         """``uncached``, recounted from the page lists of its owners."""
 
+    def owners(self, running: Iterable[CachedRequest]) -> Iterable[tuple[PageOwner, Sequence[int]]]:
+        """Every owner of pages except the free list, with the pages in its own list."""
+
     def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
         """All ownership errors. The cost is proportional to the pool size."""
 

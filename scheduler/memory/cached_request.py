@@ -27,6 +27,10 @@ class CachedRequest(PageOwner, Protocol):
     max_samples: int  # most output tokens that one of its decode items yields
 
     @property
+    def max_kv_tokens(self) -> int:
+        """Most tokens of K/V it can ever need."""
+
+    @property
     def num_private(self) -> int:
         """Number of its own pages."""
 

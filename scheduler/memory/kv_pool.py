@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from ebbtide.paging import pages_for
 
 from .accounting import AuditedPool
 from .cached_request import CachedRequest
@@ -15,7 +13,7 @@ from .cached_request import CachedRequest
 class KvPool(AuditedPool, Protocol):
     """A pool of KV pages. All numbers are in pages, each of ``page_size`` tokens of one request.
 
-    Only the first pool has a prefix cache. A pool without one keeps its page lists by request id.
+    A request need not hold a page for each of its tokens: pages behind a sliding window leave while it runs.
     """
 
     @property
@@ -30,11 +28,14 @@ class KvPool(AuditedPool, Protocol):
     def usable_pages(self) -> int:
         """Free pages plus pages that eviction can free. Admission is based on this number."""
 
-    def never_fits(self, prompt_len: int, max_tokens: int) -> str:
-        """The reason why a request of that size can never run, or "". Such a request must not block the queue."""
+    def pages_for(self, num_tokens: int) -> int:
+        """Most pages that a request holds until its K/V has ``num_tokens`` tokens."""
 
     def num_pages(self, req: CachedRequest) -> int:
         """Pages that ``req`` holds, shared ones included."""
+
+    def missing_pages(self, req: CachedRequest, num_tokens: int) -> int:
+        """Pages that ``allocate_up_to`` would take from the free list, without regard to how many are free."""
 
     def freed_by(self, req: CachedRequest) -> int:
         """Pages that a retraction of ``req`` makes usable."""
@@ -48,11 +49,21 @@ class KvPool(AuditedPool, Protocol):
     def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
         """Allocate pages for the first ``num_tokens`` tokens of ``req``, evicting as needed.
 
-        Returns the number of tokens that the request's pages hold, which is smaller if the pool has too few pages.
+        Returns the number of tokens that the request's pages reach to, which is smaller if the pool has too few pages.
         """
 
     def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
         """Free the pages of ``req``. is_insert: cache its full computed pages first, if there is a cache."""
+
+
+class FurtherPool(KvPool, Protocol):
+    """A pool besides the first one. It has no prefix cache and keeps its page lists by request id."""
+
+    def page_list(self, req: CachedRequest) -> tuple[int, Sequence[int]]:
+        """The page index of the first page that ``req`` holds, and its pages from there on."""
+
+    def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
+        """The page index and pages of ``req`` that no plan has yet. They count as sent from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +74,30 @@ class Shortage:
     num_pages: int
 
 
-def least_demand(pool: KvPool, req: CachedRequest) -> int:
-    """Pages that ``req`` lacks for its next token alone."""
-    return max(pages_for(req.computed + 1, pool.page_size) - pool.num_pages(req), 0)
+def total_demand(needs: Iterable[tuple[CachedRequest, int]], num_running: int) -> int:
+    """The demand of a pool, from the pages that the next token or decode item of each running request needs.
+
+    A protected request in mid-prefill takes one page, for which others are retracted. If nothing decodes, the smallest
+    chunk counts: half-prefilled prompts can fill a pool too. Requests that need no page may be left out of ``needs``.
+    """
+    needs = list(needs)
+    pages = sum(need for req, need in needs if req.is_decoding or req.protected)
+    if pages == 0 and sum(need > 0 for _, need in needs) == num_running > 0:
+        pages = 1
+    return pages
+
+
+def promised_pages(pool: KvPool, req: CachedRequest) -> int:
+    """Pages that a protected request is promised: those of its maximum length, at most the whole pool."""
+    return min(pool.pages_for(req.max_kv_tokens), pool.capacity)
 
 
 def first_too_small(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:
     """The first pool that cannot hold the request's known tokens; the first of all if each can."""
     known = len(req.known)
-    return next((pool for pool in pools if pool.capacity * pool.page_size < known), pools[0])
+    return next((pool for pool in pools if pool.pages_for(known) > pool.capacity), pools[0])
 
 
 def first_without_page(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:
     """The first pool in which ``req`` has no page for its next token; the first of all if it has one in each."""
-    return next((pool for pool in pools if pool.num_pages(req) * pool.page_size <= req.computed), pools[0])
+    return next((pool for pool in pools if pool.missing_pages(req, req.computed + 1)), pools[0])

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ebbtide.paging import least_pages, pages_for
+from ebbtide.messages import FULL_POOL
+from ebbtide.paging import pages_for
 
 from .accounting import OwnershipError, PoolAccounting, Sweep, compare_with_ledger, mismatches, rebuild
 from .allocator import PageAllocator
 from .cached_request import CachedRequest
+from .kv_pool import total_demand
 from .ledger import PageOwner
 from .prefix_cache import BasePrefixCache
 
@@ -19,7 +21,7 @@ from .prefix_cache import BasePrefixCache
 class Pool:
     """Pages of one kind."""
 
-    name = "full"
+    name = FULL_POOL
 
     def __init__(self, allocator: PageAllocator, tree_cache: BasePrefixCache) -> None:
         self.token_to_kv_pool_allocator = allocator
@@ -47,11 +49,13 @@ class Pool:
         cache = self.tree_cache
         return self.token_to_kv_pool_allocator.available_pages + cache.evictable_pages + cache.evictable_session_pages
 
-    def never_fits(self, prompt_len: int, max_tokens: int) -> str:
+    def pages_for(self, num_tokens: int) -> int:
         """See ``KvPool``."""
-        if least_pages(prompt_len, max_tokens, self.page_size) <= self.capacity:
-            return ""
-        return f"The prompt has {prompt_len} tokens and the KV pool holds {self.capacity * self.page_size}."
+        return -(-num_tokens // self.page_size)
+
+    def missing_pages(self, req: CachedRequest, num_tokens: int) -> int:
+        """See ``KvPool``."""
+        return max(-(-num_tokens // self.page_size) - len(req.pages), 0)
 
     def num_pages(self, req: CachedRequest) -> int:
         """See ``KvPool``."""
@@ -62,19 +66,11 @@ class Pool:
         return req.num_private + self.tree_cache.exclusively_locked_pages(req)
 
     def demand(self, running: Sequence[CachedRequest]) -> int:
-        """See ``KvPool``.
-
-        A decode row takes pages for all tokens that it may sample. A protected request in mid-prefill at a page end
-        takes one page, for which others are retracted. If nothing decodes, the smallest chunk counts: half-prefilled
-        prompts can fill a pool too.
-        """
+        """See ``KvPool``. A decode row takes pages for all tokens that it may sample."""
         size = self.page_size
         short = [req for req in running if req.computed + req.max_samples > len(req.pages) * size]
         needs = [(req, req.num_new_pages(req.num_samples if req.is_decoding else 1)) for req in short]
-        pages = sum(need for req, need in needs if req.is_decoding or req.protected)
-        if pages == 0 and sum(need > 0 for _, need in needs) == len(running) > 0:
-            pages = 1
-        return pages
+        return total_demand(needs, len(running))
 
     def accounting(self) -> PoolAccounting:
         """See ``AuditedPool``."""
@@ -89,7 +85,7 @@ class Pool:
         )
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """Every owner of pages in this pool except the free list, with the pages in its own list."""
+        """See ``AuditedPool``."""
         yield from self.tree_cache.owners()
         for req in running:
             yield req, req.pages[req.num_shared :]

@@ -1,10 +1,12 @@
-"""An artificial second pool: a running request needs one private page for every ``page_size`` of its tokens."""
+"""An artificial second pool: private pages of its own size for all tokens of a request, or for the last ones only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from ebbtide.paging import least_pages, pages_for
+from ebbtide.messages import PoolInfo
+from ebbtide.paging import pages_for
 from ebbtide.scheduler.memory.accounting import (
     OwnershipError,
     PoolAccounting,
@@ -15,21 +17,41 @@ from ebbtide.scheduler.memory.accounting import (
 )
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.cached_request import CachedRequest
+from ebbtide.scheduler.memory.kv_pool import total_demand
 from ebbtide.scheduler.memory.ledger import PageOwner
 
 
+@dataclass
+class Held:
+    """The pages of one request. first: page index of the first of ``pages``; sent: up to this index they were sent."""
+
+    pages: list[int] = field(default_factory=list)
+    first: int = 0
+    sent: int = 0
+
+    @property
+    def end(self) -> int:
+        """Page index after the last page."""
+        return self.first + len(self.pages)
+
+
+NOTHING = Held()
+
+
 class SecondPool:
-    """A ``KvPool`` without a prefix cache. Its page lists are kept by request id; the runner never sees them."""
+    """A ``FurtherPool``. window: a token reads this many tokens up to itself, and pages before them leave."""
 
-    name = "second"
-
-    def __init__(self, num_pages: int, page_size: int) -> None:
-        self.allocator = PageAllocator(num_pages, page_size)
-        self.page_size = page_size
+    def __init__(
+        self, info: PoolInfo, window: int | None = None, *, on_free: Callable[[Sequence[int]], None] | None = None
+    ) -> None:
+        self.name = info.name
+        self.page_size = info.page_size
+        self.allocator = PageAllocator(info.num_pages, info.page_size, on_free=on_free)
         self.ledger = self.allocator.ledger
         self.quarantined: set[int] = set()
-        self.pages: dict[str, list[int]] = {}
+        self.held: dict[str, Held] = {}
         self.num_held = 0  # pages of all lists, updated with every change
+        self._window = window
         self._sweep = Sweep(self.allocator)
 
     @property
@@ -44,45 +66,58 @@ class SecondPool:
     def usable_pages(self) -> int:
         return self.allocator.available_pages
 
-    def never_fits(self, prompt_len: int, max_tokens: int) -> str:
-        if least_pages(prompt_len, max_tokens, self.page_size) <= self.capacity:
-            return ""
-        return f"The prompt has {prompt_len} tokens and pool {self.name} holds {self.capacity * self.page_size}."
+    def pages_for(self, num_tokens: int) -> int:
+        """With a window, a request never holds more pages than its last token reads, wherever the window begins."""
+        whole = pages_for(num_tokens, self.page_size)
+        return whole if self._window is None else min(whole, pages_for(self._window - 1, self.page_size) + 1)
 
     def num_pages(self, req: CachedRequest) -> int:
-        return len(self.pages.get(req.rid, ()))
+        return len(self._of(req).pages)
+
+    def missing_pages(self, req: CachedRequest, num_tokens: int) -> int:
+        held, first = self._of(req), self._first_needed(req)
+        return max(self._last_index(first, num_tokens) - max(held.end, first) - (first - held.first), 0)
 
     def freed_by(self, req: CachedRequest) -> int:
         return self.num_pages(req)
 
     def demand(self, running: Sequence[CachedRequest]) -> int:
-        """As ``Pool.demand``."""
-        needs = [(req, pages_for(req.computed + 1, self.page_size) - self.num_pages(req)) for req in running]
-        pages = sum(max(need, 0) for req, need in needs if req.is_decoding or req.protected)
-        return pages or int(bool(needs) and all(need > 0 for _, need in needs))
+        ends = [(req, req.computed + (req.num_samples if req.is_decoding else 1)) for req in running]
+        return total_demand([(req, self.missing_pages(req, end)) for req, end in ends], len(running))
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
         return self.allocator.available_pages >= num_pages
 
     def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
-        missing = pages_for(num_tokens, self.page_size) - self.num_pages(req)
-        count = min(missing, self.allocator.available_pages)
+        held = self.held.setdefault(req.rid, Held())
+        self._drop_behind(req, held)
+        count = min(self._last_index(held.first, num_tokens) - held.end, self.allocator.available_pages)
         if count > 0:
-            self.pages.setdefault(req.rid, []).extend(self.allocator.take(count, req))
+            held.pages += self.allocator.take(count, req)
             self.num_held += count
-        return self.num_pages(req) * self.page_size
+        return held.end * self.page_size
 
     def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
-        pages = self.pages.pop(req.rid, [])
+        pages = self.held.pop(req.rid, NOTHING).pages
         self.allocator.give(pages, req)
         self.num_held -= len(pages)
+
+    def page_list(self, req: CachedRequest) -> tuple[int, Sequence[int]]:
+        held = self._of(req)
+        return held.first, held.pages
+
+    def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
+        held = self.held[req.rid]
+        index = max(held.sent, held.first)
+        held.sent = held.end
+        return index, held.pages[index - held.first :]
 
     def accounting(self) -> PoolAccounting:
         return PoolAccounting(self.available_pages, 0, 0, 0, self.num_held, self.capacity, len(self.quarantined))
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
         for req in running:
-            yield req, self.pages.get(req.rid, [])
+            yield req, self._of(req).pages
 
     def recount(self, running: Sequence[CachedRequest]) -> int:
         return sum(map(self.num_pages, running))
@@ -93,12 +128,31 @@ class SecondPool:
     def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
         errors = self._sweep.check_free_list()
         for req in self._sweep.next_share(running):
-            errors += mismatches(self.ledger, self.pages.get(req.rid, []), req)
+            errors += mismatches(self.ledger, self._of(req).pages, req)
         return errors
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
-        self.quarantined.update(error.page for error in self.find_ownership_errors(running) if error.listed_by)
-        kept = {req.rid: self.pages.get(req.rid, []) for req in running}
-        self.pages = {rid: pages for rid, pages in kept.items() if self.quarantined.isdisjoint(pages)}
+        self.held = {req.rid: self.held[req.rid] for req in running if req.rid in self.held}
         rebuild(self.allocator, self.owners(running), self.quarantined)
         self.num_held = self.recount(running)
+
+    def _of(self, req: CachedRequest) -> Held:
+        return self.held.get(req.rid, NOTHING)
+
+    def _first_needed(self, req: CachedRequest) -> int:
+        """Page index of the first token that the next item of ``req`` reads, at least that of the first held page."""
+        if self._window is None:
+            return 0
+        return max((req.computed - self._window + 1) // self.page_size, self._of(req).first, 0)
+
+    def _last_index(self, first: int, num_tokens: int) -> int:
+        """The page index up to which a request whose first page is at ``first`` gets pages for its tokens."""
+        return min(pages_for(num_tokens, self.page_size), first + self.pages_for(num_tokens))
+
+    def _drop_behind(self, req: CachedRequest, held: Held) -> None:
+        count = self._first_needed(req) - held.first
+        if count > 0:
+            self.allocator.give(held.pages[:count], req)
+            del held.pages[:count]
+            held.first += count
+            self.num_held -= count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +12,7 @@ from ebbtide.grammar import Guidance, grammar_of
 from ebbtide.messages import (
     AbortReq,
     GenerateReq,
+    PoolInfo,
     PressureEvent,
     PressureUsage,
     Reply,
@@ -23,13 +23,14 @@ from ebbtide.messages import (
     UseVocabulary,
 )
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
+from ebbtide.model_runner.sim.sim_pool import SimPoolShape
 from ebbtide.scheduler.build import Extras, build_scheduler
 from ebbtide.scheduler.grammar.grammar_state import Compiled, GrammarCompiler
-from ebbtide.scheduler.memory.kv_pool import KvPool
 from ebbtide.scheduler.memory.node import CacheObserver
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
 from .multi_token_runner import MultiTokenRunner
+from .second_pool import SecondPool
 
 GUIDANCE = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ())
 MAX_TURNS = 30_000
@@ -103,6 +104,7 @@ class Shape:
     max_sessions: int = 1000
     session_timeout: float = 1e9
     max_per_owner: int | None = None
+    second: SimPoolShape | None = None  # a second pool
 
 
 class World:
@@ -113,14 +115,20 @@ class World:
         shape: Shape | None = None,
         observer: CacheObserver | None = None,
         compiler: GrammarCompiler | None = None,
-        pools: Sequence[KvPool] = (),
     ) -> None:
         self.shape = shape = shape or Shape()
         sim = SimShape(
-            shape.num_pages, shape.page_size, shape.num_rows, shape.context_length, shape.overlap, shape.host_pages
+            shape.num_pages,
+            shape.page_size,
+            shape.num_rows,
+            shape.context_length,
+            shape.overlap,
+            shape.host_pages,
+            () if shape.second is None else (shape.second,),
         )
         self.runner = SimRunner(sim) if shape.max_samples == 1 else MultiTokenRunner(sim, shape.max_samples)
         self._freed: list[int] = []
+        self._freed_second: list[int] = []
         config = SchedulerConfig(
             chunked_prefill_size=shape.chunk,
             schedule_policy=shape.policy,
@@ -136,7 +144,12 @@ class World:
             session_timeout=shape.session_timeout,
             max_sessions_per_key=shape.max_per_owner,
         )
-        extras = Extras(compiler=compiler or Compiler(), observer=observer, on_free=self._freed.extend, pools=pools)
+        extras = Extras(
+            compiler=compiler or Compiler(),
+            observer=observer,
+            on_free=self._freed.extend,
+            pools={} if shape.second is None else {shape.second.info.name: self._build_second},
+        )
         self.scheduler = build_scheduler(config, self.runner.info, extras)
         self.pool = self.scheduler.state.pool
         self.allocator = self.pool.token_to_kv_pool_allocator
@@ -194,8 +207,21 @@ class World:
 
     def _poison_freed(self) -> None:
         """Spoil what is free after the plan that may have copied it to the host; what was taken again is in use."""
-        self.runner.poison([page for page in self._freed if self.allocator.ledger.owner(page) is None])
-        self._freed.clear()
+        pools = self.scheduler.state.kv_pools
+        for number, (pool, freed) in enumerate(zip(pools, (self._freed, self._freed_second), strict=False)):
+            self.runner.poison([page for page in freed if pool.ledger.owner(page) is None], pool=number)
+            freed.clear()
+
+    def _build_second(self, info: PoolInfo) -> SecondPool:
+        assert self.shape.second is not None
+        return SecondPool(info, self.shape.second.window, on_free=self._freed_second.extend)
+
+    @property
+    def second(self) -> SecondPool:
+        """The second pool."""
+        pool = self.scheduler.state.kv_pools[1]
+        assert isinstance(pool, SecondPool)
+        return pool
 
     def collect(self) -> None:
         """Settle the oldest step and read what it produced."""

@@ -16,6 +16,7 @@ from ..loads import Arrival, assert_same, play
 from ..make import request
 from ..mutations import accounting_bugs as bugs
 from ..mutations.test_mutations import expectations
+from ..mutations.witnesses import Witness, noticed_by
 from ..world import Shape, World, greedy, text
 
 Patch = pytest.MonkeyPatch
@@ -105,6 +106,7 @@ def finish(world: World) -> None:
     assert {rid: outcomes[rid].tokens for rid in "abc"} == {rid: alone(rid) for rid in "abc"}
 
 
+@noticed_by(Witness.PLAN_AUDIT)
 def test_only_requests_on_a_page_with_an_error_are_recomputed(busy: World) -> None:
     page = running(busy, "b").pages[-1]
     busy.allocator.ledger.assign([page], request("somebody"))
@@ -119,6 +121,7 @@ def test_only_requests_on_a_page_with_an_error_are_recomputed(busy: World) -> No
     assert state.pool.capacity == 39
 
 
+@noticed_by(Witness.PLAN_AUDIT)
 def test_no_request_computes_on_a_page_with_two_owners(busy: World) -> None:
     first, second = running(busy, "a"), running(busy, "b")
     second.pages[-1] = first.pages[-1]
@@ -126,11 +129,13 @@ def test_no_request_computes_on_a_page_with_two_owners(busy: World) -> None:
     assert busy.scheduler.state.metrics.totals[VIOLATIONS] >= 1
 
 
+@noticed_by(Witness.PLAN_AUDIT)
 def test_a_page_freed_under_a_running_request_is_found_in_the_next_plan(busy: World) -> None:
     busy.allocator.give(running(busy, "a").pages[-1:], running(busy, "a"))
     finish(busy)
 
 
+@noticed_by(Witness.SWEEP)
 def test_a_tree_node_with_an_error_is_removed_with_its_subtree(busy: World) -> None:
     node = next(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
     busy.allocator.ledger.assign(node.pages[:1], request("somebody"))
@@ -140,18 +145,21 @@ def test_a_tree_node_with_an_error_is_removed_with_its_subtree(busy: World) -> N
     finish(busy)
 
 
+@noticed_by(Witness.EQUATION)
 def test_a_wrong_counter_alone_quarantines_no_page(busy: World) -> None:
     busy.pool.uncached += 3
     finish(busy)
     assert busy.scheduler.state.pool.quarantined == set()
 
 
+@noticed_by(Witness.EQUATION)
 def test_a_lost_page_is_quarantined_and_serving_continues(busy: World) -> None:
     lost = busy.allocator._free.pop()
     finish(busy)
     assert busy.scheduler.state.pool.quarantined == {lost}
 
 
+@noticed_by(Witness.PLAN_AUDIT)
 def test_a_violation_during_a_finish_emits_the_last_token_once(busy: World) -> None:
     """An error in the free list is found during a finish: the last token is sampled again and is the same."""
     world = World(Shape(num_pages=40, memory_check="quarantine"))
@@ -166,6 +174,7 @@ def test_a_violation_during_a_finish_emits_the_last_token_once(busy: World) -> N
     assert outcomes["b"].tokens == alone("b")
 
 
+@noticed_by(Witness.LEDGER_MOVE)
 def test_a_violation_on_abort_still_aborts(busy: World) -> None:
     busy.allocator.ledger.assign(running(busy, "b").pages[-1:], request("somebody"))
     busy.send(AbortReq("b", "client"))
@@ -174,6 +183,7 @@ def test_a_violation_on_abort_still_aborts(busy: World) -> None:
     assert outcomes["a"].tokens == alone("a")
 
 
+@noticed_by(Witness.SWEEP)
 def test_results_in_flight_of_released_requests_are_dropped() -> None:
     world = World(Shape(num_pages=40, memory_check="quarantine", overlap=2))
     for rid in "abc":
@@ -185,6 +195,7 @@ def test_results_in_flight_of_released_requests_are_dropped() -> None:
     finish(world)
 
 
+@noticed_by(Witness.EQUATION)
 def test_reservations_that_exceed_a_smaller_pool_are_released_uncounted() -> None:
     shape = Shape(num_pages=20, memory_check="quarantine", max_retractions=0)
     world = World(shape)
@@ -201,6 +212,7 @@ def test_reservations_that_exceed_a_smaller_pool_are_released_uncounted() -> Non
     assert world.scheduler.state.metrics.totals["num_retracted_requests_total"] == 0
 
 
+@noticed_by(Witness.PLAN_AUDIT)
 def test_a_plan_without_items_still_copies_pages(monkeypatch: Patch) -> None:
     """The step that saves a retracted request's K/V has one item, and that item's page has an error."""
     shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=1, memory_check="quarantine")
@@ -232,6 +244,7 @@ def test_memory_check_off_checks_nothing() -> None:
     assert SIM_EOS not in world.outcomes["a"].tokens
 
 
+@noticed_by(Witness.PLAN_AUDIT)
 def test_one_invalid_item_of_a_plan_does_not_hide_another(busy: World) -> None:
     """Two requests write to pages that the tree owns now. Lists and ledger agree, but neither may be computed."""
     for rid in "ab":
@@ -247,6 +260,7 @@ def test_one_invalid_item_of_a_plan_does_not_hide_another(busy: World) -> None:
     finish(busy)
 
 
+@noticed_by(Witness.RESTORE)
 def test_a_page_lost_in_the_host_tier_drops_only_its_copy() -> None:
     shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=2, memory_check="quarantine")
     world = World(shape)
@@ -271,6 +285,7 @@ def test_the_log_names_the_quarantined_pages_and_their_pool(busy: World, caplog:
     assert f"Pages out of service: full [{lost}]" in caplog.text
 
 
+@noticed_by(Witness.EQUATION)
 def test_a_request_whose_list_lost_a_page_is_recomputed(busy: World) -> None:
     """The page has no owner, so it is quarantined. The request would read another page in its place."""
     req = running(busy, "a")
@@ -279,6 +294,7 @@ def test_a_request_whose_list_lost_a_page_is_recomputed(busy: World) -> None:
     assert busy.scheduler.state.pool.quarantined == {lost}
 
 
+@noticed_by(Witness.LEDGER_AUDIT)
 def test_a_tree_node_whose_list_lost_a_page_is_removed() -> None:
     """Its tokens would not match its pages."""
     world = World(Shape(num_pages=40, memory_check="quarantine"))

@@ -20,6 +20,7 @@ from ebbtide.scheduler.memory.accounting import (
 )
 from ebbtide.scheduler.memory.allocator import PageAllocator
 from ebbtide.scheduler.memory.cached_request import CachedRequest
+from ebbtide.scheduler.memory.ledger import PageOwner
 from ebbtide.scheduler.request import Request
 
 from ..make import request
@@ -94,20 +95,24 @@ class StatePool:
         self.uncached += 1
 
     def accounting(self) -> PoolAccounting:
-        return PoolAccounting(self.allocator.available_pages, 0, 0, 0, self.uncached, 16)
+        return PoolAccounting(self.allocator.available_pages, 0, 0, 0, self.uncached, 16 - len(self.quarantined))
 
     def recount(self, running: Sequence[CachedRequest]) -> int:
         return sum(len(self.held.get(req.rid, ())) for req in running)
 
+    def owners(self, running: Iterable[CachedRequest]) -> list[tuple[PageOwner, Sequence[int]]]:
+        return [(req, self.held.get(req.rid, [])) for req in running]
+
     def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
-        return compare_with_ledger(self.allocator, [(req, self.held.get(req.rid, [])) for req in running])
+        return compare_with_ledger(self.allocator, self.owners(running), self.quarantined)
 
     def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
         return self.find_ownership_errors(running)
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
         self.quarantined.update(error.page for error in self.find_ownership_errors(running))
-        rebuild(self.allocator, [(req, self.held.get(req.rid, [])) for req in running], self.quarantined)
+        self.held = {req.rid: self.held[req.rid] for req in running if req.rid in self.held}
+        rebuild(self.allocator, self.owners(running), self.quarantined)
         self.uncached = self.recount(running)
 
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ebbtide.plan import PlanItem
 from ebbtide.scheduler.batching.admitter import Admitter
+from ebbtide.scheduler.batching.plan_items import PlanItems
 from ebbtide.scheduler.lifecycle import Lifecycle, ReleaseReason
 from ebbtide.scheduler.memory.accounting import QuarantineOwner
 from ebbtide.scheduler.memory.allocator import PageAllocator
@@ -207,6 +209,17 @@ def publish_uncounted(patch: Patch) -> None:
     patch.setattr(Pool, "publish", publish)
 
 
+def wrong_page_in_the_plan(patch: Patch) -> None:
+    """The plan writes another page to the page table than the one that the request lists."""
+    original = PlanItems._item
+
+    def item(self: PlanItems, req: Request, *args: object) -> PlanItem:
+        made = original(self, req, *args)  # type: ignore[arg-type]
+        return replace(made, pages=[page ^ 1 for page in made.pages])
+
+    patch.setattr(PlanItems, "_item", item)
+
+
 def split_off_by_one(patch: Patch) -> None:
     original = RadixCache._split
 
@@ -356,6 +369,7 @@ ACCOUNTING: dict[Bug, Witness] = {
     early_publish: Witness.PLAN_AUDIT,
     publish_half_a_page: Witness.PLAN_AUDIT,
     publish_uncounted: Witness.EQUATION,
+    wrong_page_in_the_plan: Witness.PLAN_AUDIT,
     split_off_by_one: Witness.SWEEP,
     ledger_not_told: Witness.SWEEP,
     copies_not_given_back: Witness.EQUATION,

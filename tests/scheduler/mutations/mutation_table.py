@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from .. import test_second_pool as _hand_made_in_the_second_pool  # noqa: F401 (fills HAND_MADE)
 from ..health.test_recovery import CAUGHT_BEFORE_THE_FORWARD, CAUGHT_SOMEHOW
 from .accounting_bugs import ACCOUNTING
 from .test_mutations import OTHERS
+from .test_second_pool_mutations import BY_ACCOUNTING, SECOND_POOL_BUGS
 from .test_session_mutations import SESSION_BUGS
-from .witnesses import Bug, Witness
+from .witnesses import HAND_MADE, Bug, Witness
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "mutations.md"
-TABLES = {"accounting": ACCOUNTING, "others": OTHERS, "sessions": SESSION_BUGS}
+TABLES = {"accounting": ACCOUNTING, "others": OTHERS, "second-pool": SECOND_POOL_BUGS, "sessions": SESSION_BUGS}
 IN_QUARANTINE: dict[Bug, str] = {
-    **dict.fromkeys(CAUGHT_BEFORE_THE_FORWARD, "no output changes"),
+    **dict.fromkeys([*CAUGHT_BEFORE_THE_FORWARD, *BY_ACCOUNTING], "no output changes"),
     **dict.fromkeys(CAUGHT_SOMEHOW, "every request ends once"),
 }
 
@@ -29,11 +31,18 @@ def table(bugs: Mapping[Bug, Witness]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def faults_table() -> str:
+    lines = ["| test | noticed by |", "|---|---|"]
+    for name, witness in sorted(HAND_MADE.items()):
+        lines.append(f"| {name.removeprefix('test_').replace('_', ' ')} | {witness.value} |")
+    return "\n".join(lines) + "\n"
+
+
 def with_tables(page: str) -> str:
     """The page with its tables as they must be."""
-    for name, bugs in TABLES.items():
+    for name, text in {"faults": faults_table(), **{name: table(bugs) for name, bugs in TABLES.items()}}.items():
         start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        page = page[: page.index(start) + len(start)] + table(bugs) + page[page.index(end) :]
+        page = page[: page.index(start) + len(start)] + text + page[page.index(end) :]
     return page
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from enum import Enum
+from functools import wraps
+from typing import ParamSpec
 
 import pytest
 
 from ebbtide.errors import InvariantViolation, PlanError
+from ebbtide.scheduler.core import Scheduler
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 STUCK = ("stuck", "no progress", "was expected to be over")
@@ -25,6 +28,7 @@ class Witness(Enum):
     LEDGER_MOVE = "ledger, when the page moves"
     FREE_LIST = "allocator, when pages are taken"
     ROWS = "row check"
+    RESTORE = "host tier, when it restores a copy"
     TREE = "tree check when idle"
     RUNNER = "runner, which rejects the plan"
     TEXT = "text equality"
@@ -38,7 +42,9 @@ class Witness(Enum):
 # The innermost function of the traceback that is listed here is the check that noticed the bug.
 CHECKS = {
     "prefill": Witness.PLANNER,
+    "_make_room_elsewhere": Witness.PLANNER,
     "audit_plan": Witness.PLAN_AUDIT,
+    "restore": Witness.RESTORE,
     "_unbalanced": Witness.EQUATION,
     "self_check_during_busy": Witness.SWEEP,
     "_check_full_pool": Witness.LEDGER_AUDIT,
@@ -53,6 +59,37 @@ CHECKS = {
     "check_reuse": Witness.REUSE,
     "close_all": Witness.SESSION_BOOKS,
 }
+
+
+P = ParamSpec("P")
+HAND_MADE: dict[str, Witness] = {}  # by name of the test
+
+
+def noticed_by(witness: Witness) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Decorates a test that makes a fault by hand: ``witness`` must be the first check that notices it."""
+
+    def decorate(test: Callable[P, None]) -> Callable[P, None]:
+        HAND_MADE[test.__name__] = witness
+
+        @wraps(test)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+            seen: list[InvariantViolation] = []
+            original = Scheduler._violated
+
+            def violated(self: Scheduler, violation: InvariantViolation, *, everybody: bool) -> None:
+                seen.append(violation)
+                original(self, violation, everybody=everybody)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Scheduler, "_violated", violated)
+                test(*args, **kwargs)
+            assert seen, "no check noticed the fault"
+            found = witness_of(seen[0])
+            assert found is witness, f"{found} noticed it: {seen[0]}"
+
+        return checked
+
+    return decorate
 
 
 def noticed(bug: Bug, play: Callable[[], None]) -> tuple[Exception, Witness | None]:

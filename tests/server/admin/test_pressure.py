@@ -82,6 +82,7 @@ async def test_an_event_is_shown_in_full_with_its_arrival_time(world: World) -> 
             }
         ],
         "available_before": 0,
+        "pool": "full",
         "available_after": 32,
         "ratio_before": 0.7,
         "ratio_after": 0.9,

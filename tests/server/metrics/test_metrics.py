@@ -109,7 +109,7 @@ NAMES_AT_START = """
 POOL_PARTS = ("available", "evictable", "protected", "session_held", "uncached", "quarantined")
 LATER = [
     *(f"kv_{part}_tokens" for part in POOL_PARTS),
-    *("new_token_ratio", "max_total_num_tokens", "page_size"),
+    *("new_token_ratio", "max_total_num_tokens", "page_size", "kv_pool_usage"),
     *("num_streaming_sessions", "streaming_session_held_tokens", "watchdog_last_progress_seconds"),
 ]
 
