@@ -18,7 +18,13 @@ class EbbtideError(Exception):
 
 
 class StartupError(EbbtideError):
-    """The daemon cannot start. The message is one sentence that tells the operator what to change."""
+    """The daemon cannot start. The message is one sentence that tells the operator what to change.
+
+    The message can be encoded: surrogates, which a JSON file or a file name may contain, are written as escapes.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())
 
 
 class Rejected(EbbtideError):

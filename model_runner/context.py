@@ -11,7 +11,15 @@ from ebbtide.errors import StartupError
 
 
 def longest_context(config: PretrainedConfig) -> int:
-    """The maximum context length in tokens. Raises StartupError if the configuration has none.
+    """The maximum context length in tokens. Raises StartupError if the configuration has none."""
+    longest = stated_context(config)
+    if longest is None:
+        raise StartupError(f"The configuration of a {config.model_type} model does not state a maximum context length.")
+    return longest
+
+
+def stated_context(config: PretrainedConfig) -> int | None:
+    """The maximum context length in tokens; None if the configuration has none.
 
     Models with LongRoPE are limited to their original training length. If any sequence of a forward is longer, LongRoPE
     changes the frequencies of the whole forward: a request's output would depend on the other requests in the batch,
@@ -21,9 +29,7 @@ def longest_context(config: PretrainedConfig) -> int:
     ropes = _ropes(getattr(text, "rope_parameters", None) or {})
     originals = [int(rope["original_max_position_embeddings"]) for rope in ropes if rope["rope_type"] == "longrope"]
     longest = getattr(text, "max_position_embeddings", None)
-    if longest is None:
-        raise StartupError(f"The configuration of a {config.model_type} model does not state a maximum context length.")
-    return min([int(longest), *originals])
+    return None if longest is None else min([int(longest), *originals])
 
 
 def _ropes(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:

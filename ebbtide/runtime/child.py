@@ -247,7 +247,7 @@ def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], 
         main(section, handshake)
     except StartupError as error:
         log.debug("the %s cannot start", title, exc_info=True)
-        handshake.failed(str(error).encode("utf-8", "backslashreplace").decode())
+        handshake.failed(str(error))
         sys.exit(1)
     except Exception:
         log.exception("the %s exits because of an unexpected error", title)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import StartupError
 
+MAX_ID = 2**31  # token ids are below
 DEFAULT_MODEL = "smollm2"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -79,16 +80,16 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def token_ids(value: object, where: str) -> set[int]:
-    """Convert the value of ``eos_token_id`` in ``where``: one id, several, or None for none.
+    """Convert the value of ``eos_token_id`` in ``where``: one id, several, or None for none. −1 stands for none, too.
 
     Raises StartupError if it is anything else.
     """
     values: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(one) in (int, float) and one == one // 1 for one in values):
+    if not all(type(one) in (int, float) and one == one // 1 and -1 <= one < MAX_ID for one in values):
         raise StartupError(
             f"The field eos_token_id in {where} must be a token id or a list of them, not {value!r:.80}."
         )
-    return {int(one) for one in values}
+    return {int(one) for one in values if one >= 0}
 
 
 def one_line(error: BaseException) -> str:
@@ -96,7 +97,7 @@ def one_line(error: BaseException) -> str:
 
     Returns the exception's type as well if the message alone would say little.
     """
-    text = " ".join(str(error).encode("utf-8", "backslashreplace").decode().split())
+    text = " ".join(str(error).split())
     if not isinstance(error, ValueError | OSError | RuntimeError) or not text:
         text = f"{type(error).__name__}: {text}"
     return text[:300].rstrip(".: ")

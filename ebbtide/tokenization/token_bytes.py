@@ -13,14 +13,17 @@ SPACE_MARK = "\u2581"
 def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
     """Return the bytes of ids 0 … ``vocab_size - 1``; b"" for an id without a token.
 
-    For byte-level and SentencePiece decoders the joined bytes equal ``tokenizer.decode``. For other decoders a token is
+    For byte-level and SentencePiece decoders the joined bytes equal ``tokenizer.decode``, except for added tokens of
+    byte-level vocabularies: they are their own text. For other decoders a token is
     decoded after a fixed other token, which is correct unless the decoder looks further back.
     """
     backend = tokenizer.backend_tokenizer
     tokens: list[str | None] = [backend.id_to_token(i) for i in range(vocab_size)]
+    added = backend.get_added_tokens_decoder()
     kinds = _decoder_kinds(backend)
     if "ByteLevel" in kinds:
-        return [_from_byte_level(token) for token in tokens]
+        # The tokenizers library reads an added token in the byte alphabet too: its "đem" loses the first letter.
+        return [token.encode() if token and i in added else _from_byte_level(token) for i, token in enumerate(tokens)]
     if "Metaspace" in kinds or "ByteFallback" in kinds:
         return [_from_sentencepiece(token, byte_fallback="ByteFallback" in kinds) for token in tokens]
     return _from_neighbours(tokenizer, tokens)

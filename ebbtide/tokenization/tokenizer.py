@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import secrets
-import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import Rejected, StartupError
-from .model_files import ModelFiles, read_json_object, token_ids
+from .message_text import MessageShield, RenamedControlTokens, longest_first
+from .model_files import ModelFiles, one_line, read_json_object, token_ids
 from .token_bytes import strips_first_space, token_bytes
 from .vocabulary import SIM_SPECIAL, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
 
@@ -86,19 +85,42 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
     """Load the tokenizer of a model. Raises StartupError with one sentence."""
     if files.simulated:
         return SimTokenizer()
+    if not files.gguf:
+        read_json_object(Path(files.directory) / "config.json")  # its damage must not be reported as the tokenizer's
+    try:
+        return _load_tokenizer(files)
+    except StartupError:
+        raise
+    except Exception as error:  # from libraries that read the files: what they raise on bad values is not documented
+        where = f"{files.directory}/{files.gguf}" if files.gguf else files.directory
+        hint = " Is the file complete?" if files.gguf and "support" not in str(error) else ""
+        raise StartupError(f"The tokenizer in {where} cannot be loaded: {one_line(error)}.{hint}") from error
+
+
+def _load_tokenizer(files: ModelFiles) -> TextTokenizer:
     from transformers import AutoTokenizer
 
-    extra = {"gguf_file": files.gguf} if files.gguf else {}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(files.directory, **extra)
-    except (OSError, ValueError, KeyError, IndexError, ImportError, struct.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        where = f"{files.directory}/{files.gguf}" if files.gguf else files.directory
-        broken = " Is the file complete?" if files.gguf else ""
-        raise StartupError(f"The tokenizer in {where} cannot be loaded: {reason}.{broken}") from error
+    extra = {"gguf_file": files.gguf} if files.gguf else _plain_config(Path(files.directory))
+    tokenizer = AutoTokenizer.from_pretrained(files.directory, local_files_only=True, **extra)
     if not tokenizer.is_fast:
         raise StartupError(f"The tokenizer in {files.directory} has no fast version (tokenizer.json), which is needed.")
     return FastTokenizer(tokenizer, configured_eos(Path(files.directory)))
+
+
+def _plain_config(directory: Path) -> dict[str, Any]:
+    """Return the argument ``config`` for AutoTokenizer: the model type's defaults, so that no other field can fail.
+
+    Returns no argument if the type is unknown.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    stored = read_json_object(directory / "config.json")
+    if not isinstance(stored.get("model_type"), str) or stored["model_type"] not in CONFIG_MAPPING:
+        return {}
+    config = CONFIG_MAPPING[stored["model_type"]](name_or_path=str(directory))
+    if isinstance(stored.get("tokenizer_class"), str):
+        config.tokenizer_class = stored["tokenizer_class"]
+    return {"config": config}
 
 
 def configured_eos(directory: Path) -> set[int]:
@@ -117,13 +139,12 @@ class FastTokenizer:
         backend.no_padding()
         self._tokenizer = tokenizer
         self._backend = backend
-        # This copy encodes control tokens as plain text. The setting is per object, so two objects are needed.
-        self._plain_backend = type(backend).from_str(backend.to_str())
-        self._plain_backend.encode_special_tokens = True
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
             tokenizer.all_special_ids
         )
-        self._special_text = re.compile("|".join(map(re.escape, self._texts(special))) or r"(?!)")
+        texts = {i: text for i in special if (text := tokenizer.convert_ids_to_tokens(i))}
+        self._special_text = re.compile("|".join(map(re.escape, longest_first(texts.values()))) or r"(?!)")
+        self._renamed = RenamedControlTokens(backend, texts)
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         ends = set(eos_ids) | ({tokenizer.eos_token_id} - {None})
         ends |= self._end_of_turn(special)
@@ -177,20 +198,15 @@ class FastTokenizer:
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
         """Encode a conversation. Text of the client that looks like a control token is encoded as plain text."""
-        shield = _Shield(self._special_text)
+        shield = MessageShield(self._special_text)
         messages = [shield.message(message) for message in chat.messages]
         tools = None if chat.tools is None else [shield.tool(tool) for tool in chat.tools]
         variables = {name: shield.value(value) for name, value in chat.template_kwargs.items()}
         rendered = self.render_chat(replace(chat, messages=messages, tools=tools, template_kwargs=variables))
-        ids: list[int] = []
-        for text, plain in shield.parts(rendered[skip(rendered) :]):
-            backend = self._plain_backend if plain else self._backend
-            ids += backend.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def _texts(self, ids: Iterable[int]) -> list[str]:
-        texts = [self._tokenizer.convert_ids_to_tokens(i) for i in ids]
-        return sorted((text for text in texts if text), key=len, reverse=True)  # longest first: "<a>" before "<"
+        text = rendered[skip(rendered) :]
+        if not shield.is_used:
+            return self.encode(text, add_special_tokens=False)
+        return self._renamed.encode(shield.restored(self._renamed.renamed(text)))
 
     def _end_of_turn(self, special: set[int]) -> set[int]:
         """Return the control token that the template writes after an assistant message, if any."""
@@ -203,53 +219,6 @@ class FastTokenizer:
             return set()
         tail = self.encode(rendered.rpartition("Kittens")[2], add_special_tokens=False)
         return set([token for token in tail if token in special][:1])
-
-
-class _Shield:
-    """Replaces texts in messages that look like control tokens before rendering, and restores them as plain text."""
-
-    def __init__(self, special_text: re.Pattern[str]) -> None:
-        self._special_text = special_text
-        # Random, so that no client can forge it; ASCII, because a template may escape other characters in JSON.
-        self._mark = f"~{secrets.token_hex(8)}:"
-        self._hidden: list[str] = []
-
-    def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message with all string values replaced, at any depth. The role is set by the server."""
-        return {key: value if key == "role" else self.value(value) for key, value in message.items()}
-
-    def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
-        """Return a tool's description with its strings replaced in the same way."""
-        return {key: self.value(value) for key, value in tool.items()}
-
-    def value(self, value: Any) -> Any:
-        """Return the value with all strings in it replaced in the same way."""
-        return _map_text(value, self._guard)
-
-    def parts(self, rendered: str) -> list[tuple[str, bool]]:
-        """Return the non-empty parts in order as (text, True if it is a restored text)."""
-        if not self._hidden:
-            return [(rendered, False)]
-        pieces = re.split(f"{self._mark}(\\d+)~", rendered)
-        texts = [(self._hidden[int(p)], True) if odd % 2 else (p, False) for odd, p in enumerate(pieces)]
-        return [(text, plain) for text, plain in texts if text]
-
-    def _guard(self, text: str) -> str:
-        return self._special_text.sub(self._hide, text)
-
-    def _hide(self, match: re.Match[str]) -> str:
-        self._hidden.append(match.group())
-        return f"{self._mark}{len(self._hidden) - 1}~"
-
-
-def _map_text(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, list):
-        return [_map_text(entry, change) for entry in value]
-    if isinstance(value, dict):
-        return {change(key): _map_text(entry, change) for key, entry in value.items()}
-    return value
 
 
 class SimTokenizer:

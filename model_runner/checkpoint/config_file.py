@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -39,10 +40,24 @@ SIZES = {
     "head_dim",
     "max_position_embeddings",
 }
+SIMPLE_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "None": NoneType}
 MAX_SIZE = 2**31 - 1
 DTYPE_FIELDS = ("dtype", "torch_dtype")
 DTYPE_NAMES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
-ROPE_FIELDS = ("rope_parameters", "rope_scaling")
+ROPE_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta")
+ROPE_NUMBERS = {
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "low_freq_factor",
+    "high_freq_factor",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "partial_rotary_factor",
+}
 
 
 def read_config(path: Path) -> PretrainedConfig:
@@ -97,10 +112,12 @@ def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dic
         kind = kinds.get(names.get(name, name))
         if value is None and kind is not None and NoneType not in _plain_types(kind):
             continue
+        if name == "architectures":
+            value = _architectures(value, path)
         value = _converted(value, kind, config_class.sub_configs.get(name), path)
         if name in sizes:
             _check_size(name, value, path)
-        fields[name] = _with_whole_length(value) if name in ROPE_FIELDS else value
+        fields[name] = _checked_rope(name, value, path) if name in ROPE_FIELDS else value
     return fields
 
 
@@ -133,6 +150,8 @@ def _converted_dict(value: dict[str, Any], sub_class: Any, path: Path) -> Any:
 
 def _plain_types(kind: Any) -> set[Any]:
     """The types that an annotation accepts, without their parameters."""
+    if isinstance(kind, str):  # the base class's annotations are not evaluated
+        return {SIMPLE_TYPES.get(part.strip(), object) for part in kind.split("|")}
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return {plain for part in get_args(kind) for plain in _plain_types(part)}
@@ -151,18 +170,38 @@ def _dtype_name(field: str, value: object, path: Path) -> str:
     return name
 
 
+def _architectures(value: object, path: Path) -> list[str]:
+    names = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise StartupError(f"The field architectures in {path} must be a list of class names, not {value!r:.80}.")
+    return names
+
+
 def _check_size(name: str, value: object, path: Path) -> None:
     if type(value) in (int, float, str, bool, dict) and not (type(value) is int and 1 <= value <= MAX_SIZE):
         raise StartupError(f"The field {name} in {path} is {str(value)[:50]!r}, which is not a positive whole number.")
 
 
-def _with_whole_length(rope: Any) -> Any:
+def _checked_rope(name: str, rope: Any, path: Path) -> Any:
+    """The parameters of the rotary embedding, or those of each kind of layer, without null values."""
+    if name == "rope_theta" and rope is not None:
+        _check_number(name, rope, path)
     if not isinstance(rope, dict):
         return rope
-    length = rope.get("original_max_position_embeddings")
-    if not isinstance(length, float) or not length.is_integer():
-        return rope
-    return rope | {"original_max_position_embeddings": int(length)}
+    checked = {key: value for key, value in rope.items() if value is not None}
+    for key, value in checked.items():
+        if key in ROPE_NUMBERS:
+            _check_number(f"{name}.{key}", value, path)
+            if isinstance(value, float) and key == "original_max_position_embeddings" and value.is_integer():
+                checked[key] = int(value)
+        elif isinstance(value, dict):
+            checked[key] = _checked_rope(f"{name}.{key}", value, path)
+    return checked
+
+
+def _check_number(name: str, value: object, path: Path) -> None:
+    if type(value) not in (int, float) or not isfinite(float(value)):  # type: ignore[arg-type]  # checked before
+        raise StartupError(f"The field {name} in {path} is {str(value)[:50]!r}, which is not a number.")
 
 
 def _reason(error: Exception) -> str:

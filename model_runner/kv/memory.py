@@ -11,6 +11,8 @@ import torch
 from ebbtide.errors import StartupError
 from ebbtide.paging import pages_for
 
+from .cgroup_limits import cgroup_room
+
 CPU_POOL_LIMIT = 4 << 30  # bytes; leaves room for a second daemon on the machine
 
 
@@ -72,7 +74,7 @@ def free_memory(device: torch.device) -> int:
         return int(free)
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(fields["MemAvailable"].split()[0]) * 1024
-    return min(available, _cgroup_room())
+    return min(available, cgroup_room())
 
 
 def pool_limit(device: torch.device) -> int | None:
@@ -84,17 +86,6 @@ def set_num_threads() -> None:
     """Use all cores unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(os.cpu_count() or 1)
-
-
-def _cgroup_room() -> int:
-    """Bytes left of the container's own limit: in a container, /proc shows the host's free memory."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-    except (OSError, ValueError):
-        return 1 << 62
-    return (1 << 62) if limit == "max" else int(limit) - used
 
 
 def _gib(num_bytes: int) -> str:

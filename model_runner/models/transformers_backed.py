@@ -26,9 +26,10 @@ from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
 from ..checkpoint.config_file import quantization_method
 from ..checkpoint.weights import Checkpoint
+from ..context import stated_context
 from ..kv.kv_pool import KVShape
 from .transformers_attention import AttentionPlug, BackendAnswer, CallRecorder, plain_forward
-from .transformers_probe import PROBE_TOKENS, check_against_eager
+from .transformers_probe import PROBE_TOKENS, check_against_eager, small_windows
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 # The errors that model code raises if it does not support being run this way.
@@ -84,19 +85,31 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
     model_class = check_config(checkpoint.architecture, checkpoint.config)
     with _one_sentence(checkpoint.architecture):
         model = _read_model(model_class, checkpoint, dtype).to(device).eval()
-        return _plug_in(model)
+        return _plug_in(model, stated_context(checkpoint.config))
 
 
-def _plug_in(model: Any) -> TransformersModel:
-    """Replace the attention of a loaded model. Raises StartupError if that changes its logits."""
-    plug, recorder = AttentionPlug(), CallRecorder()
+def _plug_in(model: Any, longest: int | None) -> TransformersModel:
+    """Replace the attention of a loaded model. Raises StartupError if that changes its logits.
+
+    longest: the longest context, if the configuration states it.
+    """
+    plug = AttentionPlug()
+    ours = _recorded(model, plug)
+    check_against_eager(model, ours, plug.name, longest)
+    if any(layer.window is not None for layer in ours.layers):
+        with small_windows(model):
+            check_against_eager(model, _recorded(model, plug), plug.name)
+    return ours
+
+
+def _recorded(model: Any, plug: AttentionPlug) -> TransformersModel:
+    """The model with the attention parameters that its layers pass in one forward."""
+    recorder = CallRecorder()
     model.set_attn_implementation(plug.probe_name)
     ids = torch.arange(PROBE_TOKENS, device=model.device)
     with torch.inference_mode():
         logits, _ = plug.run(lambda: plain_forward(model, ids, ids), recorder)
-    ours = TransformersModel(model, plug, recorder, vocab_size=logits.shape[-1])
-    check_against_eager(model, ours, plug.name)
-    return ours
+    return TransformersModel(model, plug, recorder, vocab_size=logits.shape[-1])
 
 
 def check_config(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:

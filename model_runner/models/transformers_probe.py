@@ -1,11 +1,15 @@
 """Checks at start that a transformers model gives the same logits with ebbtide's attention as with its own.
 
 Two sequences run through the page table in chunks. If a model does more than call attention (own masks, biases, states
-carried from token to token, other positions), its logits then differ.
+carried from token to token, other positions), its logits then differ. What depends on length is checked without long
+sequences: at the last positions of the context, and with windows of a few tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -23,21 +27,50 @@ from .transformers_attention import plain_forward
 PROBE_TOKENS = 12
 PAGE = 16
 FIRST_CHUNK = 7
+SMALL_WINDOW = 5  # tokens; shorter than a row, and smaller than a chunk
 # Largest relative error of the logits, as a median over tokens. Measured: at most 2e-6 in float32 over 90 architectures
 # with random weights, at most 0.02 in bfloat16 over ten families and SmolLM2; tens of percent with a wrong mask.
 TOLERANCE = {torch.float32: 0.001}
 HALF_TOLERANCE = 0.1
 
 
-def check_against_eager(model: Any, ours: Model, attention_name: str) -> None:
-    """Raises StartupError if the logits differ; leaves ``model`` with the attention ``attention_name``."""
+def check_against_eager(model: Any, ours: Model, attention_name: str, longest: int | None = None) -> None:
+    """Raises StartupError if the logits differ; leaves ``model`` with the attention ``attention_name``.
+
+    longest: compare at the last positions of a context of this length, too, if it is longer than the sequences.
+    """
+    first = torch.arange(PROBE_TOKENS, device=model.device).expand(2, -1)
+    _compare(model, ours, attention_name, first)
+    if longest is not None and longest > 2 * PROBE_TOKENS:
+        last = first + longest - PROBE_TOKENS
+        # One row has short and long positions, which frequencies that depend on the longest position do not survive.
+        last = torch.stack((torch.cat((first[0, :FIRST_CHUNK], last[0, FIRST_CHUNK:])), last[1]))
+        _compare(model, ours, attention_name, last)
+
+
+@contextmanager
+def small_windows(model: Any) -> Iterator[None]:
+    """Within the block, sliding windows whose size is in the configuration have ``SMALL_WINDOW`` tokens."""
+    config = model.config.get_text_config()
+    original = getattr(config, "sliding_window", None)
+    if original is None:
+        yield
+        return
+    config.sliding_window = SMALL_WINDOW
+    try:
+        yield
+    finally:
+        config.sliding_window = original
+
+
+def _compare(model: Any, ours: Model, attention_name: str, positions: Tensor) -> None:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(ours.vocab_size, (2, PROBE_TOKENS), generator=generator).to(model.device)
     model.set_attn_implementation("eager")
     with torch.inference_mode():
-        expected = [_eager(model, row) for row in ids]
+        expected = [_eager(model, row, where) for row, where in zip(ids, positions, strict=True)]
         model.set_attn_implementation(attention_name)
-        got = _chunked(ours, ids, model)
+        got = _chunked(ours, ids, positions, model)
     tolerance = TOLERANCE.get(model.dtype, HALF_TOLERANCE)
     for found, right in zip(got, _in_chunks(expected), strict=True):
         error = (found.float() - right.float()).norm(dim=-1) / right.float().norm(dim=-1)
@@ -45,8 +78,11 @@ def check_against_eager(model: Any, ours: Model, attention_name: str) -> None:
             raise StartupError("its logits with ebbtide's attention, in chunks, differ from its own")
 
 
-def _eager(model: Any, ids: Tensor) -> Tensor:
-    return plain_forward(model, ids, torch.arange(PROBE_TOKENS, device=ids.device))
+def _eager(model: Any, ids: Tensor, positions: Tensor) -> Tensor:
+    is_plain = int(positions[-1]) == PROBE_TOKENS - 1
+    # Without a mask, transformers takes a jump in the positions for the start of another sequence.
+    options = {} if is_plain else {"attention_mask": torch.ones(1, PROBE_TOKENS, dtype=torch.int64, device=ids.device)}
+    return plain_forward(model, ids, positions, **options)
 
 
 def _in_chunks(rows: list[Tensor]) -> list[Tensor]:
@@ -54,7 +90,7 @@ def _in_chunks(rows: list[Tensor]) -> list[Tensor]:
     return [rows[0][:FIRST_CHUNK], rows[0][FIRST_CHUNK:], rows[1]]
 
 
-def _chunked(ours: Model, ids: Tensor, model: Any) -> list[Tensor]:
+def _chunked(ours: Model, ids: Tensor, positions: Tensor, model: Any) -> list[Tensor]:
     """Logits of row 0's first chunk, computed in one step, and of its second chunk and row 1 in another."""
     _, module = choose_backend("torch", ids.device, model.dtype)
     pool = KVPool(ours.kv_shape, 3, PAGE, dtype=model.dtype, device=ids.device)
@@ -63,8 +99,9 @@ def _chunked(ours: Model, ids: Tensor, model: Any) -> list[Tensor]:
     results: list[Tensor] = []
     for items in ([(0, 0, FIRST_CHUNK)], [(0, FIRST_CHUNK, PROBE_TOKENS), (1, 0, PROBE_TOKENS)]):
         batch = _batch(ids, items)
-        backend.plan(batch)
-        results += torch.split(ours.forward(batch, backend), batch.query_lens)
+        backend.plan(batch)  # by the tokens' places in their rows; the model gets the positions of the probe
+        told = torch.cat([positions[row, start:end] for row, start, end in items])
+        results += torch.split(ours.forward(replace(batch, positions=told), backend), batch.query_lens)
     return results
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -41,10 +42,10 @@ def child(start: Callable[[], Child]) -> Child:
     return start()
 
 
-def tell(child: Child, behaviour: str, ballast: str = "") -> None:
+def tell(child: Child, behaviour: str, ballast: str = "", *, level: Literal["debug", "info"] = "debug") -> None:
     from tiny_child import TinySection  # type: ignore[import-not-found]
 
-    child.send(TinySection(behaviour, LogConfig("debug"), ballast))
+    child.send(TinySection(behaviour, LogConfig(level), ballast))
 
 
 def statuses(child: Child) -> list[Status]:
@@ -85,15 +86,16 @@ def test_children_ignore_sigint_and_lead_their_own_session(child: Child) -> None
     assert child.exit_code == 0
 
 
-def test_startup_error_reaches_the_parent_as_one_sentence(
-    start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_startup_error_reaches_the_parent_as_one_sentence_and_debug_shows_its_traceback(
+    level: Literal["info", "debug"], start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
 ) -> None:
     child = start()  # within the test, or its stderr would not be capfd's
-    tell(child, "fail")
+    tell(child, "fail", level=level)
     assert statuses(child)[-1] == Status("failed", "There is no moon tonight.")
     stop_children([child], 10.0)
     assert child.exit_code == 1
-    assert "Traceback" not in capfd.readouterr().err
+    assert ("Traceback" in capfd.readouterr().err) is (level == "debug")
 
 
 def test_unknown_error_is_logged_with_its_traceback(

@@ -1,5 +1,7 @@
+import io
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -105,3 +107,20 @@ def test_a_traceback_is_a_field_of_its_json_line_and_bounded(capsys: pytest.Capt
         logging.getLogger("ebbtide.x").exception("it broke %s", "y" * 100_000)
     (line,) = json_lines(capsys)
     assert len(line["traceback"]) == len(line["message"]) == MAX_MESSAGE + 1
+
+
+def test_a_line_on_a_terminal_clears_the_progress_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    setup_logging("scheduler", "info")
+    logging.getLogger("ebbtide.x").info("this")
+    assert re.fullmatch(r"\r\x1b\[2K\S+ \S+ scheduler   INFO    this\n", terminal.getvalue())
+
+
+def test_a_line_in_a_file_has_no_terminal_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("scheduler", "info")
+    logging.getLogger("ebbtide.x").info("this")
+    assert "\x1b" not in capsys.readouterr().err

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +15,11 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from ebbtide.errors import StartupError
 from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.checkpoint.weights import open_checkpoint
+from ebbtide.model_runner.models.transformers_attention import AttentionCall
 from ebbtide.model_runner.models.transformers_backed import TransformersModel, check_config, load
 from ebbtide.tokenization.model_files import ModelFiles
 
-from ..checkpoints import BACKED, FAMILIES, VOCAB_SIZE, write_tokenizer
+from ..checkpoints import BACKED, CONTEXT, FAMILIES, VOCAB_SIZE, write_tokenizer
 from ..driver import Driver, load_runner
 from ..reference import greedy, load_reference
 
@@ -85,6 +87,35 @@ def test_a_pool_has_room_for_one_token_of_every_layer(tiny: Callable[[str], Path
 def test_bfloat16_passes_the_check_at_start(tiny: Callable[[str], Path]) -> None:
     model = load_family(tiny("phi3"), torch.bfloat16)
     assert model.vocab_size == VOCAB_SIZE
+
+
+def test_what_depends_on_the_longest_position_is_refused(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = transformers.models.phi3.modeling_phi3.Phi3RotaryEmbedding.forward
+
+    def stretched(self: torch.nn.Module, x: torch.Tensor, position_ids: torch.Tensor) -> object:
+        return original(self, x, position_ids * (2 if position_ids.max() >= CONTEXT - 40 else 1))
+
+    monkeypatch.setattr(transformers.models.phi3.modeling_phi3.Phi3RotaryEmbedding, "forward", stretched)
+    with pytest.raises(StartupError, match="its logits with ebbtide's attention, in chunks, differ from its own"):
+        load_family(tiny("phi3"))
+
+
+def test_a_window_of_another_size_than_the_masks_is_refused(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right: Any = AttentionCall.__dict__["window"]
+    wrong = property(lambda call: None if right.fget(call) is None else right.fget(call) + 1)
+    monkeypatch.setattr(AttentionCall, "window", wrong)
+    with pytest.raises(StartupError, match="its logits with ebbtide's attention, in chunks, differ from its own"):
+        load_family(tiny("gemma2"))
+
+
+def test_the_check_at_start_leaves_the_windows_as_they_were(tiny: Callable[[str], Path]) -> None:
+    model = load_family(tiny("gemma2"))
+    assert [layer.window for layer in model.layers] == [24, None, 24]
+    assert model._model.config.sliding_window == 24
 
 
 def test_every_causal_model_of_transformers_is_tried_or_refused_in_one_sentence() -> None:

@@ -1,0 +1,114 @@
+"""Encodes rendered chats in which text of a message may look like a control token: it stays text, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+class MessageShield:
+    """Replaces texts in messages that look like control tokens before rendering, and restores them afterwards."""
+
+    def __init__(self, special_text: re.Pattern[str]) -> None:
+        self._special_text = special_text
+        # Random, so that no client can forge it; ASCII, because a template may escape other characters in JSON.
+        self._mark = f"~{secrets.token_hex(8)}:"
+        self._hidden: list[str] = []
+
+    @property
+    def is_used(self) -> bool:
+        """True if a text has been replaced."""
+        return bool(self._hidden)
+
+    def message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the message with all string values replaced, at any depth. The role is set by the server."""
+        return {key: value if key == "role" else self.value(value) for key, value in message.items()}
+
+    def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
+        """Return a tool's description with its strings replaced in the same way."""
+        return {key: self.value(value) for key, value in tool.items()}
+
+    def value(self, value: Any) -> Any:
+        """Return the value with all strings in it replaced in the same way."""
+        return _map_text(value, self._guard)
+
+    def restored(self, rendered: str) -> str:
+        """Return the rendered chat with the replaced texts in their places."""
+        return re.sub(f"{self._mark}(\\d+)~", lambda match: self._hidden[int(match[1])], rendered)
+
+    def _guard(self, text: str) -> str:
+        return self._special_text.sub(self._hide, text)
+
+    def _hide(self, match: re.Match[str]) -> str:
+        self._hidden.append(match.group())
+        return f"{self._mark}{len(self._hidden) - 1}~"
+
+
+class RenamedControlTokens:
+    """A copy of a tokenizer whose control tokens have secret names, so that no text can contain one.
+
+    ``encode_special_tokens`` of the tokenizers library is not enough: a text that is encoded in parts gets a space
+    before each part in SentencePiece vocabularies, and some models (Unigram, or BPE with ``ignore_merges``) find a
+    control token in their own vocabulary.
+    """
+
+    def __init__(self, backend: Any, special: Mapping[int, str]) -> None:
+        """special: the control tokens' texts by id."""
+        state = json.loads(backend.to_str())
+        mark = secrets.token_hex(8)
+        unknown = _unknown_token(state["model"])
+        self._names = {text: f"~{mark}:{i}~" for i, text in special.items() if text != unknown}
+        state["added_tokens"] = [self._renamed(token) for token in state["added_tokens"] if token["content"] != unknown]
+        state["post_processor"] = None  # its special tokens are not added to a chat
+        _rename_in_model(state["model"], self._names)
+        self._backend = type(backend).from_str(json.dumps(state))
+        self._text = re.compile("|".join(re.escape(text) for text in longest_first(self._names)) or r"(?!)")
+
+    def renamed(self, template_text: str) -> str:
+        """Return the text with the control tokens under their secret names."""
+        return self._text.sub(lambda match: self._names[match.group()], template_text)
+
+    def encode(self, text: str) -> list[int]:
+        """Encode a text whose control tokens are renamed; everything else in it is plain text."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _renamed(self, token: dict[str, Any]) -> dict[str, Any]:
+        name = self._names.get(token["content"])
+        return token if name is None else token | {"content": name, "single_word": False}
+
+
+def longest_first(texts: Iterable[str]) -> list[str]:
+    """Return the texts in the order in which a regular expression must try them: "<a>" before "<"."""
+    return sorted((text for text in texts if text), key=len, reverse=True)
+
+
+def _unknown_token(model: Mapping[str, Any]) -> str | None:
+    """The token that a model emits for characters that it lacks. The model looks it up by its name."""
+    if isinstance(model.get("unk_id"), int):
+        return str(model["vocab"][model["unk_id"]][0])
+    return model.get("unk_token")
+
+
+def _rename_in_model(model: dict[str, Any], names: Mapping[str, str]) -> None:
+    vocab = model["vocab"]
+    if isinstance(vocab, list):  # Unigram: [text, score]
+        model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
+        return
+    model["vocab"] = {names.get(text, text): i for text, i in vocab.items()}
+    if "merges" in model:
+        merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [merge for merge in merges if not names.keys() & {*merge, "".join(merge)}]
+
+
+def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_map_text(entry, change) for entry in value]
+    if isinstance(value, dict):
+        return {change(key): _map_text(entry, change) for key, entry in value.items()}
+    return value
