@@ -20,11 +20,12 @@ class EbbtideError(Exception):
 class StartupError(EbbtideError):
     """The daemon cannot start. The message is one sentence that tells the operator what to change.
 
-    The message can be encoded: surrogates, which a JSON file or a file name may contain, are written as escapes.
+    Whatever a damaged file contributes to the message, it is one line that can be encoded: each run of white space
+    becomes one space, and surrogates are written as escapes.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(message.encode("utf-8", "backslashreplace").decode())
+        super().__init__(" ".join(message.encode("utf-8", "backslashreplace").decode().split()))
 
 
 class Rejected(EbbtideError):
