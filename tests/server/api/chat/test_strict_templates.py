@@ -82,7 +82,7 @@ async def test_a_chat_with_any_order_of_roles(model: tuple[World, Model], templa
 
 
 @EACH_TEMPLATE
-async def test_tokenize_and_a_continued_answer(model: tuple[World, Model], template: str) -> None:
+async def test_tokenize_render_and_a_continued_answer(model: tuple[World, Model], template: str) -> None:
     world, scripted = model
     scripted.text = "fine"
     messages = [*conversation(), {"role": "assistant", "content": "text-15"}]
@@ -93,6 +93,8 @@ async def test_tokenize_and_a_continued_answer(model: tuple[World, Model], templ
     assert chat.status_code == 200, chat.text
     assert reply.json()["count"] == chat.json()["usage"]["prompt_tokens"]
     assert scripted.prompt.endswith("text-15")
+    rendered = await world.client.post("/v1/chat/completions/render", json=body)
+    assert rendered.json()["token_ids"] == reply.json()["tokens"]
 
 
 @EACH_TEMPLATE
