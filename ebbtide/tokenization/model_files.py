@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ MAX_ID = 2**31  # token ids are below
 DEFAULT_MODEL = "smollm2"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# The parts of a split GGUF file: part and count in five digits, from 1.
+SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class ModelFiles:
     Attributes:
         name: default name in the API.
         directory: folder of the Hugging Face model or GGUF file; "" for the simulated model.
-        gguf: file name in ``directory``; None for safetensors.
+        gguf: file name in ``directory``, of the first part if the file is split; None for safetensors.
     """
 
     name: str
@@ -103,10 +106,30 @@ def one_line(error: BaseException) -> str:
     return text[:300].rstrip(".: ")
 
 
+def split_parts(file: str) -> list[str]:
+    """The names of all parts of a split GGUF file, given one of them; the file alone if its name is not of a part."""
+    match = SPLIT_NAME.fullmatch(file)
+    if match is None or int(match[3]) == 0:
+        return [file]
+    return [f"{match[1]}-{part:05d}-of-{match[3]}.gguf" for part in range(1, int(match[3]) + 1)]
+
+
 def _gguf(path: Path, *, name: str, missing: str) -> ModelFiles:
     if not path.is_file():
         raise StartupError(f"There is no model file {path}. {missing}")
+    parts = split_parts(path.name)
+    if len(parts) > 1:
+        _require_parts(path.parent, parts)
+        path, name = path.parent / parts[0], parts[0][: -len("-00001-of-00001.gguf")]
     return ModelFiles(name=name, directory=str(path.parent.resolve()), gguf=path.name)
+
+
+def _require_parts(directory: Path, parts: list[str]) -> None:
+    for part in parts:
+        if not (directory / part).is_file():
+            raise StartupError(
+                f"The GGUF file is split into {len(parts)} parts, and the part {directory / part} is missing."
+            )
 
 
 def _folder(path: Path) -> ModelFiles:

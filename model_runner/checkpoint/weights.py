@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from ebbtide.errors import StartupError
 from ebbtide.tokenization.model_files import ModelFiles, one_line, read_json_object, token_ids
 
 from .config_file import quantization_method, read_config
-from .gguf_weights import GGUFFile
+from .gguf_file import GGUFFile
 from .safetensors_files import SafetensorsFiles
 
 
@@ -48,9 +48,16 @@ class Checkpoint:
         """The folder of the checkpoint."""
         return Path(self.files.directory)
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield name and tensor, one at a time, on the CPU; tensors of GGUF files are dequantized to float32."""
-        yield from self.safetensors.tensors() if self.gguf is None else self.gguf.tensors()
+    def tensors(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and tensor, one at a time, on the CPU; tensors of GGUF files are dequantized to float32.
+
+        wanted: the names of the model's parameters, from which those of a GGUF file's tensors follow.
+        """
+        yield from self.safetensors.tensors() if self.gguf is None else self.gguf.tensors(wanted)
+
+    def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """The name and shape of every stored tensor. ``wanted``: see ``tensors``."""
+        return self.safetensors.shapes() if self.gguf is None else self.gguf.shapes(wanted)
 
     @cached_property
     def safetensors(self) -> SafetensorsFiles:
@@ -80,10 +87,8 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 
 
 def _open_gguf(files: ModelFiles, file: str) -> Checkpoint:
-    gguf = GGUFFile(Path(files.directory) / file)
-    fields = gguf.config_fields()
-    # transformers needs seconds to read the configuration of a GGUF file: it parses the whole vocabulary.
-    config = _gguf_config(files, file) if fields is None else AutoConfig.for_model(**fields)
+    gguf = GGUFFile(Path(files.directory), file)
+    config = _gguf_config(gguf)
     return Checkpoint(
         files=files,
         config=config,
@@ -94,11 +99,13 @@ def _open_gguf(files: ModelFiles, file: str) -> Checkpoint:
     )
 
 
-def _gguf_config(files: ModelFiles, file: str) -> PretrainedConfig:
+def _gguf_config(gguf: GGUFFile) -> PretrainedConfig:
     try:
-        return AutoConfig.from_pretrained(files.directory, local_files_only=True, gguf_file=file)
-    except (ValueError, KeyError, OSError) as error:
-        raise StartupError(f"The configuration of {files.name} cannot be read: {one_line(error)}.") from error
+        return AutoConfig.for_model(**gguf.config_fields)
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        raise StartupError(
+            f"The GGUF file {gguf.path} cannot be served: its metadata is not valid: {one_line(error)}."
+        ) from error
 
 
 def _architecture(files: ModelFiles, config: PretrainedConfig) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
@@ -27,7 +30,7 @@ class Rotary:
         """The rotation of a configuration. Raises StartupError for a scaling kind that is not static."""
         parameters = config.rope_parameters
         kind = parameters.get("rope_type", "default")
-        if kind not in STATIC_KINDS:
+        if kind not in STATIC_KINDS and not _has_the_same_factors_for_all_lengths(parameters):
             raise StartupError(f"Rotary embedding of kind {kind!r} is not supported for {config.model_type} models.")
         if kind == "default":
             exponents = torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim
@@ -45,6 +48,11 @@ class Rotary:
         cos = angles.cos() * self._scaling
         sin = angles.sin() * self._scaling
         return torch.cat((cos, cos), -1).to(self._dtype), torch.cat((-sin, sin), -1).to(self._dtype)
+
+
+def _has_the_same_factors_for_all_lengths(parameters: Mapping[str, Any]) -> bool:
+    """True for a LongRoPE that does not depend on the sequence: Llama 3.1's frequencies in a GGUF file."""
+    return bool(parameters["rope_type"] == "longrope" and parameters["short_factor"] == parameters["long_factor"])
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:

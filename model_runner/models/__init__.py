@@ -39,7 +39,8 @@ def check_architecture(checkpoint: Checkpoint) -> None:
     elif checkpoint.gguf is None:
         refuse_unread_fields(checkpoint.fields, checkpoint.config.model_type, str(checkpoint.directory / "config.json"))
     if checkpoint.gguf is None:
-        _check_weights(checkpoint)
+        _refuse_quantized(checkpoint)
+    _check_num_layers(checkpoint)
 
 
 def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
@@ -75,13 +76,16 @@ def _module(checkpoint: Checkpoint) -> str:
     return NATIVE.get(checkpoint.architecture, FALLBACK) if is_native else FALLBACK
 
 
-def _check_weights(checkpoint: Checkpoint) -> None:
+def _refuse_quantized(checkpoint: Checkpoint) -> None:
     method = checkpoint.quantization_method()
     if method is not None:
         raise StartupError(f"The model {checkpoint.files.name} is not supported: its weights are quantized ({method}).")
-    # A wrong number of layers would otherwise be noticed only after as many were created.
+
+
+def _check_num_layers(checkpoint: Checkpoint) -> None:
+    """A wrong number of layers would otherwise be noticed only after as many were created."""
     num_layers = getattr(checkpoint.config.get_text_config(), "num_hidden_layers", 0)
-    num_tensors = len(checkpoint.safetensors.stored)
+    num_tensors = len(checkpoint.shapes(()))
     if isinstance(num_layers, int) and num_layers > num_tensors:
         raise StartupError(
             f"The weights of {checkpoint.files.name} have {num_tensors} tensors in all, too few for the {num_layers} "

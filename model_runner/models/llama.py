@@ -124,12 +124,12 @@ def read(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
     config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
     name = checkpoint.files.name
-    if checkpoint.gguf is None:
-        # Before memory is allocated: a wrong size in the configuration may ask for any amount.
-        planned = LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta"))
-        check_shapes(_stored_targets(planned, checkpoint), checkpoint.safetensors.shapes(), name=name)
+    # Before memory is allocated: a wrong size in the configuration may ask for any amount.
+    planned = _stored_targets(LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta")), checkpoint)
+    check_shapes(planned, checkpoint.shapes(planned), name=name)
     model = LlamaModel(config, rotary, dtype=dtype, device=device)
-    fill(_stored_targets(model, checkpoint), checkpoint.tensors(), name=name)
+    targets = _stored_targets(model, checkpoint)
+    fill(targets, checkpoint.tensors(targets), name=name)
     return model
 
 

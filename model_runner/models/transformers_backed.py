@@ -17,7 +17,6 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.initialization import no_init_weights
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from ebbtide.errors import StartupError
@@ -25,6 +24,7 @@ from ebbtide.errors import StartupError
 from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
 from ..checkpoint.config_file import quantization_method
+from ..checkpoint.weight_loading import fill
 from ..checkpoint.weights import Checkpoint
 from ..context import stated_context
 from ..kv.kv_pool import KVShape
@@ -163,8 +163,8 @@ def _obstacle_in_config(config: PretrainedConfig) -> str | None:
 
 
 def _read_model(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-    if checkpoint.files.gguf is not None:
-        return _read_gguf(model_class, checkpoint, checkpoint.files.gguf, dtype)
+    if checkpoint.gguf is not None:
+        return _read_gguf(model_class, checkpoint, dtype)
     model, loading = model_class.from_pretrained(
         checkpoint.directory,
         config=checkpoint.config,
@@ -177,17 +177,30 @@ def _read_model(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) ->
     return model
 
 
-def _read_gguf(model_class: Any, checkpoint: Checkpoint, file: str, dtype: torch.dtype) -> Any:
-    """Uses transformers' GGUF reader, not ``from_pretrained``, which requires accelerate."""
+def _read_gguf(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
+    """Fills the parameters from the file's tensors. ``from_pretrained`` would require accelerate."""
     with no_init_weights():
         model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=dtype)
     assert isinstance(model, model_class)
-    path = str(checkpoint.directory / file)
-    stored = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=dtype)
-    missing, _ = model.load_state_dict(stored["tensors"], strict=False)
     model.tie_weights()
-    _refuse_missing(set(missing) - set(model.all_tied_weights_keys))
+    targets = _gguf_targets(model)
+    with torch.no_grad():
+        fill(targets, checkpoint.tensors(targets), name=checkpoint.files.name)
     return model
+
+
+def _gguf_targets(model: Any) -> dict[str, Tensor]:
+    """The parameters that a GGUF file has tensors for: without tied ones, and with the parts of fused experts."""
+    targets = {}
+    for name, parameter in model.state_dict().items():
+        if name in model.all_tied_weights_keys:
+            continue
+        if name.endswith(".experts.gate_up_proj"):  # [experts, gate and up, hidden]
+            prefix = name.removesuffix("gate_up_proj")
+            targets[f"{prefix}gate_proj"], targets[f"{prefix}up_proj"] = parameter.chunk(2, 1)
+        else:
+            targets[name] = parameter
+    return targets
 
 
 def _refuse_missing(names: Collection[str]) -> None:

@@ -7,8 +7,9 @@ import pytest
 from ebbtide.messages import SamplingParams
 from ebbtide.tokenization.model_files import smollm2_path
 
-from ..model_runner.checkpoints import FAMILIES, write_checkpoint
+from ..model_runner.checkpoints import write_checkpoint
 from ..model_runner.driver import Driver, load_runner
+from ..model_runner.families import BACKED, NATIVE
 from ..model_runner.reference import greedy, load_reference
 
 pytestmark = pytest.mark.gpu
@@ -30,7 +31,7 @@ def test_smollm2_on_cuda_is_greedy_as_transformers_is(backend: str, page_size: i
     assert Driver(runner, chunk=chunk).generate(prompts(40_000), GREEDY) == expected
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", NATIVE | BACKED)
 def test_a_tiny_model_on_cuda_is_greedy_as_transformers_is(family: str, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, family)
     model = load_reference(folder)

@@ -7,20 +7,15 @@ that the most likely token changes from position to position.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-VOCAB_SIZE = 512
+from .families import FAMILIES, VOCAB_SIZE
+
 BOS, EOS, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 SPECIAL = [PAD, BOS, EOS]
-CONTEXT = 512
-WINDOW = 24
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|begin|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
@@ -33,94 +28,6 @@ CORPUS = [
     "数字 0123456789, symbols {}[]()<>+-*/=, and an emoji 🌊 for good measure.",
     "user system assistant question answer because therefore however while before after between",
 ]
-
-
-@dataclass(frozen=True)
-class Family:
-    """One model family: the name prefix of its transformers classes, and the configuration besides the small sizes."""
-
-    prefix: str
-    extra: dict[str, Any] = field(default_factory=dict)
-    sizes: Callable[[], dict[str, Any]] | None = None
-    embedding_scale: float = 1.0
-
-    def config(self) -> transformers.PretrainedConfig:
-        """The tiny configuration."""
-        sizes = (self.sizes or _gqa_sizes)()
-        config_class = getattr(transformers, f"{self.prefix}Config")
-        ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-        return config_class(vocab_size=VOCAB_SIZE, **sizes, **ids, **self.extra)
-
-    def model(self, *, seed: int) -> transformers.PreTrainedModel:
-        """A model with random weights."""
-        torch.manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(self.config(), dtype=torch.float32).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() == 1:  # norms, biases and sinks start as constants, which would hide a mistake
-                    parameter.add_(torch.randn_like(parameter), alpha=0.2)
-            # Small embeddings: otherwise a model with tied ones repeats its last token forever.
-            model.get_input_embeddings().weight.mul_(self.embedding_scale)
-        return model
-
-
-def _gqa_sizes() -> dict[str, Any]:
-    return {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": CONTEXT,
-        "initializer_range": 0.25,
-    }
-
-
-def _neox_sizes() -> dict[str, Any]:
-    sizes = _gqa_sizes()
-    del sizes["num_key_value_heads"]
-    return sizes
-
-
-def _gpt2_sizes() -> dict[str, Any]:
-    return {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": CONTEXT, "initializer_range": 0.25}
-
-
-# The first group runs natively, the second through transformers.
-NATIVE = {
-    "llama": Family("Llama", {"rope_theta": 10000.0}),
-    "mistral": Family("Mistral", {"sliding_window": WINDOW, "head_dim": 16}),
-    "qwen2": Family("Qwen2", {"tie_word_embeddings": True}),
-    "qwen3": Family("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
-}
-BACKED = {
-    "gemma2": Family(
-        "Gemma2",
-        {
-            "head_dim": 16,
-            "query_pre_attn_scalar": 32,
-            "sliding_window": WINDOW,
-            "attn_logit_softcapping": 5.0,
-            "final_logit_softcapping": 10.0,
-        },
-        embedding_scale=0.25,
-    ),
-    "phi3": Family("Phi3", {"sliding_window": None}),
-    "gpt_neox": Family("GPTNeoX", sizes=_neox_sizes),
-    "gpt2": Family("GPT2", sizes=_gpt2_sizes),
-    "olmo2": Family("Olmo2"),
-    "gpt_oss": Family(  # sliding window on alternate layers, attention sinks, experts
-        "GptOss",
-        {
-            "head_dim": 16,
-            "sliding_window": WINDOW,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        },
-    ),
-}
-FAMILIES = NATIVE | BACKED
 
 
 def byte_level_tokenizer() -> Tokenizer:

@@ -16,8 +16,9 @@ from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.plan import PageCopies, PlanItem, RowInit, StepPlan
 
-from .checkpoints import NATIVE, write_checkpoint
+from .checkpoints import write_checkpoint
 from .driver import Driver, load_runner
+from .families import NATIVE
 from .reference import greedy, load_reference
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0)

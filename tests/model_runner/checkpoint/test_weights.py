@@ -29,7 +29,7 @@ def test_gguf_tensors_are_those_of_transformers(smollm2: Path, smollm2_reference
     state = smollm2_reference.state_dict()
     checkpoint = open_checkpoint(ModelFiles("smollm2", str(smollm2.parent), smollm2.name))
     names = set()
-    for name, tensor in checkpoint.tensors():
+    for name, tensor in checkpoint.tensors(state):
         assert torch.equal(tensor, state[name]), name
         names.add(name)
     assert names == set(state) - {"lm_head.weight"}
@@ -46,7 +46,7 @@ def test_a_gguf_configuration_is_that_of_transformers(smollm2: Path) -> None:
 def test_sharded_checkpoints_are_read_whole(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llama", sharded=True)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    tensors = dict(open_checkpoint(files_of(tmp_path)).tensors())
+    tensors = dict(open_checkpoint(files_of(tmp_path)).tensors(()))
     state = load_reference(tmp_path).state_dict()
     assert tensors.keys() == state.keys()
     assert all(torch.equal(tensors[name], state[name]) for name in tensors)
@@ -70,7 +70,7 @@ def test_damaged_files_are_named(tmp_path: Path, damage: str) -> None:
     else:
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(StartupError, match=r"model\.safetensors"):
-        list(open_checkpoint(files_of(tmp_path)).tensors())
+        list(open_checkpoint(files_of(tmp_path)).tensors(()))
 
 
 def test_a_file_that_is_no_gguf_is_named(tmp_path: Path) -> None:

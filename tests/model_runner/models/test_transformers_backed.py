@@ -19,8 +19,9 @@ from ebbtide.model_runner.models.transformers_attention import AttentionCall
 from ebbtide.model_runner.models.transformers_backed import TransformersModel, check_config, load
 from ebbtide.tokenization.model_files import ModelFiles
 
-from ..checkpoints import BACKED, CONTEXT, FAMILIES, VOCAB_SIZE, write_tokenizer
+from ..checkpoints import write_tokenizer
 from ..driver import Driver, load_runner
+from ..families import BACKED, CONTEXT, FAMILIES, VOCAB_SIZE
 from ..reference import greedy, load_reference
 
 NUM_TOKENS = 24

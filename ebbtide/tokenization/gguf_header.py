@@ -1,0 +1,197 @@
+"""Reads the header of a GGUF file: metadata and tensor offsets. Arrays, which may be large, are read on demand.
+
+Knows no architecture and no tokenizer. Does not import torch.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+from ..errors import StartupError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)  # version 1 had 32-bit lengths and was replaced within weeks
+SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+STRING, ARRAY = 8, 9
+ALIGNMENT = 32
+MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
+# What damaged bytes raise while they are parsed.
+DAMAGE = (OSError, ValueError, struct.error, KeyError, OverflowError)
+
+Scalar = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """An array of the metadata, still on disk.
+
+    Attributes:
+        kind: GGUF's number of the element type.
+        length: number of elements.
+        offset: of the first element, in bytes from the start of the file.
+    """
+
+    kind: int
+    length: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of a file.
+
+    Attributes:
+        name: GGUF's.
+        shape: outermost dimension first.
+        kind: GGML's number of the quantization.
+        offset: bytes from the start of the file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFHeader:
+    """The header of a file.
+
+    Attributes:
+        metadata: field name → its value; arrays are read by ``array``.
+        tensors: in file order.
+    """
+
+    path: Path
+    metadata: dict[str, Scalar | StoredArray]
+    tensors: list[StoredTensor]
+
+    def array(self, key: str) -> list[Scalar]:
+        """The elements of an array; [] if the file does not have the key. Raises StartupError if it is no array."""
+        stored = self.metadata.get(key)
+        if stored is None:
+            return []
+        if not isinstance(stored, StoredArray):
+            raise StartupError(f"The key {key} of {self.path} is not an array.")
+        try:
+            with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+                return _Cursor(data, stored.offset).elements(stored)
+        except DAMAGE as error:
+            raise StartupError(f"The array {key} of {self.path} is damaged: {error}") from error
+
+    def strings(self, key: str) -> list[str]:
+        """The elements of an array of strings. Raises StartupError for other elements."""
+        return [self._checked(key, value) for value in self.array(key)]
+
+    def _checked(self, key: str, value: Scalar) -> str:
+        if not isinstance(value, str):
+            raise StartupError(f"The array {key} of {self.path} does not contain strings.")
+        return value
+
+
+def read_header(path: Path) -> GGUFHeader:
+    """Read the header of a file. Raises StartupError if it is not a GGUF file."""
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            return _read(path, _Cursor(data, 0))
+    except DAMAGE as error:
+        raise StartupError(f"The file {path} is not a readable GGUF file: {error}") from error
+
+
+def _read(path: Path, cursor: _Cursor) -> GGUFHeader:
+    if cursor.bytes(len(MAGIC)) != MAGIC:
+        raise ValueError("it does not begin with the letters GGUF")
+    version, num_tensors, num_fields = cursor.number("<I"), cursor.number("<Q"), cursor.number("<Q")
+    if version not in VERSIONS:
+        raise ValueError(f"its version is {version}")
+    metadata: dict[str, Scalar | StoredArray] = {}
+    for _ in range(int(num_fields)):
+        key = cursor.string()
+        if key in metadata:
+            raise ValueError(f"it has the key {key} twice")
+        metadata[key] = cursor.value(int(cursor.number("<I")))
+    tensors = [_read_tensor(cursor) for _ in range(int(num_tensors))]
+    if len({tensor.name for tensor in tensors}) < len(tensors):
+        raise ValueError("it has two tensors of the same name")
+    start = cursor.aligned(_alignment(metadata))
+    placed = [StoredTensor(one.name, one.shape, one.kind, start + one.offset) for one in tensors]
+    return GGUFHeader(path, metadata, placed)
+
+
+def _read_tensor(cursor: _Cursor) -> StoredTensor:
+    name, num_dimensions = cursor.string(), int(cursor.number("<I"))
+    if num_dimensions > MAX_DIMENSIONS:
+        raise ValueError(f"its tensor {name} has {num_dimensions} dimensions")
+    dimensions = [int(cursor.number("<Q")) for _ in range(num_dimensions)]
+    return StoredTensor(name, tuple(reversed(dimensions)), int(cursor.number("<I")), int(cursor.number("<Q")))
+
+
+def _alignment(metadata: dict[str, Scalar | StoredArray]) -> int:
+    alignment = metadata.get("general.alignment", ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError("its general.alignment is not a positive integer")
+    return alignment
+
+
+class _Cursor:
+    """Reads the bytes from front to back. Every read raises an error of ``DAMAGE`` past the end of the file."""
+
+    def __init__(self, data: mmap, at: int) -> None:
+        self._data = data
+        self._at = at
+
+    def bytes(self, length: int) -> bytes:
+        self._skip(length)
+        return self._data[self._at - length : self._at]
+
+    def string(self) -> str:
+        return self.bytes(int(self.number("<Q"))).decode()
+
+    def number(self, layout: str) -> int | float:
+        value: int | float = struct.unpack_from(layout, self._data, self._at)[0]
+        self._at += struct.calcsize(layout)
+        return value
+
+    def value(self, kind: int) -> Scalar | StoredArray:
+        if kind == STRING:
+            return self.string()
+        if kind == ARRAY:
+            return self._skip_array()
+        return self.number(SCALARS[kind])
+
+    def elements(self, array: StoredArray) -> list[Scalar]:
+        """The elements of an array that begins here."""
+        if array.kind == STRING:
+            return [self.string() for _ in range(array.length)]
+        layout = f"<{array.length}{SCALARS[array.kind][1:]}"
+        return list(struct.unpack_from(layout, self._data, self._at))
+
+    def aligned(self, alignment: int) -> int:
+        """The next position that is a multiple of ``alignment``."""
+        return -(-self._at // alignment) * alignment
+
+    def _skip_array(self) -> StoredArray:
+        array = StoredArray(int(self.number("<I")), int(self.number("<Q")), self._at)
+        if array.kind == STRING:
+            self._skip_strings(array.length)
+        elif array.kind in SCALARS:
+            self._skip(array.length * struct.calcsize(SCALARS[array.kind]))
+        else:
+            raise ValueError(f"it has an array of elements of type {array.kind}")
+        return array
+
+    def _skip_strings(self, count: int) -> None:
+        """Inlined reads: a vocabulary with its merges has half a million strings."""
+        data, at, length_at = self._data, self._at, struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            at += 8 + length_at(data, at)[0]
+        self._at = at
+        self._skip(0)
+
+    def _skip(self, length: int) -> None:
+        self._at += length
+        if self._at > len(self._data):
+            raise ValueError("it is cut short")

@@ -1,0 +1,160 @@
+"""A GGUF file, possibly in parts: its configuration, and its tensors under the names of a model's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGML_QUANT_SIZES, MODEL_ARCH_NAMES, GGMLQuantizationType
+from gguf.quants import dequantize, quant_shape_to_byte_shape
+from gguf.tensor_mapping import get_tensor_name_map
+from torch import Tensor
+
+from ebbtide.errors import StartupError
+from ebbtide.tokenization.gguf_header import GGUFHeader, StoredTensor, read_header
+from ebbtide.tokenization.model_files import split_parts
+
+from .gguf_architecture import Architecture, Stored
+from .gguf_architectures import ARCHITECTURES
+from .gguf_fields import Fields
+from .gguf_rope import FACTOR_TENSORS
+
+EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+EMBEDDING = "token_embd.weight"
+# Rotary frequencies, which files of early converters store for each layer; ebbtide derives them.
+DERIVED = ".attn_rot_embd.weight"
+
+
+class GGUFFile:
+    """A model in GGUF format; its tensors are read on demand."""
+
+    def __init__(self, directory: Path, file: str) -> None:
+        self._headers = _read_parts(directory, file)
+        self._tensors = {one.name: (header.path, one) for header in self._headers for one in header.tensors}
+        for path, stored in self._tensors.values():
+            _check_extent(path, stored)
+
+    @property
+    def path(self) -> Path:
+        """The file, or its first part."""
+        return self._headers[0].path
+
+    def eos_token_ids(self) -> set[int]:
+        """The ids that end a text or a turn, from the tokenizer's metadata."""
+        values = (self._headers[0].metadata.get(key) for key in EOS_KEYS)
+        return {value for value in values if isinstance(value, int)}
+
+    @cached_property
+    def config_fields(self) -> dict[str, Any]:
+        """The fields of the transformers configuration. Raises StartupError if the file is not understood whole."""
+        if EMBEDDING not in self._tensors:
+            raise StartupError(f"The GGUF file {self.path} cannot be served: it has no tensor {EMBEDDING}.")
+        stored = Stored(
+            names=self._tensors.keys(),
+            vocab_size=self._tensors[EMBEDDING][1].shape[0],
+            factors={name: self._values(name).tolist() for name in FACTOR_TENSORS if name in self._tensors},
+        )
+        fields = Fields(self._headers[0], self._architecture_name)
+        eos = self._headers[0].metadata.get(EOS_KEYS[0])
+        # The other special tokens' ids are the tokenizer's; transformers' defaults are those of another vocabulary.
+        return self._architecture.config(fields, stored) | {
+            "eos_token_id": eos,
+            "bos_token_id": None,
+            "pad_token_id": None,
+        }
+
+    def tensors(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+        """Name and float32 values of every tensor, one at a time.
+
+        wanted: the model's names, from which the tensors' names follow. A tensor with another name keeps GGUF's name.
+        """
+        names = self._names(wanted)
+        for name in self._stored_names():
+            layout = self._architecture.layout(name)
+            values = self._values(name)
+            yield names.get(name, name), values if layout is None else layout(values, self.config_fields)
+
+    def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Name and stored shape of every tensor that ``tensors`` yields; some layouts change the shape."""
+        names = self._names(wanted)
+        return {names.get(name, name): self._tensors[name][1].shape for name in self._stored_names()}
+
+    def _stored_names(self) -> list[str]:
+        return [name for name in self._tensors if name not in FACTOR_TENSORS and not name.endswith(DERIVED)]
+
+    @property
+    def _architecture_name(self) -> str:
+        return str(self._headers[0].metadata.get("general.architecture"))
+
+    @property
+    def _architecture(self) -> Architecture:
+        architecture = ARCHITECTURES.get(self._architecture_name)
+        if architecture is None:
+            raise StartupError(
+                f"The GGUF file {self.path} cannot be served: its general.architecture is {self._architecture_name!r}, "
+                f"and the supported ones are {', '.join(ARCHITECTURES)}."
+            )
+        return architecture
+
+    def _names(self, wanted: Collection[str]) -> dict[str, str]:
+        """GGUF's name of each parameter → its name in the model."""
+        number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == self._architecture_name)
+        table = get_tensor_name_map(number, self.config_fields["num_hidden_layers"])
+        names = {}
+        for name in wanted:
+            base, _, suffix = name.rpartition(".")
+            if suffix not in ("weight", "bias"):
+                base, suffix = name, "weight"  # stacked experts are parameters without a module
+            stored = table.get_name(self._architecture.renamed_name(base))
+            if stored is not None:
+                names[f"{stored}.{suffix}"] = name
+        return names
+
+    def _values(self, name: str) -> Tensor:
+        path, stored = self._tensors[name]
+        kind = GGMLQuantizationType(stored.kind)
+        shape = quant_shape_to_byte_shape(stored.shape, kind)
+        try:
+            data = np.memmap(path, np.uint8, "r", stored.offset, shape)
+            return torch.tensor(dequantize(data, kind))
+        except (ValueError, NotImplementedError) as error:
+            raise StartupError(f"The tensor {name} of {path} cannot be read: {error}") from error
+
+
+def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:
+    """The headers of all parts of a file, checked against the number of parts that the first one states."""
+    parts = split_parts(file)
+    headers = [read_header(directory / part) for part in parts]
+    count = headers[0].metadata.get("split.count", 1)
+    if count not in (0, len(parts)):
+        raise StartupError(
+            f"The GGUF file {directory / file} is one of {count} parts, but its name does not end in "
+            f"-00001-of-{count:05}.gguf, from which the other parts' names follow."
+        )
+    for number, header in enumerate(headers):
+        if len(parts) > 1 and header.metadata.get("split.no") != number:
+            raise StartupError(f"The GGUF file {header.path} is not part {number + 1} of {len(parts)}.")
+    total = headers[0].metadata.get("split.tensors.count")
+    found = sum(len(header.tensors) for header in headers)
+    if total is not None and total != found:
+        raise StartupError(
+            f"The GGUF file {directory / file} has {found} tensors in all parts and should have {total}."
+        )
+    return headers
+
+
+def _check_extent(path: Path, stored: StoredTensor) -> None:
+    """Raises StartupError if a tensor has an unknown quantization or does not lie in its file."""
+    try:
+        kind = GGMLQuantizationType(stored.kind)
+        shape = quant_shape_to_byte_shape(stored.shape, kind) if kind in GGML_QUANT_SIZES else ()
+    except ValueError as error:
+        raise StartupError(f"The tensor {stored.name} of {path} cannot be read: {error}") from error
+    end = stored.offset + int(prod(shape))
+    if end > path.stat().st_size:
+        raise StartupError(f"The GGUF file {path} is cut short: its tensor {stored.name} ends at byte {end}.")

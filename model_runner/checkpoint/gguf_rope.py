@@ -1,0 +1,100 @@
+"""Rotary embedding of a GGUF file as transformers' ``rope_parameters``, with llama.cpp's meaning of the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .gguf_fields import Fields
+
+DEFAULT_BASE = 10000.0
+KINDS = ("none", "linear", "yarn", "longrope")
+# Tensors that divide the frequencies: of Llama 3.1 and 3.2, and of Phi-3 for short and long contexts.
+FACTORS = "rope_freqs.weight"
+SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
+FACTOR_TENSORS = (FACTORS, SHORT_FACTORS, LONG_FACTORS)
+
+
+def rope_parameters(fields: Fields, *, head_dim: int, factors: Mapping[str, list[float]]) -> dict[str, Any]:
+    """The parameters of a file. Raises StartupError for a combination that transformers cannot express.
+
+    factors: the elements of ``FACTOR_TENSORS`` that the file has.
+    """
+    base = {"rope_theta": fields.number("rope.freq_base", DEFAULT_BASE)}
+    rotated = fields.integer("rope.dimension_count", head_dim)
+    if rotated != head_dim:
+        base["partial_rotary_factor"] = rotated / head_dim
+    kind = fields.text("rope.scaling.type", "linear")  # llama.cpp's default: a factor without a type is linear
+    if kind not in KINDS:
+        raise fields.refusal("rope.scaling.type", f"is {kind!r}, which is not supported")
+    scaling = _scaling(fields, kind, factors)
+    return base | scaling
+
+
+def _scaling(fields: Fields, kind: str, factors: Mapping[str, list[float]]) -> dict[str, Any]:
+    factor = _factor(fields)
+    attention_factor = fields.number("rope.scaling.attn_factor", 1.0)
+    if kind == "yarn":
+        if factors:
+            raise fields.refusal(
+                "rope.scaling.type", "is 'yarn', which is not supported together with frequency factors"
+            )
+        return _yarn(fields, factor, attention_factor)
+    if kind == "none":
+        factor = 1.0  # as in llama.cpp, the type overrides the factor
+    if factors:
+        return _divided(fields, factor, attention_factor, factors)
+    if attention_factor != 1.0:
+        raise fields.refusal(
+            "rope.scaling.attn_factor", f"is {attention_factor:g}, which is not supported for {kind} scaling"
+        )
+    if kind == "longrope":
+        raise fields.refusal("rope.scaling.type", "is 'longrope', but the file has no tensors with its factors")
+    return {"rope_type": "default"} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
+
+
+def _factor(fields: Fields) -> float:
+    old = fields.number("rope.scale_linear", 1.0)
+    return fields.number("rope.scaling.factor", old) or 1.0
+
+
+def _yarn(fields: Fields, factor: float, attention_factor: float) -> dict[str, Any]:
+    fields.expect("rope.scaling.yarn_ext_factor", (1.0, -1.0))  # the share of YaRN; below 0: all of it
+    parameters = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": _original_context(fields),
+        "beta_fast": fields.number("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": fields.number("rope.scaling.yarn_beta_slow", 1.0),
+    }
+    if fields.has("rope.scaling.yarn_attn_factor"):
+        fields.expect("rope.scaling.attn_factor", (1.0,))
+        return parameters | {"attention_factor": fields.number("rope.scaling.yarn_attn_factor")}
+    if attention_factor != 1.0:
+        raise fields.refusal(
+            "rope.scaling.attn_factor", f"is {attention_factor:g}, which is not supported for yarn scaling"
+        )
+    return parameters
+
+
+def _divided(
+    fields: Fields, factor: float, attention_factor: float, factors: Mapping[str, list[float]]
+) -> dict[str, Any]:
+    """Frequencies divided by tensors: transformers' LongRoPE, with equal factors for all lengths if there is one."""
+    short = [value * factor for value in factors.get(FACTORS) or factors.get(SHORT_FACTORS) or ()]
+    long = [value * factor for value in factors.get(FACTORS) or factors.get(LONG_FACTORS) or ()]
+    if not short or len(short) != len(long):
+        raise fields.refusal("rope.scaling.type", "needs the tensors rope_factors_short and rope_factors_long")
+    original = fields.integer("context_length") if FACTORS in factors else _original_context(fields)
+    return {
+        "rope_type": "longrope",
+        "short_factor": short,
+        "long_factor": long,
+        "factor": 1.0,  # only the default of attention_factor depends on it
+        "attention_factor": attention_factor,
+        "original_max_position_embeddings": original,
+    }
+
+
+def _original_context(fields: Fields) -> int:
+    return fields.integer("rope.scaling.original_context_length", fields.integer("context_length"))
