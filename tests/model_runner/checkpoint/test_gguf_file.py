@@ -22,10 +22,9 @@ from ebbtide.tokenization.model_files import ModelFiles, resolve_model
 from ..driver import Driver, load_runner
 from ..families import FAMILIES
 from ..gguf_files import write_gguf
+from ..gguf_kinds import DEQUANTIZED
 from ..reference import greedy
 
-KINDS = [kind for kind in GGMLQuantizationType if kind.name.startswith(("Q", "IQ", "TQ", "MXFP4"))]
-WITHOUT_DEQUANTIZATION = {"Q8_1", "Q8_K", "Q1_0"}
 PROMPT = [5, 300, 17, 40, 411, 9, 77, 250] * 12  # longer than the original context of scaled rotary embedding
 
 
@@ -52,7 +51,7 @@ def opened(path: Path) -> None:
 # ---------------------------------------------------------------------- quantizations
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name not in WITHOUT_DEQUANTIZATION])
+@pytest.mark.parametrize("kind", DEQUANTIZED)
 def test_a_quantized_tensor_is_dequantized_as_by_the_gguf_package(kind: GGMLQuantizationType, tmp_path: Path) -> None:
     generator = np.random.default_rng(3)
     # Below 0x78, so that every half precision number in a block is finite.

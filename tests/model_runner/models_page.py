@@ -1,0 +1,85 @@
+"""Writes docs/models.md: ``python -m tests.model_runner.models_page``. The tests run what the page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ebbtide.model_runner.checkpoint.gguf_architectures import ARCHITECTURES
+from ebbtide.model_runner.models import NATIVE as NATIVE_CLASSES
+
+from .families import FAMILIES, Family
+from .gguf_kinds import DEQUANTIZED
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+INTRODUCTION = """# Models
+
+<!-- Written by `python -m tests.model_runner.models_page` from tests/model_runner/families.py. Do not edit. -->
+
+"Equal" means that the tests generate a tiny random model of the family, and that ebbtide's greedy output equals that of `transformers` on the same model,
+token for token in float32, for prompts beyond the sliding window and beyond the original context of scaled rotary embedding. Everything else is refused at
+start with one sentence. Other decoder-only families than these run through `transformers` too: at start, ebbtide compares the logits of its own attention
+with those of the library's, and refuses the model if they differ.
+
+## Families
+
+"native" is ebbtide's own implementation, "transformers" the library's code with ebbtide's attention.
+
+"""
+GGUF = """
+## GGUF files
+
+A GGUF file is served if its architecture is in the table and if every metadata key of the architecture and every tensor is understood; otherwise it is
+refused with a sentence that names the file and the key. Rotary embedding: `rope.scaling.type` none, linear, yarn and longrope, `rope.scale_linear`, a factor
+without a type (linear), and the frequency factors of Llama 3.1 and 3.2 and of Phi-3. The parts of a split file
+(`…-00001-of-00003.gguf`) are found from the name of any of them.
+
+The format has no key for some fields, so a file can differ from the original checkpoint: Mistral 7B v0.1's sliding window, the `mscale` of YaRN, and
+`norm_topk_prob` of expert models, for which ebbtide computes what llama.cpp computes.
+
+Weights are dequantized when they are loaded, to the values of the `gguf` package:
+"""
+CHECKED = """
+The tests write their GGUF files themselves. For every family in the table, the file of llama.cpp's own converter (`convert_hf_to_gguf.py` of
+llama-cpp-python 0.3.36) was compared by hand in the same way, with prompts of 1 to 300 tokens (LongRoPE: 90) and 20 output
+tokens; all were equal.
+
+## Quantized safetensors
+
+fp8, GPTQ, AWQ, bitsandbytes, compressed-tensors and other quantized checkpoints in safetensors are refused: "its weights are quantized".
+"""
+
+
+def models_page() -> str:
+    """The text of the page."""
+    kinds = ", ".join(f"`{kind.name}`" for kind in DEQUANTIZED)
+    return INTRODUCTION + families_table() + "\n" + GGUF + f"`F32`, `F16`, `BF16`, {kinds}.\n" + CHECKED
+
+
+def families_table() -> str:
+    """One row for each entry of the table."""
+    lines = ["| family | runs | safetensors | GGUF |", "|---|---|---|---|"]
+    lines += [_row(name, family) for name, family in FAMILIES.items()]
+    return "\n".join(lines)
+
+
+def _row(name: str, family: Family) -> str:
+    runs = "native" if f"{family.prefix.removesuffix('Text')}ForCausalLM" in NATIVE_CLASSES else "transformers"
+    if family.refusal:
+        return f"| {name} | – | refused: {family.refusal} | refused |"
+    return f"| {name} | {runs} | equal | {_gguf(family)} |"
+
+
+def _gguf(family: Family) -> str:
+    if family.gguf is not None:
+        return f"equal (`{family.gguf}`)"
+    others = any(other.gguf for other in FAMILIES.values() if other.prefix == family.prefix)
+    return "the format has no key for this variant" if others else "refused"
+
+
+def unlisted_architectures() -> set[str]:
+    """GGUF architectures that ebbtide reads and no family of the table has."""
+    return set(ARCHITECTURES) - {family.gguf for family in FAMILIES.values()}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(models_page(), encoding="utf-8")
