@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import Rejected, StartupError
+from .gguf_tokenizer import load_byte_level
 from .message_text import MessageShield, RenamedControlTokens, longest_first
 from .model_files import ModelFiles, one_line, read_json_object, token_ids
 from .token_bytes import strips_first_space, token_bytes
@@ -100,6 +101,9 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
 def _load_tokenizer(files: ModelFiles) -> TextTokenizer:
     from transformers import AutoTokenizer
 
+    byte_level = load_byte_level(Path(files.directory) / files.gguf) if files.gguf else None
+    if byte_level is not None:
+        return FastTokenizer(byte_level)
     extra = {"gguf_file": files.gguf} if files.gguf else _plain_config(Path(files.directory))
     tokenizer = AutoTokenizer.from_pretrained(files.directory, local_files_only=True, **extra)
     if not tokenizer.is_fast:

@@ -15,10 +15,11 @@ INTRODUCTION = """# Models
 
 <!-- Written by `python -m tests.model_runner.models_page` from tests/model_runner/families.py. Do not edit. -->
 
-"Equal" means that the tests generate a tiny random model of the family, and that ebbtide's greedy output equals that of `transformers` on the same model,
-token for token in float32, for prompts beyond the sliding window and beyond the original context of scaled rotary embedding. Everything else is refused at
-start with one sentence. Other decoder-only families than these run through `transformers` too: at start, ebbtide compares the logits of its own attention
-with those of the library's, and refuses the model if they differ.
+"Equal" means that the tests generate a tiny random model of the family, and that ebbtide's greedy output equals that
+of `transformers` on the same model, token for token in float32, for prompts beyond the sliding window and beyond the
+original context of scaled rotary embedding. Everything else is refused at start with one sentence. Other decoder-only
+families than these run through `transformers` too: at start, ebbtide compares the logits of its own attention with
+those of the library's, and refuses the model if they differ.
 
 ## Families
 
@@ -28,24 +29,27 @@ with those of the library's, and refuses the model if they differ.
 GGUF = """
 ## GGUF files
 
-A GGUF file is served if its architecture is in the table and if every metadata key of the architecture and every tensor is understood; otherwise it is
-refused with a sentence that names the file and the key. Rotary embedding: `rope.scaling.type` none, linear, yarn and longrope, `rope.scale_linear`, a factor
-without a type (linear), and the frequency factors of Llama 3.1 and 3.2 and of Phi-3. The parts of a split file
-(`…-00001-of-00003.gguf`) are found from the name of any of them.
+A GGUF file is served if its architecture is in the table and if every metadata key of the architecture and every
+tensor is understood; otherwise it is refused with a sentence that names the file and the key. Rotary embedding:
+`rope.scaling.type` none, linear, yarn and longrope, `rope.scale_linear`, a factor without a type (linear), and the
+frequency factors of Llama 3.1 and 3.2 and of Phi-3. The parts of a split file (`…-00001-of-00003.gguf`) are found
+from the name of any of them.
 
-The format has no key for some fields, so a file can differ from the original checkpoint: Mistral 7B v0.1's sliding window, the `mscale` of YaRN, and
-`norm_topk_prob` of expert models, for which ebbtide computes what llama.cpp computes.
+The format has no key for some fields, so a file can differ from the original checkpoint: Mistral 7B v0.1's sliding
+window, the `mscale` of YaRN, and `norm_topk_prob` of expert models, for which ebbtide computes what llama.cpp
+computes.
 
 Weights are dequantized when they are loaded, to the values of the `gguf` package:
 """
 CHECKED = """
-The tests write their GGUF files themselves. For every family in the table, the file of llama.cpp's own converter (`convert_hf_to_gguf.py` of
-llama-cpp-python 0.3.36) was compared by hand in the same way, with prompts of 1 to 300 tokens (LongRoPE: 90) and 20 output
-tokens; all were equal.
+The tests write their GGUF files themselves. For every family in the table, the file of llama.cpp's own converter
+(`convert_hf_to_gguf.py` of llama-cpp-python 0.3.36) was compared by hand in the same way, with prompts of 1 to 300
+tokens (LongRoPE: 90) and 20 output tokens; all were equal.
 
 ## Quantized safetensors
 
-fp8, GPTQ, AWQ, bitsandbytes, compressed-tensors and other quantized checkpoints in safetensors are refused: "its weights are quantized".
+fp8, GPTQ, AWQ, bitsandbytes, compressed-tensors and other quantized checkpoints in safetensors are refused: "its
+weights are quantized".
 """
 
 

@@ -304,5 +304,5 @@ def test_the_packaged_model_agrees_with_its_own_tokenizer() -> None:
 def test_a_gguf_that_is_cut_off_is_one_sentence(tmp_path: Path, size: int) -> None:
     with smollm2_path().open("rb") as whole:
         (tmp_path / "cut.gguf").write_bytes(whole.read(size))
-    with pytest.raises(StartupError, match=r"The tokenizer in .*cut.gguf cannot be loaded: .* Is the file complete\?$"):
+    with pytest.raises(StartupError, match=r"^The file .*cut.gguf is not a readable GGUF file: "):
         load_tokenizer(ModelFiles("cut", str(tmp_path), "cut.gguf"))

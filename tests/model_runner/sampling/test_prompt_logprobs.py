@@ -16,8 +16,8 @@ from ebbtide.model_runner.sampling import prompt_logprobs
 from ebbtide.paging import pages_for
 from ebbtide.plan import PlanItem, PromptLogprobSpec, RowInit, StepPlan
 
-from ..checkpoints import VOCAB_SIZE
 from ..driver import load_runner
+from ..families import VOCAB_SIZE
 from ..reference import load_reference
 
 NUM_TOP = 4

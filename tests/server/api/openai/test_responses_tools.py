@@ -276,7 +276,7 @@ async def test_tools_that_items_bring_are_offered(world: World) -> None:
     ],
 )
 async def test_a_choice_names_the_clients_tool(world: World, choice: Any, name: str) -> None:
-    tools = [WEATHER, PATCH, SPACE, *CLIENT, *HOSTED]
+    tools: list[dict[str, Any]] = [WEATHER, PATCH, SPACE, *CLIENT, *HOSTED]
     assert OfferedTools(tools).choice(choice) in (
         {"type": "function", "name": name},
         {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": name}]},
