@@ -1,4 +1,4 @@
-"""SmolLM2's answers when requests are retracted again and again: the same in float32, counted in bfloat16."""
+"""SmolLM2's answers when requests are retracted again and again: the same, in float32 and in bfloat16."""
 
 from __future__ import annotations
 
@@ -55,28 +55,28 @@ def test_no_answer_changes_when_requests_are_retracted(
             assert served.metric("num_recomputed_tokens_total") > num_alone * 3 * 5
 
 
-@pytest.mark.soak
-def test_bfloat16_says_how_many_answers_a_retraction_changes(start_daemon: Any) -> None:
-    """Prints the numbers of docs/benchmarks.md. Restored K/V is bit-equal, so it must change no answer."""
-    # An answer with one retraction takes 65 steps; half an answer before moves it into the middle of each.
-    half = {"max_tokens": NUM_TOKENS // 2}
-    once = ("--test-retract-interval", str(NUM_TOKENS + 1), "--max-retractions", "-1")
-    with serving(start_daemon, "bfloat16", "--disable-radix-cache") as served:
-        alone = served.one_by_one(CHATS)
-        again = served.one_by_one(CHATS)
-        together = served.together(CHATS)
-    changed = {"alone, once more": again, "all 16 together": together}
-    for name, flags in {
-        "recompute": ("--disable-radix-cache",),
-        "restore": ("--disable-radix-cache", *RESTORE),
-    }.items():
-        with serving(start_daemon, "bfloat16", *once, *flags) as served:
-            served.answer(CHATS[0], **half)
-            changed[f"alone, {name}"] = served.one_by_one(CHATS)
-            retracted = served.metric("num_retracted_requests_total")
-            restored = served.metric("kv_restored_tokens_total")
-            print(f"\n{name}: {retracted:.0f} retractions, {restored:.0f} tokens restored")
-    for name, answers in changed.items():
-        print(f"{name}: {sum(a != b for a, b in zip(answers, alone, strict=True))} of {len(CHATS)} answers changed")
-    assert again == alone
-    assert changed["alone, restore"] == alone
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="recompute"),
+        pytest.param(RESTORE, id="restore"),
+        pytest.param(
+            ("--disable-radix-cache", "--chunked-prefill-size", "7"), id="small chunks", marks=pytest.mark.soak
+        ),
+        pytest.param(("--page-size", "1"), id="pages of 1", marks=pytest.mark.soak),
+    ],
+)
+def test_no_answer_in_bfloat16_changes_in_any_batch_or_after_a_retraction(
+    flags: tuple[str, ...], bfloat16_alone: list[Answer], start_daemon: Any
+) -> None:
+    with serving(start_daemon, "bfloat16", "--test-retract-interval", "5", *flags) as served:
+        assert served.together(CHATS) == bfloat16_alone
+        assert served.one_by_one(CHATS[-2:]) == bfloat16_alone[-2:]  # their prompts are cached now
+        assert served.metric("num_retracted_requests_total") > 10
+
+
+@pytest.fixture(scope="module")
+def bfloat16_alone(start_shared_daemon: Any) -> list[Answer]:
+    """The answers of a daemon that runs one chat at a time, caches nothing and retracts nothing."""
+    with serving(start_shared_daemon, "bfloat16", "--disable-radix-cache") as served:
+        return served.one_by_one(CHATS)
