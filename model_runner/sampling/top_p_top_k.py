@@ -5,6 +5,7 @@ Each token uses one uniform number, which depends on nothing but the seed and th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ebbtide.messages import SamplingParams
 
+from ..kernels.draw_tokens import load_draw_tokens
 from ..transfers import host_tensor
 
 MASK64 = (1 << 64) - 1
@@ -113,7 +115,14 @@ def draw_tokens(logits: Tensor, inputs: DrawInputs) -> Tensor:
     """One token per row of float32 logits [D, vocab] → int64 [D]: temperature, top_k, top_p, min_p, inverse CDF.
 
     The CDF runs over the token ids in float64. A row that contains nan yields some token and affects no other row.
+    On the CPU, compiled code draws if there is a compiler.
     """
+    function = load_draw_tokens() if logits.device.type == "cpu" else None
+    return draw_with_torch(logits, inputs) if function is None else _draw_compiled(function, logits, inputs)
+
+
+def draw_with_torch(logits: Tensor, inputs: DrawInputs) -> Tensor:
+    """``draw_tokens`` on any device."""
     probs = (logits / inputs.temperatures[:, None]).softmax(-1)
     if inputs.top is not None:
         part = probs[inputs.top.which]
@@ -124,6 +133,23 @@ def draw_tokens(logits: Tensor, inputs: DrawInputs) -> Tensor:
     sums = probs.double().cumsum(-1)
     targets = inputs.uniforms[:, None] * sums[:, -1:]
     return torch.searchsorted(sums, targets, right=True)[:, 0].clamp_(max=probs.shape[1] - 1)
+
+
+def _draw_compiled(function: Callable[..., None], logits: Tensor, inputs: DrawInputs) -> Tensor:
+    logits = logits.contiguous()
+    num_rows, vocab_size = logits.shape
+    limits, shares = torch.full((num_rows,), vocab_size), torch.ones(num_rows)
+    if inputs.top is not None:
+        limits[inputs.top.which], shares[inputs.top.which] = inputs.top.limits, inputs.top.shares
+    least = torch.zeros(num_rows)
+    if inputs.min_p is not None:
+        least[inputs.min_p.which] = inputs.min_p.shares
+    tokens = torch.empty(num_rows, dtype=torch.int64)
+    parameters = (inputs.temperatures, limits, shares, least, inputs.uniforms)
+    pointers = [tensor.data_ptr() for tensor in parameters]
+    num_threads = torch.get_num_threads()
+    function(logits.data_ptr(), num_rows, vocab_size, *pointers, num_threads, tokens.data_ptr())
+    return tokens
 
 
 def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:

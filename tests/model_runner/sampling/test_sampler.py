@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ebbtide.errors import PlanError
 from ebbtide.messages import SamplingParams
+from ebbtide.model_runner.sampling import top_p_top_k
 from ebbtide.model_runner.sampling.sampler import Sampled, Sampler, SampleSpec
-from ebbtide.model_runner.sampling.top_p_top_k import Draw, draw_tokens, stage_draws, uniform
+from ebbtide.model_runner.sampling.top_p_top_k import Draw, draw_tokens, draw_with_torch, stage_draws, uniform
 from ebbtide.plan import RowInit
 
 EOS = 2
@@ -24,6 +25,13 @@ def params(**changes: Any) -> SamplingParams:
 
 def logits_of(rows: int, vocab_size: int, seed: int = 0) -> Tensor:
     return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+@pytest.fixture(params=["compiled", "torch"], autouse=True)
+def drawn_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with compiled code, and as on a machine without a compiler."""
+    if request.param == "torch":
+        monkeypatch.setattr(top_p_top_k, "load_draw_tokens", lambda: None)
 
 
 def draw_many(logits: Tensor, count: int, **changes: Any) -> Tensor:
@@ -109,6 +117,38 @@ def test_top_p_is_exact_when_more_tokens_pass_than_are_sorted_first() -> None:
     logits = torch.zeros(1, 5000)
     drawn = draw_many(logits, 400, temperature=1.0, top_p=0.5)
     assert 2300 < int(drawn.max()) < 2500
+
+
+@pytest.mark.parametrize("vocab_size", [7, 1000, 49152])
+def test_compiled_code_draws_the_tokens_that_torch_draws(vocab_size: int) -> None:
+    logits = logits_of(96, vocab_size, seed=8) * 2
+    logits[5, vocab_size // 2 :] = -math.inf
+    filters: list[dict[str, Any]] = [
+        {},
+        {"top_k": 3},
+        {"top_p": 0.9},
+        {"min_p": 0.05},
+        {"top_k": 50, "top_p": 0.5},
+        {"top_k": 1000, "top_p": 0.999, "min_p": 1e-4},
+    ]
+    draws = {n: Draw(params(temperature=0.3 + n / 50, seed=n, **filters[n % 6]), n) for n in range(96)}
+    inputs = stage_draws(draws, vocab_size)
+    tokens = draw_tokens(logits, inputs)
+    probs = (logits.double() / inputs.temperatures[:, None]).softmax(-1)
+    for row, (ours, theirs) in enumerate(zip(tokens.tolist(), draw_with_torch(logits, inputs).tolist(), strict=True)):
+        # They may differ only where the number lies within rounding of the border between two tokens.
+        between = probs[row, min(ours, theirs) + 1 : max(ours, theirs)].sum()
+        assert between < 1e-5, (row, ours, theirs)
+    assert (tokens == draw_with_torch(logits, inputs)).sum() >= 94
+
+
+def test_a_row_without_a_probability_draws_some_token() -> None:
+    logits = logits_of(4, 300)
+    logits[1], logits[2], logits[3, 7] = math.nan, -math.inf, math.inf
+    draws = {n: Draw(params(temperature=1.0, top_p=0.5, seed=3), 0) for n in range(4)}
+    tokens = draw_tokens(logits, stage_draws(draws, 300)).tolist()
+    assert all(0 <= token < 300 for token in tokens)
+    assert tokens[0] == draw_tokens(logits[:1], stage_draws({0: draws[0]}, 300)).item()
 
 
 # ---------------------------------------------------------------------- nothing but seed, index and logits
