@@ -7,7 +7,6 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ebbtide.messages import SamplingParams, TextParams
-from ebbtide.paging import pages_for
 
 if TYPE_CHECKING:
     from .memory.cached_request import CacheNode
@@ -150,15 +149,6 @@ class Request:
     def num_samples(self) -> int:
         """Most tokens that its next decode item may yield; at least 1."""
         return max(min(self.max_samples, self.sampling.max_tokens - self.num_outputs), 1)
-
-    def num_new_pages(self, num_samples: int) -> int:
-        """Pages that it lacks for its next token and for all but the last of ``num_samples`` sampled after it."""
-        return max(pages_for(self.computed + num_samples, self.page_size) - len(self.pages), 0)
-
-    @property
-    def num_missing_pages(self) -> int:
-        """Pages that its known tokens still need."""
-        return max(pages_for(len(self.known), self.page_size) - len(self.pages), 0)
 
     def clear_kv_state(self) -> None:
         """Reset every field that describes KV memory."""

@@ -55,7 +55,7 @@ class PlanItems:
         """
         num_held = (len(req.pages) + self._pool.available_pages) * req.page_size
         num_samples = max(min(num_samples, num_held - req.computed), 1)
-        self._pool.allocate(req, req.num_new_pages(num_samples))
+        self._pool.allocate(req, self._pool.missing_pages(req, req.computed + num_samples))
         return num_samples
 
     def _make_room_elsewhere(self, req: Request, num_samples: int) -> int:

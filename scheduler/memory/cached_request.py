@@ -42,9 +42,6 @@ class CachedRequest(PageOwner, Protocol):
     def num_samples(self) -> int:
         """Most tokens that its next decode item may yield; at least 1."""
 
-    def num_new_pages(self, num_samples: int) -> int:
-        """Pages that it lacks for its next token and for all but the last of ``num_samples`` sampled after it."""
-
     @property
     def num_reusable(self) -> int:
         """Number of known tokens whose K/V may come from a cache."""

@@ -69,7 +69,9 @@ class Pool:
         """See ``KvPool``. A decode row takes pages for all tokens that it may sample."""
         size = self.page_size
         short = [req for req in running if req.computed + req.max_samples > len(req.pages) * size]
-        needs = [(req, req.num_new_pages(req.num_samples if req.is_decoding else 1)) for req in short]
+        needs = [
+            (req, self.missing_pages(req, req.computed + (req.num_samples if req.is_decoding else 1))) for req in short
+        ]
         return total_demand(needs, len(running))
 
     def accounting(self) -> PoolAccounting:

@@ -95,7 +95,9 @@ class RemainderAdmission:
     def charge(self, req: Request) -> None:
         """See ``AdmissionRule``. A request is charged in full during the pass that admits it."""
         self._alone = False
-        self._reserved += (req.num_missing_pages + 1) * self._pool.page_size + _clipped_remainder(req)
+        self._reserved += (
+            self._pool.missing_pages(req, len(req.known)) + 1
+        ) * self._pool.page_size + _clipped_remainder(req)
 
     def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
         """See ``AdmissionRule``."""
