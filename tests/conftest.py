@@ -30,6 +30,7 @@ LONGEST_FIRST = (
     "test_faults.py",
     "test_equality.py",
     "test_retraction_smollm2.py",
+    "test_triton_paged.py",
     "test_end.py",
     "test_mutations.py",
     "test_session_mutations.py",
