@@ -242,4 +242,5 @@ def llama3_factors(config: PretrainedConfig) -> Tensor:
     head_dim = config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config)
     plain = 1.0 / config.rope_parameters["rope_theta"] ** (torch.arange(0, head_dim, 2).float() / head_dim)
-    return plain / scaled
+    factors: Tensor = plain / scaled
+    return factors
