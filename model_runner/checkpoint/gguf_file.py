@@ -120,8 +120,8 @@ class GGUFFile:
         kind = GGMLQuantizationType(stored.kind)
         shape = quant_shape_to_byte_shape(stored.shape, kind)
         try:
-            data = np.memmap(path, np.uint8, "r", stored.offset, shape)
-            return torch.tensor(dequantize(data, kind))
+            values = dequantize(np.asarray(np.memmap(path, np.uint8, "r", stored.offset, shape)), kind)
+            return torch.from_numpy(values if values.flags.writeable else values.copy())
         except (ValueError, NotImplementedError) as error:
             raise StartupError(f"The tensor {name} of {path} cannot be read: {error}") from error
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .lazy_memory import lazy_zeros
+
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
@@ -25,7 +27,7 @@ class KVPool:
     """K and V of ``num_pages`` pages of ``page_size`` tokens; slot ``page * page_size + i`` is token i of a page.
 
     Attributes:
-        data: [layers, 2, slots, kv_heads, head_dim]; touched at construction, so that the memory is committed.
+        data: [layers, 2, slots, kv_heads, head_dim]; on the CPU, memory is taken when a page is first written.
     """
 
     def __init__(
@@ -35,8 +37,8 @@ class KVPool:
         self.num_pages = num_pages
         self.page_size = page_size
         size = (shape.num_layers, 2, num_pages * page_size, shape.num_kv_heads, shape.head_dim)
-        # Not torch.zeros: the kernel commits zero pages only when they are touched.
-        self.data = torch.empty(size, dtype=dtype, device=device).fill_(0)
+        on_cpu = device.type == "cpu"
+        self.data = lazy_zeros(size, dtype) if on_cpu else torch.zeros(size, dtype=dtype, device=device)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -12,6 +12,7 @@ from ebbtide.errors import StartupError
 from ebbtide.paging import pages_for
 
 from .cgroup_limits import cgroup_room
+from .lazy_memory import promised_bytes
 
 CPU_POOL_LIMIT = 4 << 30  # bytes; leaves room for a second daemon on the machine
 
@@ -68,13 +69,13 @@ class PoolBudget:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that this process can still allocate on the device."""
+    """Bytes that this process can still allocate on the device, without what KV pools have reserved on this host."""
     if device.type != "cpu":
         free, _ = torch.accelerator.get_memory_info(device)
         return int(free)
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(fields["MemAvailable"].split()[0]) * 1024
-    return min(available, cgroup_room())
+    return max(min(available, cgroup_room()) - promised_bytes(), 0)
 
 
 def pool_limit(device: torch.device) -> int | None:

@@ -140,7 +140,8 @@ class NativeLlama:
     def _packed(self, weight: Tensor) -> Tensor:
         """[N, K] → [N / 16, K / 2, 16, 2], both padded with zeros."""
         num_outputs, inner = weight.shape
-        padded = functional.pad(weight, (0, -inner % INNER, 0, -num_outputs % UNIT))
+        padding = (0, -inner % INNER, 0, -num_outputs % UNIT)
+        padded = functional.pad(weight, padding) if any(padding) else weight
         packed = padded.view(-1, BLOCK, padded.shape[1] // 2, 2).transpose(1, 2).contiguous()
         self._tensors.append(packed)
         return packed

@@ -277,10 +277,11 @@ def _log_sizes(runner: RunnerInfo) -> None:
     if runner.num_host_pages:
         log.info("host tier: %d tokens", runner.num_host_pages * runner.page_size)
     log.info(
-        "KV pool: %d tokens in pages of %d (%.0f MiB), context %d, %s on %s, %s attention",
+        "KV pool: %d tokens in pages of %d (%.0f MiB%s), context %d, %s on %s, %s attention",
         runner.num_pages * runner.page_size,
         runner.page_size,
         runner.pool_bytes / 2**20,
+        ", taken as it is used" if runner.device == "cpu" else "",
         runner.context_length,
         runner.dtype,
         runner.device,
