@@ -242,14 +242,19 @@ class _Daemon:
         write_dump(text, path=str(self._engine.dump_path("front")))
 
     async def _drain(self, front: Frontend) -> None:
-        """Wait for open requests; abort those left after the shutdown timeout or a second signal."""
+        """Wait for open requests; abort those left after the shutdown timeout, a second signal, or while paused."""
         front.start_draining()
         timeout_s = self._config.server.shutdown_timeout
-        log.info("stopping: waiting up to %.0f s for %d open requests", timeout_s, front.num_open)
+        if front.liveness.is_paused:
+            log.info("stopping: the engine is paused, so %d open requests cannot end", front.num_open)
+        else:
+            log.info("stopping: waiting up to %.0f s for %d open requests", timeout_s, front.num_open)
         deadline = time.monotonic() + timeout_s
         second_signal = asyncio.create_task(self._signals.second.wait(), name="second_signal")
         either: set[asyncio.Future[Any]] = {second_signal, self._children.ended}
-        while front.num_open and not any(future.done() for future in either) and time.monotonic() < deadline:
+        while front.num_open and not front.liveness.is_paused and time.monotonic() < deadline:
+            if any(future.done() for future in either):
+                break
             await asyncio.wait(either, timeout=DRAIN_POLL_S, return_when=asyncio.FIRST_COMPLETED)
         second_signal.cancel()
         if front.num_open and not self._children.ended.done():

@@ -10,12 +10,15 @@ from collections import Counter
 from typing import Any, TypeVar
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from ebbtide.errors import Rejected
 
 MAX_DEPTH = 128
 MAX_COMMAS = 500_000  # above the number of tokens in any context; parsing that many takes less than a second
+UTF_8_NAMES = ("utf-8", "utf8", "us-ascii", "ascii", "")
+CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*(\"[^\"]*\"|[^;]*?)\s*(?=;|$)", re.IGNORECASE)
 THREAD_BYTES = 64 * 1024  # a larger body is parsed off the event loop
 MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")  # msgspec's message
 B = TypeVar("B")
@@ -24,14 +27,10 @@ B = TypeVar("B")
 async def read_object(request: Request) -> dict[str, Any]:
     """Return the JSON object in the request body.
 
-    Raises Rejected: 415 for another content type or a compressed body, 413 for too many elements, else 400.
+    Raises Rejected: 415 for another content type, another charset or a compressed body, 413 for too many elements,
+    else 400.
     """
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise Rejected(f"The content type must be application/json, not {kind[:100]!r}.", status=415)
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
-        raise Rejected(f"The body must not be compressed: Content-Encoding is {coding[:100]!r}.", status=415)
+    _check_content_type(request.headers)
     body = await request.body()
     if body.count(b",") > MAX_COMMAS:  # building millions of objects holds the GIL, in any thread
         raise Rejected(f"The body has more than {MAX_COMMAS} elements.", status=413, code="request_too_large")
@@ -94,6 +93,20 @@ def convert(value: dict[str, Any], kind: type[B], where: str = "") -> B:
             raise Rejected(f"'{param}' is missing.", param=param) from error
         where = f"Invalid value for '{param}': " if param else "Invalid request: "
         raise Rejected(where + message.replace("`", ""), param=param) from error
+
+
+def _check_content_type(headers: Headers) -> None:
+    """Raises Rejected unless the body is declared as plain JSON in UTF-8."""
+    kind, _, parameters = headers.get("content-type", "application/json").partition(";")
+    kind = kind.strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise Rejected(f"The content type must be application/json, not {kind[:100]!r}.", status=415)
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise Rejected(f"The body must not be compressed: Content-Encoding is {coding[:100]!r}.", status=415)
+    for charset in CHARSET.findall(parameters):
+        if charset.strip("'\"").lower() not in UTF_8_NAMES:
+            raise Rejected(f"The body must be UTF-8: the content type has the charset {charset[:100]!r}.", status=415)
 
 
 def _check(root: Any) -> None:

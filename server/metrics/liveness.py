@@ -45,6 +45,11 @@ class Liveness:
         """Refuse new requests permanently."""
         self._draining = True
 
+    @property
+    def is_paused(self) -> bool:
+        """True if the engine runs no steps until ``resume``."""
+        return self._paused
+
     def pause(self) -> None:
         """Refuse new requests until ``resume``, or until new children have started."""
         self._paused = True

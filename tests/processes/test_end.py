@@ -91,6 +91,16 @@ def test_requests_that_outlast_the_shutdown_timeout_are_aborted(start_daemon: An
     assert daemon.leftovers() == []
 
 
+def test_a_paused_daemon_does_not_wait_for_requests_that_cannot_end(start_daemon: Any) -> None:
+    daemon = start_daemon(*SLOW, "--shutdown-timeout", "600")
+    with streams(daemon.url, 1) as (events,):
+        assert httpx.post(f"{daemon.url}/pause_generation", timeout=60).status_code == 200
+        daemon.signal(signal.SIGTERM)
+        assert error_at_the_end(events)["code"] == "draining"
+    assert daemon.wait() == 0
+    assert daemon.leftovers() == []
+
+
 @pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
 def test_the_death_of_a_child_fails_every_request_and_ends_the_daemon(start_daemon: Any, victim: str) -> None:
     daemon = start_daemon(*SLOW, "--max-running-requests", "4")

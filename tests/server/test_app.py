@@ -36,8 +36,31 @@ async def test_a_wrong_content_type_is_415(world: World) -> None:
 
 
 async def test_json_with_a_charset_is_json(world: World) -> None:
-    headers = {"content-type": "Application/JSON; charset=utf-8"}
-    assert (await world.client.post("/v1/completions", content=b'{"prompt":"x"}', headers=headers)).status_code == 200
+    for charset in (
+        "; charset=utf-8",
+        ';charset="UTF-8"',
+        "; x=y; Charset = utf8 ; z",
+        "; charset=us-ascii",
+        ";",
+        "; charset=",
+    ):
+        headers = {"content-type": f"Application/JSON{charset}"}
+        reply = await world.client.post("/v1/completions", content=b'{"prompt":"x"}', headers=headers)
+        assert reply.status_code == 200, charset
+
+
+@pytest.mark.parametrize(
+    "charset", ["utf-16", "UTF-16LE", '"utf-32"', "iso-8859-1", "latin1", "unicode_escape", "x" * 300]
+)
+async def test_another_charset_is_415(world: World, charset: str) -> None:
+    headers = {"content-type": f"application/json; charset={charset}"}
+    body = '{"prompt":"x"}'.encode("utf-16") if "16" in charset else b'{"prompt":"x"}'
+    for path in ("/v1/completions", "/pause_generation", "/tokenize"):
+        reply = await world.client.post(path, content=body, headers=headers)
+        assert reply.status_code == 415
+        assert "UTF-8" in reply.json()["error"]["message"]
+        assert len(reply.content) < 500
+    assert world.engine.requests == []
 
 
 @pytest.mark.parametrize("declared", [True, False])

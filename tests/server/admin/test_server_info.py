@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,6 +12,7 @@ from ebbtide import __version__
 from ebbtide.config import AccessConfig, ServeConfig
 from ebbtide.messages import Stats
 from ebbtide.server.admin.server_info import public_settings
+from ebbtide.server.app import routes
 
 from ..conftest import Served, World
 
@@ -62,14 +64,17 @@ def test_the_settings_show_no_secret_and_no_access_section() -> None:
     assert shown["scheduler"]["schedule_policy"] == "fcfs"
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/health_generate", "/ready", "/metrics", "/v1/models", "/version"])
-async def test_head_is_get_without_a_body(served: Served, path: str) -> None:
+async def test_head_is_get_without_a_body(served: Served) -> None:
+    """On every GET route that changes nothing, and on the documentation."""
     import httpx
 
+    paths = [re.sub(r"{.*}", "org/sim", route.path) for route in routes(served.state) if route.method == "GET"]
     async with httpx.AsyncClient(base_url=served.url) as client:
-        head, get = await client.head(path), await client.get(path)
-        assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["content-type"] == get.headers["content-type"]
+        for path in {*paths, "/docs", "/openapi.json"} - {"/flush_cache"}:
+            head, get = await client.head(path), await client.get(path)
+            assert (head.status_code, head.content) == (get.status_code, b""), path
+            assert head.headers["content-type"] == get.headers["content-type"], path
+        assert (await client.head("/")).status_code == 200
         assert (await client.head("/flush_cache")).status_code == 405, "it would not be harmless"
 
 
