@@ -20,6 +20,7 @@ from ebbtide.errors import Rejected
 from . import wire_refusal
 from .arriving_request import MAX_HEAD_BYTES, ArrivingRequest
 from .auth import PUBLIC_PATHS
+from .early_answers import EarlyAnswers
 from .half_closed import PeerProbe
 from .plain_bodies import PlainBodies
 from .upgrade_offers import head_without_offer
@@ -84,8 +85,7 @@ class WireProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Handle the client's end of input. Returns True if the connection stays open for answers."""
-        self._ignores_input = True
-        self._stop_timer()
+        self._drop_input()
         if self._arriving.is_incomplete:
             self._cancel_arriving()
         if self._running is None or self.scheme == "https":  # TLS connections cannot be closed in one direction only
@@ -118,6 +118,8 @@ class WireProtocol(HttpToolsProtocol):
         if refusal is not None:
             self._refuse(refusal)
             return
+        if self.parser.get_http_version() < "1.1":
+            self.expect_100_continue = False  # RFC 9110 section 10.1.1
         super().on_headers_complete()
         self._arriving_cycle = self.cycle
         self.flow.resume_reading()  # uvicorn pauses for a pipelined request, and would then miss a disconnect
@@ -142,19 +144,26 @@ class WireProtocol(HttpToolsProtocol):
         self._running = None
         if not self.pipeline and self._refusal is not None:
             self._send_refusal(self._refusal)
-        elif not self.pipeline and self._ignores_input:
+        elif not self.pipeline and self._probe is not None:
             self.transport.close()
+        elif not self.pipeline and self._ignores_input:
+            self._linger()
         super().on_response_complete()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
         self._running = cycle
         if self._probe is not None:
             self._probe.watch(cycle)
         if cycle.scope["http_version"] < "1.1":
             cycle.keep_alive = False
-            wrapped: ASGIApp = PlainBodies(app, cycle)
-            app = wrapped
-        super()._start_asgi_task(cycle, app)
+            app = PlainBodies(app, cycle)
+        app = EarlyAnswers(app, cycle, self._drop_input)
+        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]  # starlette and uvicorn type scopes differently
+
+    def _drop_input(self) -> None:
+        """Ignore the rest of a request that is being answered early."""
+        self._ignores_input = True
+        self._stop_timer()
 
     def _receive(self, piece: memoryview) -> None:
         """Parse one piece of input, in several steps if it contains upgrade offers, and check the limit of framing."""
@@ -228,8 +237,7 @@ class WireProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: Rejected) -> None:
         """Reply to the arriving request after the earlier ones and close the connection; drop further input."""
-        self._ignores_input = True
-        self._stop_timer()
+        self._drop_input()
         is_answered = self._cancel_arriving()
         if is_answered:
             self._linger()
@@ -253,7 +261,6 @@ class WireProtocol(HttpToolsProtocol):
         return False
 
     def _send_refusal(self, error: Rejected) -> None:
-        self._refusal = None
         self.transport.write(refusal_bytes(error))
         self._linger()
 
@@ -267,4 +274,5 @@ class WireProtocol(HttpToolsProtocol):
 def _disconnect(cycle: RequestResponseCycle) -> None:
     """Let the application receive a disconnect; its response is dropped."""
     cycle.disconnected = True
+    cycle.waiting_for_100_continue = False
     cycle.message_event.set()

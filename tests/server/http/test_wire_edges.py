@@ -205,6 +205,26 @@ def test_an_incomplete_request_is_answered_once(serve: Serve, engine: ScriptedEn
     assert engine.requests == []
 
 
+def test_an_early_answer_that_ends_the_connection_is_not_lost(serve: Serve) -> None:
+    """The body is still being sent when the answer comes; closing at once would reset the connection."""
+    url = serve()
+    for line, status in ((b"Connection: close\r\n", b"404"), (b"", b"413")):
+        path = b"/v1/completions" if status == b"413" else b"/nothing"
+        head = HEAD.replace(b"/v1/completions", path) + line + b"Content-Length: %d\r\n\r\n" % MOST
+        for _ in range(10):
+            with connection(url) as opened:
+                with contextlib.suppress(ConnectionError):
+                    opened.sendall(head + b"x" * MOST)
+                assert rest(opened).startswith(b"HTTP/1.1 " + status)
+
+
+def test_a_refusal_drops_an_expected_interim_response(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    with connection(serve()) as opened:
+        opened.sendall(HEAD + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n")
+        assert refusal(rest(opened))[0] == 400
+    assert caplog.text == ""
+
+
 def test_a_half_closed_client_gets_its_answer(serve: Serve) -> None:
     url = serve()
     for sent, expected in ((POST, b"Hello!"), (STREAM, b"[DONE]"), (GET, b"version"), (OLD_POST, b"Hello!")):

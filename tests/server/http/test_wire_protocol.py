@@ -30,10 +30,22 @@ OVERRIDDEN = (
     *("connection_made", "connection_lost", "data_received", "eof_received", "on_message_begin", "on_header"),
     *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "_start_asgi_task"),
 )
-ATTRIBUTES = {"connections", "cycle", "flow", "headers", "loop", "parser", "pipeline", "scheme", "transport", "url"}
+ATTRIBUTES = {
+    "connections",
+    "cycle",
+    "expect_100_continue",
+    "flow",
+    "headers",
+    "loop",
+    "parser",
+    "pipeline",
+    "scheme",
+    "transport",
+    "url",
+}
 CYCLE = {
     *("response_started", "chunked_encoding", "expected_content_length", "disconnected", "message_event"),
-    *("keep_alive", "scope"),
+    *("keep_alive", "more_body", "scope", "waiting_for_100_continue"),
 }
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
