@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
@@ -25,7 +27,7 @@ from .metrics.liveness import Liveness
 from .metrics.metrics import FrontMetrics
 from .metrics.pressure_log import PressureLog
 from .parsers.chat_template_profile import ChatTemplateProfile
-from .structured.structured import StructuredOutput
+from .structured.compiled_elsewhere import CompiledElsewhere, Grammars
 
 log = logging.getLogger(__name__)
 MAX_REPORTED = 1000  # bounds memory and log: the names come from clients
@@ -40,7 +42,7 @@ class AppState:
     manager: TokenizerManager
     control: ControlClient
     prompts: PromptReader
-    structured: StructuredOutput
+    structured: Grammars
     metrics: FrontMetrics
     liveness: Liveness
     created: int  # Unix time in seconds at which the model was loaded
@@ -60,9 +62,13 @@ class AppState:
         """True if every route reduces a max_tokens that exceeds the context."""
         return self.config.clamp_max_tokens == "all"
 
+    def for_a_thread(self) -> AppState:
+        """Return a copy with which a request can be prepared in a thread. Call it on the event loop."""
+        return replace(self, structured=CompiledElsewhere(self.structured, asyncio.get_running_loop()))
+
     def log_ignored_fields(self, names: Iterable[str], known: Iterable[str]) -> None:
         """Log each field of ``names`` that is not ``known``, once per server."""
-        for name in {name[:100] for name in set(names).difference(known)}:
+        for name in islice({name[:100] for name in set(names).difference(known)}, MAX_REPORTED):
             self._log_once("ignoring the unsupported request field %r", name)
 
     def log_left_out_tools(self, types: Iterable[str]) -> None:

@@ -142,6 +142,18 @@ class PromptReader:
         """Return ``wanted``, or what a request without a limit would get if that is less. Raises Rejected."""
         return min(wanted, self.max_tokens(prompt_len, None)) if wanted else wanted
 
+    def check_num_messages(self, count: int) -> None:
+        """Raises Rejected if a conversation of ``count`` messages and calls cannot fit: each has at least one token.
+
+        It is checked first, because rendering that many takes long.
+        """
+        if count > self.info.context_length:
+            raise _too_long(
+                f"'messages' has {count} messages and calls, more than this model's maximum context length of"
+                f" {self.info.context_length} tokens.",
+                "messages",
+            )
+
     def max_tokens(
         self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
     ) -> int:

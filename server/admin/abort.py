@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ebbtide.errors import Rejected
 
-from ..api.neutral import body_of
+from ..api.neutral import read_as
 from ..http.auth import caller_of, require_control
-from ..http.strict_json import read_object
 from ..state import AppState
 
+MAX_IDS = 1024
 ABORTED = 499  # nginx's status for a closed client request; clients do not retry it
 
 
 class AbortBody(msgspec.Struct, kw_only=True):
     """The body of POST /abort_request."""
 
-    rid: str | list[str] | None = None
-    request_id: str | list[str] | None = None  # an alias of rid
+    rid: str | Annotated[list[str], Meta(max_length=MAX_IDS)] | None = None
+    request_id: str | Annotated[list[str], Meta(max_length=MAX_IDS)] | None = None  # an alias of rid
     abort_all: bool | None = None
 
 
@@ -37,7 +39,7 @@ class AbortRoute:
 
         A key may abort its own requests by id, the admin key those of every key. ``abort_all`` needs admin rights.
         """
-        body = body_of(await read_object(request), AbortBody)
+        body = await read_as(request, AbortBody)
         caller = caller_of(request)
         names = [*_listed(body.rid), *_listed(body.request_id)]
         if not names and not body.abort_all:

@@ -13,8 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from ebbtide.errors import Rejected
 from ebbtide.messages import ControlReq
 
-from ..api.neutral import body_of
-from ..http.strict_json import read_optional_object
+from ..api.neutral import read_as
 from ..state import AppState
 from .abort import aborted
 
@@ -44,7 +43,7 @@ class ControlRoutes:
 
     async def pause(self, request: Request) -> Response:
         """Stop running steps and refuse new requests with 503; open requests keep their memory."""
-        body = body_of(await read_optional_object(request), PauseBody)
+        body = await read_as(request, PauseBody, optional=True)
         await self.state.control.ask(lambda call: ControlReq(call, "pause"))
         self.state.liveness.pause()
         if body.mode == "abort":

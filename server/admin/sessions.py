@@ -15,9 +15,8 @@ from starlette.responses import JSONResponse, Response
 from ebbtide.errors import Rejected
 from ebbtide.messages import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo
 
-from ..api.neutral import body_of
+from ..api.neutral import read_as
 from ..http.auth import owner_of
-from ..http.strict_json import read_object, read_optional_object
 from ..state import AppState
 
 SESSION_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -55,7 +54,7 @@ class SessionRoutes:
 
     async def create(self, request: Request) -> Response:
         """Open a session, with streaming unless the request sets ``streaming`` to false."""
-        body = body_of(await read_optional_object(request), NewSession)
+        body = await read_as(request, NewSession, optional=True)
         reply = await self._open(request, body, streaming=body.streaming is not False)
         return JSONResponse(session_json(reply.sessions[0]))
 
@@ -80,13 +79,13 @@ class SessionRoutes:
 
     async def open_as_sglang(self, request: Request) -> Response:
         """Open a session in SGLang's format. The response is its id, as a JSON string."""
-        body = body_of(await read_object(request), OpenSession)
+        body = await read_as(request, OpenSession)
         reply = await self._open(request, body, streaming=bool(body.streaming))
         return JSONResponse(reply.sessions[0].session_id)
 
     async def close_as_sglang(self, request: Request) -> Response:
         """Close a session in SGLang's format."""
-        body = body_of(await read_object(request), CloseSession)
+        body = await read_as(request, CloseSession)
         await self._close(request, body.session_id)
         return Response()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,11 +13,13 @@ from starlette.responses import JSONResponse, Response
 
 from ebbtide.errors import Rejected
 
-from ..api.chat.chat_prompt import chat_prompt
+from ..api.chat.chat_prompt import chat_prompt, num_messages
 from ..api.chat.chat_request import ChatBody, ChatMessage
-from ..api.neutral import body_of
+from ..api.neutral import body_of, read_as
 from ..api.unsupported import refuse_unsupported
-from ..http.strict_json import read_object
+from ..http.off_loop import LARGE_BYTES, coroutine_in_thread
+from ..http.streaming import as_json
+from ..http.strict_json import read_json
 from ..parsers.tool_fields import Tool, tool_options
 from ..state import AppState
 
@@ -55,10 +58,17 @@ class TokenizeRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         """Convert a text, several texts or chat messages to token ids."""
-        raw = await read_object(request)
-        refuse_unsupported(raw, UNSUPPORTED)
-        body = body_of(raw, TokenizeBody)
+        body = await read_json(request, _tokenize_body)
         self.state.check_model(body.model)
+        return await _answer(request, lambda: self._tokenized(body))
+
+    async def detokenize(self, request: Request) -> Response:
+        """Convert token ids to text. An incomplete character becomes U+FFFD."""
+        body = await read_as(request, DetokenizeBody)
+        self.state.check_model(body.model)
+        return await _answer(request, lambda: self._detokenized(body))
+
+    async def _tokenized(self, body: TokenizeBody) -> bytes:
         listed = await self._tokens(body)
         reply: dict[str, Any] = {
             "tokens": listed,
@@ -69,12 +79,9 @@ class TokenizeRoutes:
             reply["token_strs"] = [self.state.prompts.token_texts(ids) for ids in listed]
         if not isinstance(body.prompt, list):
             reply = {key: value[0] if isinstance(value, list) else value for key, value in reply.items()}
-        return JSONResponse(reply)
+        return _as_json(reply)
 
-    async def detokenize(self, request: Request) -> Response:
-        """Convert token ids to text. An incomplete character becomes U+FFFD."""
-        body = body_of(await read_object(request), DetokenizeBody)
-        self.state.check_model(body.model)
+    async def _detokenized(self, body: DetokenizeBody) -> bytes:
         is_batch = bool(body.tokens) and all(isinstance(entry, list) for entry in body.tokens)
         listed = body.tokens if is_batch else [body.tokens]
         if len(listed) > MAX_TEXTS:
@@ -83,7 +90,7 @@ class TokenizeRoutes:
         skip = body.skip_special_tokens is not False
         texts = [await self.state.prompts.text_of(ids, skip_special_tokens=skip) for ids in checked]
         text = texts if is_batch else texts[0]
-        return JSONResponse({"text": text, "prompt": text})
+        return _as_json({"text": text, "prompt": text})
 
     async def info(self, _: Request) -> Response:
         """Show the special tokens of the tokenizer and the chat template, for clients that render chats themselves."""
@@ -100,6 +107,7 @@ class TokenizeRoutes:
                     param="add_special_tokens",
                 )
             chat = _as_chat(body, body.messages)
+            reader.check_num_messages(num_messages(chat))
             return [await reader.chat(chat_prompt(chat, tool_options(chat), self.state.profile))]
         for name in CHAT_ONLY:
             if getattr(body, name):
@@ -107,6 +115,28 @@ class TokenizeRoutes:
         texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
         marks = body.add_special_tokens is not False
         return [await reader.tokens_of(text, add_special_tokens=marks) for text in texts]
+
+
+async def _answer(request: Request, build: Callable[[], Coroutine[Any, Any, bytes]]) -> Response:
+    """Return the JSON of ``build`` as the response. It is built in a thread if the request is large."""
+    is_large = len(await request.body()) > LARGE_BYTES
+    return Response(await (coroutine_in_thread(build) if is_large else build()), media_type="application/json")
+
+
+def _as_json(reply: dict[str, Any]) -> bytes:
+    """Format the reply entry by entry: formatting holds the GIL, and a reply may have millions of tokens."""
+    return b"{" + b",".join([as_json(key) + b":" + _value_as_json(value) for key, value in reply.items()]) + b"}"
+
+
+def _value_as_json(value: Any) -> bytes:
+    if not isinstance(value, list):
+        return as_json(value)
+    return b"[" + b",".join([as_json(entry) for entry in value]) + b"]"
+
+
+def _tokenize_body(raw: dict[str, Any]) -> TokenizeBody:
+    refuse_unsupported(raw, UNSUPPORTED)
+    return body_of(raw, TokenizeBody)
 
 
 def _as_chat(body: TokenizeBody, messages: list[ChatMessage]) -> ChatBody:

@@ -5,7 +5,7 @@ Independent of the API: each route supplies its body type and a function that pr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -16,8 +16,9 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ..http.middleware import assign_client_ids
+from ..http.off_loop import LARGE_BYTES, coroutine_in_thread
 from ..http.streaming import ChunkWriter, EventStream, Framing, WholeReply
-from ..http.strict_json import read_object
+from ..http.strict_json import read_json
 from ..route import Route
 from ..state import AppState
 from .neutral import body_of
@@ -75,7 +76,7 @@ class RouteSpec(Generic[B]):
     summary: str
     body: type[B]
     unsupported: tuple[str, ...]
-    prepare: Callable[[AppState, B, str], Awaitable[Prepared]]
+    prepare: Callable[[AppState, B, str], Coroutine[Any, Any, Prepared]]
 
 
 def generation_route(path: str, state: AppState, spec: RouteSpec[B]) -> Route:
@@ -90,10 +91,7 @@ def generation_route(path: str, state: AppState, spec: RouteSpec[B]) -> Route:
 
 async def read_body(request: Request, state: AppState, spec: RouteSpec[B]) -> B:
     """Return the body of a request for the route ``spec``. Raises Rejected."""
-    raw = await read_object(request)
-    refuse_unsupported(raw, spec.unsupported)
-    body = body_of(raw, spec.body)
-    state.log_ignored_fields(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
+    body = await read_json(request, lambda raw: _checked(raw, state, spec))
     state.check_model(body.model)
     return body
 
@@ -105,11 +103,31 @@ async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Re
     body = await read_body(request, state, spec)
     sender = state.sender(request, assign_client_ids(request.scope, body.names), body.timeout)
     with state.manager.register(sender), state.metrics.count_refusals():
-        prepared, builder = await spec.prepare(state, body, sender.ids[0])
+        prepared, builder = await prepare_off_loop(
+            spec, state, body, sender.ids[0], num_bytes=len(await request.body())
+        )
     stream = state.submit(prepared, sender, request, received_s)
     if body.stream:
         return EventStream(stream, builder, state.config.keep_alive_s, builder.framing)
     return WholeReply(stream, builder.whole)
+
+
+async def prepare_off_loop(
+    spec: RouteSpec[B], state: AppState, body: B, request_id: str, *, num_bytes: int
+) -> Prepared:
+    """Prepare a request whose body has ``num_bytes``, in a thread if it is large."""
+    if num_bytes <= LARGE_BYTES:
+        return await spec.prepare(state, body, request_id)
+    home = state.for_a_thread()
+    return await coroutine_in_thread(lambda: spec.prepare(home, body, request_id))
+
+
+def _checked(raw: dict[str, Any], state: AppState, spec: RouteSpec[B]) -> B:
+    """Return the fields of the request. Raises Rejected."""
+    refuse_unsupported(raw, spec.unsupported)
+    body = body_of(raw, spec.body)
+    state.log_ignored_fields(raw, (*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART))
+    return body
 
 
 def stop_reason(delta: Delta, stop_token_ids: frozenset[int]) -> str | int | None:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
+from starlette.requests import Request
 
-from ..http.strict_json import convert
+from ..http.strict_json import convert, read_json
 
 NO_LIMIT = (-1,)
 # field → values that ask for nothing
@@ -75,6 +76,11 @@ def asks_for_nothing(name: str, value: Any) -> bool:
 def body_of(raw: dict[str, Any], kind: type[B]) -> B:
     """Convert a request's JSON to ``kind``, without the optional fields that ask for nothing. Raises Rejected."""
     return convert(_without_neutral(raw, kind), kind)
+
+
+async def read_as(request: Request, kind: type[B], *, optional: bool = False) -> B:
+    """Return the request body as ``kind``. Raises Rejected as ``read_json`` and ``body_of`` do."""
+    return await read_json(request, lambda raw: body_of(raw, kind), optional=optional)
 
 
 def _without_neutral(raw: dict[str, Any], kind: type) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ebbtide.config import ServeConfig
 from ebbtide.errors import StartupError
 from ebbtide.messages import RunnerInfo
 from ebbtide.runtime.child import WATCHDOG_EXIT_CODE
+from ebbtide.runtime.garbage import collect_rarely
 from ebbtide.runtime.log import setup_logging
 from ebbtide.runtime.socket_directory import socket_directory
 from ebbtide.runtime.stacks import write_dump
@@ -136,6 +137,7 @@ class _Daemon:
         self._app_switch.switch_to(front.app)
         self._progress.clear()
         self._print_address(runner)
+        collect_rarely()
         return front
 
     async def _load_tokenizer(self) -> TextTokenizer:

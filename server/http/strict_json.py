@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,34 +15,38 @@ from starlette.requests import Request
 
 from ebbtide.errors import Rejected
 
+from .off_loop import off_loop
+
 MAX_DEPTH = 128
 MAX_COMMAS = 500_000  # above the number of tokens in any context; parsing that many takes less than a second
 UTF_8_NAMES = ("utf-8", "utf8", "us-ascii", "ascii", "")
 CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*(\"[^\"]*\"|[^;]*?)\s*(?=;|$)", re.IGNORECASE)
-THREAD_BYTES = 64 * 1024  # a larger body is parsed off the event loop
 MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")  # msgspec's message
 B = TypeVar("B")
+T = TypeVar("T")
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """Return the JSON object in the request body.
+async def read_json(request: Request, read: Callable[[dict[str, Any]], T], *, optional: bool = False) -> T:
+    """Return ``read`` of the JSON object in the request body, off the event loop if the body is large.
 
+    optional: an absent body is an empty object.
     Raises Rejected: 415 for another content type, another charset or a compressed body, 413 for too many elements,
     else 400.
     """
-    _check_content_type(request.headers)
     body = await request.body()
+    if optional and not body:
+        return read({})
+    _check_content_type(request.headers)
+    return await off_loop(len(body), lambda: read(_parse_object(body)))
+
+
+def _parse_object(body: bytes) -> dict[str, Any]:
     if body.count(b",") > MAX_COMMAS:  # building millions of objects holds the GIL, in any thread
         raise Rejected(f"The body has more than {MAX_COMMAS} elements.", status=413, code="request_too_large")
-    value = await asyncio.to_thread(parse, body) if len(body) > THREAD_BYTES else parse(body)
+    value = parse(body)
     if not isinstance(value, dict):
         raise Rejected("The request body must be a JSON object.")
     return value
-
-
-async def read_optional_object(request: Request) -> dict[str, Any]:
-    """Like ``read_object``, but an absent body is an empty object."""
-    return await read_object(request) if await request.body() else {}
 
 
 def parse(body: bytes) -> Any:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...http.strict_json import read_object
+from ...http.off_loop import LARGE_BYTES, coroutine_in_thread
 from ...state import AppState
 from ..chat.chat_request import ChatBody
 from ..chat.prepared_chat import num_prompt_tokens, params_named, prepare_chat, tools_named
 from ..generation import Prepared, RouteSpec
-from ..neutral import body_of
+from ..neutral import read_as
 from .client_tools import OfferedTools
 from .messages_request import (
     PARAM_NAMES,
@@ -34,13 +34,17 @@ class CountTokensRoute:
 
     async def count_tokens(self, request: Request) -> Response:
         """Count the tokens of the prompt. Nothing is generated, so the prompt may exceed the context length."""
-        body = body_of(await read_object(request), CountTokensBody)
+        body = await read_as(request, CountTokensBody)
         self.state.check_model(body.model)
         check_stateless(body)
+        num_bytes = len(await request.body())
+        count = await (coroutine_in_thread(lambda: self._count(body)) if num_bytes > LARGE_BYTES else self._count(body))
+        return JSONResponse({"input_tokens": count})
+
+    async def _count(self, body: CountTokensBody) -> int:
         offered = OfferedTools(body.tools)
         with params_named(PARAM_NAMES), tools_named(offered.paths):
-            count = await num_prompt_tokens(self.state, ChatBody(**prompt_fields(body, offered)))
-        return JSONResponse({"input_tokens": count})
+            return await num_prompt_tokens(self.state, ChatBody(**prompt_fields(body, offered)))
 
 
 async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Prepared:

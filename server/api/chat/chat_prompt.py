@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 from ebbtide.errors import Rejected
@@ -51,6 +51,11 @@ def chat_prompt(
         template_kwargs=_options(body),
         tools=options.tools if options is not None and style is not None else None,
     )
+
+
+def num_messages(body: ChatBody) -> int:
+    """Return the number of messages and of calls in them."""
+    return sum([1 + len(message.tool_calls or ()) for message in body.messages])
 
 
 def _options(body: ChatBody) -> dict[str, Any]:
@@ -111,20 +116,24 @@ def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
 def _one_by_one(messages: list[Message]) -> list[Message]:
     """Return the conversation with one call per message, each followed by its result."""
     ordered: list[Message] = []
-    results: list[Message] = []  # of the calls of one message
+    after_results = 0  # index after the results of the last calls
     for index, message in enumerate(messages):
         calls = message.get("tool_calls", [])
-        if any(message is result for result in results):
+        if index < after_results:
             continue
         if len(calls) < 2:
             ordered.append(message)
             continue
-        results = list(takewhile(lambda later: later["role"] == "tool", messages[index + 1 :]))
+        results = list(takewhile(lambda later: later["role"] == "tool", islice(messages, index + 1, None)))
+        after_results = index + 1 + len(results)
+        by_call: dict[str, list[Message]] = {call["id"]: [] for call in calls}
+        unknown: list[Message] = []
+        for result in results:
+            by_call.get(result.get("tool_call_id", ""), unknown).append(result)
         for number, call in enumerate(calls):
             ordered.append({**message, "content": "" if number else message["content"], "tool_calls": [call]})
-            ordered += [result for result in results if result.get("tool_call_id") == call["id"]]
-        known = {call["id"] for call in calls}
-        ordered += [result for result in results if result.get("tool_call_id") not in known]
+            ordered += by_call.pop(call["id"], [])
+        ordered += unknown
     return ordered
 
 

@@ -25,7 +25,7 @@ from ...structured.tool_grammar import calls_alternative, tool_constraint
 from ..logprob_options import LogprobOptions, check_num_logprobs, logprob_options
 from ..sampling_params import for_prompt, sampling_params, text_params
 from ..session_params import check_one_choice, session_turn
-from .chat_prompt import chat_prompt
+from .chat_prompt import chat_prompt, num_messages
 from .chat_request import ChatBody
 from .parser_config import build_parser_config, reasoning_prefix, shown_marks
 
@@ -87,6 +87,7 @@ async def prepare_chat(state: AppState, body: ChatBody, *, clamp: bool) -> Prepa
 
 async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
     """Return the number of tokens of a chat's prompt, which may be longer than the context. Raises Rejected."""
+    state.prompts.check_num_messages(num_messages(body))
     return len(await state.prompts.chat(chat_prompt(body, tool_options(body), state.profile)))
 
 
@@ -136,6 +137,7 @@ async def _tokenize(
     state: AppState, body: ChatBody, tools: ToolOptions | None, *, context_limit: bool
 ) -> tuple[EncodedTurn, SessionTurn | None]:
     """Return the messages as tokens, and the session that they continue, if any."""
+    state.prompts.check_num_messages(num_messages(body))
     chat = chat_prompt(body, tools, state.profile)
     session = session_turn(body)
     if session is None:

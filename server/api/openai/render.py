@@ -19,7 +19,7 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ...http.middleware import assign_client_ids
 from ...state import AppState
 from ..chat.chat_request import ChatBody
-from ..generation import RouteSpec, read_body
+from ..generation import RouteSpec, prepare_off_loop, read_body
 from .chat import CHAT_COMPLETIONS
 from .completions import COMPLETIONS
 from .completions_request import CompletionBody
@@ -47,7 +47,7 @@ class RenderRoutes:
         if body.session_id is not None or body.session_params is not None:
             raise Rejected("The prompt of a session is known to the scheduler only.", param="session_id")
         [request_id, *_] = assign_client_ids(request.scope, body.names)
-        prepared, _ = await spec.prepare(self.state, body, request_id)
+        prepared, _ = await prepare_off_loop(spec, self.state, body, request_id, num_bytes=len(await request.body()))
         shared = {
             "request_id": f"{prefix}-{request_id}",
             "model": self.state.model_name,

@@ -11,7 +11,7 @@ from ebbtide.messages import SamplingParams, TextParams
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 
 from ...state import AppState
-from ...structured.structured import StructuredOutput
+from ...structured.compiled_elsewhere import Grammars
 from ..generation import Prepared, RouteSpec
 from ..generation_request import GenerationRequest
 from ..sampling_params import check_num_choices, for_prompt, sampling_params, text_params
@@ -89,7 +89,7 @@ def _common_text(requests: list[GenerationRequest]) -> TextParams:
     return texts[0]
 
 
-async def _common_grammar(structured: StructuredOutput, body: GenerateBody, count: int) -> str:
+async def _common_grammar(structured: Grammars, body: GenerateBody, count: int) -> str:
     listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
     constraint = constraint_of(listed[0])
     if any(constraint_of(other) != constraint for other in listed[1:]):

@@ -1,4 +1,4 @@
-"""Plays the dialogues of ``wire_fuzzing`` against a server and judges what comes back."""
+"""Plays the dialogues of ``fuzzed_connections`` against a server and judges what comes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
-from .wire_fuzzing import Dialogue, Request, dialogue
+from .fuzzed_connections import Dialogue, Request, dialogue
 
 PATIENCE_S = 60.0
 OPEN_S = 2.5  # after which a client that waits gives up: garbage may be a valid request, after which the server waits

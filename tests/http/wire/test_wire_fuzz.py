@@ -13,11 +13,11 @@ import httpx
 import psutil
 import pytest
 
-from ..conftest import Daemon, StartDaemon
-from .wire_dialogues import play
-from .wire_fuzzing import PROMPT
+from ...conftest import Daemon, StartDaemon
+from .dialogues import play
+from .fuzzed_connections import PROMPT
 
-FLAGS = ("--receive-timeout", "1", "--log-level", "warning", "--max-total-tokens", "16384")
+FLAGS = ("--receive-timeout", "20", "--log-level", "warning", "--max-total-tokens", "16384")
 QUICK_S = 3.0
 SOAK_S = float(os.environ.get("WIRE_FUZZ_SECONDS", "7200"))
 SAMPLE_S = 5.0

@@ -77,7 +77,10 @@ def dialogue(seed: int) -> Dialogue:
     is_open = not requests or not requests[-1].ends_connection
     garbage = _garbage(rng) if is_open and rng.random() < 0.6 else b""
     sent = b"".join(request.encode() for request in requests) + garbage
-    return Dialogue(requests, garbage, _split(rng, sent), rng.choice(["wait", "half", "half", "reset", "close"]))
+    ending = rng.choice(["wait", "half", "half", "reset", "close"])
+    if ending == "half" and any(request.version != b"HTTP/1.1" for request in requests):
+        ending = "wait"  # the server does not wait long for an answer to an old client that may have left
+    return Dialogue(requests, garbage, _split(rng, sent), ending)
 
 
 def _good(rng: random.Random) -> Request:

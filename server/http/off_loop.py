@@ -1,0 +1,38 @@
+"""Runs the work on a large request body in a thread: the event loop serves all other requests meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ebbtide.errors import Rejected
+
+LARGE_BYTES = 64 * 1024  # work on a body of this size takes some milliseconds, whatever it consists of
+T = TypeVar("T")
+
+
+async def off_loop(num_bytes: int, work: Callable[[], T]) -> T:
+    """Return the result of ``work``, which handles a body of ``num_bytes``. Raises its Rejected."""
+    return work() if num_bytes <= LARGE_BYTES else await _in_thread(work)
+
+
+async def coroutine_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return the result of a coroutine that runs on an event loop of its own, in a thread. Raises its Rejected."""
+    return await _in_thread(lambda: asyncio.run(work()))
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    result = await asyncio.to_thread(_without_traceback, work)
+    if isinstance(result, Rejected):
+        raise result
+    return result
+
+
+def _without_traceback(work: Callable[[], T]) -> T | Rejected:
+    """Return the Rejected of ``work``. Its traceback would keep the body, which the event loop would then free."""
+    try:
+        return work()
+    except Rejected as error:
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)

@@ -1,0 +1,60 @@
+"""Structured output for requests that are prepared in a thread: their grammars are compiled on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from ebbtide.grammar import ReasoningPrefix
+
+from .constraints import Constraint, ConstraintFields, constraint_of
+
+
+class Grammars(Protocol):
+    """The part of ``StructuredOutput`` that prepares a request."""
+
+    async def grammar_of(
+        self, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
+    ) -> str:
+        """Return ``PreparedRequest.grammar`` for a request."""
+
+    async def compile(
+        self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
+    ) -> str:
+        """Return ``PreparedRequest.grammar`` for a constraint."""
+
+    def mark(self, text: str) -> str:
+        """Return a marker of the model in Lark."""
+
+    def close(self) -> None:
+        """Stop the threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledElsewhere:
+    """Reads constraints where it is called, and compiles them with ``grammars`` on ``loop``."""
+
+    grammars: Grammars
+    loop: asyncio.AbstractEventLoop
+
+    async def grammar_of(
+        self, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
+    ) -> str:
+        """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint. Raises Rejected."""
+        constraint = constraint_of(fields)
+        return "" if constraint is None else await self.compile(constraint, prefix=prefix, alternative=alternative)
+
+    async def compile(
+        self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
+    ) -> str:
+        """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if it cannot be compiled."""
+        compiling = self.grammars.compile(constraint, prefix=prefix, alternative=alternative)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(compiling, self.loop))
+
+    def mark(self, text: str) -> str:
+        """Return a marker of the model in Lark: its text or a control token."""
+        return self.grammars.mark(text)
+
+    def close(self) -> None:
+        """Do nothing: the owner of ``grammars`` closes them."""
