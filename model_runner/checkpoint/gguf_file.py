@@ -103,6 +103,8 @@ class GGUFFile:
 
     def _names(self, wanted: Collection[str]) -> dict[str, str]:
         """GGUF's name of each parameter → its name in the model."""
+        if not wanted:
+            return {}  # before the table below, whose size is the number of layers, has been compared with the tensors
         number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == self._architecture_name)
         table = get_tensor_name_map(number, self.config_fields["num_hidden_layers"])
         names = {}

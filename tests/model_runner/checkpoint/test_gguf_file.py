@@ -201,6 +201,12 @@ def test_a_tensor_that_is_not_understood_is_refused(llama: PreTrainedModel, tmp_
         load_runner(path)
 
 
+def test_a_wrong_number_of_layers_is_refused_before_they_are_made(llama: PreTrainedModel, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama, "llama", changes={"llama.block_count": 50_000_000})
+    with pytest.raises(StartupError, match=r"too few for the 50000000 layers"):
+        load_runner(path)
+
+
 def test_stored_rotary_frequencies_are_without_effect(llama: PreTrainedModel, tmp_path: Path) -> None:
     extra = {"blk.0.attn_rot_embd.weight": torch.ones(8)}
     path = write_gguf(tmp_path / "tiny.gguf", llama, "llama", extra_tensors=extra)
