@@ -99,11 +99,11 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
 
 
 def _load_tokenizer(files: ModelFiles) -> TextTokenizer:
-    from transformers import AutoTokenizer
-
     byte_level = load_byte_level(Path(files.directory) / files.gguf) if files.gguf else None
     if byte_level is not None:
         return FastTokenizer(byte_level)
+    from transformers import AutoTokenizer  # imports torch, which takes a second and 200 MiB
+
     extra = {"gguf_file": files.gguf} if files.gguf else _plain_config(Path(files.directory))
     tokenizer = AutoTokenizer.from_pretrained(files.directory, local_files_only=True, **extra)
     if not tokenizer.is_fast:
