@@ -91,7 +91,7 @@ def test_blocks_of_other_kinds_are_text() -> None:
     }
     image = {"type": "image", "source": {"type": "base64", "data": "A" * 5000}}
     parts = [text("a"), image, {"type": "tool_reference", "tool_name": "f"}]
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "assistant", "content": [search, found, text("Here:")]},
         {"role": "user", "content": [{"type": "container_upload", "file_id": "f"}, text("ok")]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": parts}]},

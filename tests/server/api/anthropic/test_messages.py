@@ -194,7 +194,7 @@ async def test_a_call_that_must_be_is_forced_by_a_grammar(world: World, choice: 
 
 
 async def test_tools_that_the_client_runs_are_offered_with_their_schemas(world: World) -> None:
-    tools = [
+    tools: list[dict[str, Any]] = [
         {"type": "bash_20250124", "name": "bash"},
         {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 100},
         {"type": "memory_20250818", "name": "memory"},
