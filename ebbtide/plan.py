@@ -113,11 +113,28 @@ class StepPlan(Part, frozen=True):
         number: sequence number.
         items: decode items, then prefill chunks, at most one per row; empty if the plan only copies pages.
         copies: page copies to run first.
+        num_token_ids: ids from this one on are rows of the embedding without a token: they may be in ``tokens``, but
+            are never sampled. 0 if every id has a token.
     """
 
     number: int
     items: list[PlanItem]
     copies: PageCopies | None = None
+    num_token_ids: int = 0
+
+
+class ItemFailure(Part, frozen=True):
+    """An item that yields nothing, because of its own inputs or logits. The other items are computed as usual.
+
+    Attributes:
+        item: index in ``StepPlan.items``.
+        problem: for the log.
+        invalid_logits: True if the logits leave no token to sample; otherwise an exception was raised.
+    """
+
+    item: int
+    problem: str
+    invalid_logits: bool = False
 
 
 class StepResult(Part, frozen=True):
@@ -125,20 +142,27 @@ class StepResult(Part, frozen=True):
 
     Attributes:
         tokens: one list per sampling item, in plan order, of 1 to ``PlanItem.num_samples`` token ids; an empty list if
-            the item's mask allows no token.
+            the item's mask allows no token or the item failed.
         logprobs: parallel to ``tokens``, for each item one per token; None for an item that did not ask for
             log-probabilities, or in place of the whole list if no item did.
-        prompt_logprobs: one list per item with ``PlanItem.prompt_logprobs``, in plan order, parallel to its targets.
+        prompt_logprobs: one list per item with ``PlanItem.prompt_logprobs``, in plan order, parallel to its targets;
+            empty if the item failed.
+        failures: at most one per item. A failed item's row is not used again before an item with ``init``.
     """
 
     number: int
     tokens: list[list[int]]
     logprobs: list[list[TokenLogprob] | None] | None = None
     prompt_logprobs: list[list[TokenLogprob]] = msgspec.field(default_factory=list)
+    failures: list[ItemFailure] = msgspec.field(default_factory=list)
 
 
 class Runner(Protocol):
-    """Executes plans in order. At most ``info.max_in_flight`` plans may be in flight."""
+    """Executes plans in order. At most ``info.max_in_flight`` plans may be in flight.
+
+    An exception that the inputs of one row cause is a failure of its item. An error of a plan as a whole, or of the
+    device, is raised.
+    """
 
     @property
     def info(self) -> RunnerInfo: ...

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import torch
@@ -14,13 +15,14 @@ from torch import Tensor
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import PoolInfo, RunnerInfo
-from ebbtide.plan import PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
+from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.model_files import ModelFiles
 
 from .attention import AttentionBackend, choose_backend
 from .checkpoint.weights import Checkpoint, open_checkpoint
 from .context import longest_context
 from .device import choose_device, choose_dtype
+from .isolation import Computed, compute_isolated
 from .kv.copy_costs import measure_costs
 from .kv.host_pages import HostPages, bytes_per_page, num_host_pages
 from .kv.kv_pool import KVPool
@@ -29,9 +31,10 @@ from .kv.page_copies import PageMoves, checked_moves
 from .kv.page_table import PageTable, PageWrites, TokenInputs, stage_tokens
 from .models import check_architecture, has_compiled_code, load_model
 from .models.model import Model
-from .sampling.prompt_logprobs import PendingPromptLogprobs, compute_prompt_logprobs, stage_targets
+from .pending import PendingItems, PendingStep
+from .sampling.prompt_logprobs import compute_prompt_logprobs, stage_targets
 from .sampling.row_state import RowInputs
-from .sampling.sampler import NO_TOKEN, PendingLogprobs, Sampler, SampleSpec, SamplingInputs
+from .sampling.sampler import PendingLogprobs, Sampler, SampleSpec, SamplingInputs
 from .transfers import DeviceToHostCopy, upload
 
 log = logging.getLogger(__name__)
@@ -56,23 +59,6 @@ class StepInputs:
     targets: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class PendingResult:
-    """A submitted step, possibly still being computed.
-
-    Attributes:
-        number: the plan's.
-        tokens: one per sample.
-        logprobs: None if no row asked for them.
-        prompt_logprobs: None if no item asked for them.
-    """
-
-    number: int
-    tokens: DeviceToHostCopy
-    logprobs: PendingLogprobs | None = None
-    prompt_logprobs: PendingPromptLogprobs | None = None
-
-
 class ModelRunner:
     """One model on one device. Plans are computed in the order of submission."""
 
@@ -89,7 +75,7 @@ class ModelRunner:
         self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids)
         self._last_tokens = torch.zeros(info.num_rows, dtype=torch.int64, device=device)
         self._has_sample = [False] * info.num_rows
-        self._pending: deque[PendingResult] = deque()
+        self._pending: deque[PendingStep] = deque()
 
     @classmethod
     def load(cls, files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
@@ -125,31 +111,32 @@ class ModelRunner:
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
-        """Copy pages and compute; on an accelerator, only queue that. Raises PlanError for an invalid plan."""
+        """Copy pages and compute; on an accelerator, only queue that. See ``Runner``.
+
+        Raises PlanError for a plan that is invalid as a whole. A device error is raised too: it cannot be attributed to
+        an item, and the device is of no use after it.
+        """
         if len(self._pending) == self.info.max_in_flight:
             raise PlanError(f"Plan {plan.number} is submitted while {len(self._pending)} others are uncollected.")
         if not plan.items and plan.copies is None:
             raise PlanError(f"Plan {plan.number} is empty.")
+        if len({item.row for item in plan.items}) < len(plan.items):
+            raise PlanError(f"Plan {plan.number} has two items of one row.")
         moves = None if plan.copies is None else self._checked_moves(plan.copies)
-        inputs = self._stage(plan.items) if plan.items else None
         if moves is not None and self._host is not None:
             self._host.carry_out(moves)
-        # After a plan that only copies, the (empty) result is there once the copies are made.
-        result = PendingResult(plan.number, DeviceToHostCopy(self._last_tokens[:0]))
-        self._pending.append(
-            result if inputs is None else self._compute(plan, upload(inputs, self._last_tokens.device))
-        )
+        parts: list[Computed[PendingItems]] = []
+        failures: list[ItemFailure] = []
+        if plan.items:  # a plan that only copies has an (empty) result once the copies are made
+            compute = partial(self._compute, num_ids=plan.num_token_ids)
+            parts, failures = compute_isolated(plan.items, compute, fatal=(torch.AcceleratorError,))
+        self._pending.append(PendingStep(plan.number, plan.items, parts, failures))
 
     def collect(self) -> StepResult:
         """The result of the oldest uncollected plan; blocks until it is computed."""
         if not self._pending:
             raise PlanError("There is no plan to collect.")
-        pending = self._pending.popleft()
-        tokens = pending.tokens.wait().tolist()
-        sampled = [[] if token == NO_TOKEN else [token] for token in tokens]
-        logprobs = None if pending.logprobs is None else pending.logprobs.wait(len(tokens))
-        prompt_logprobs = [] if pending.prompt_logprobs is None else pending.prompt_logprobs.wait()
-        return StepResult(pending.number, sampled, logprobs, prompt_logprobs)
+        return self._pending.popleft().wait()
 
     def _with_host_pages(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
         """Adds host memory for pages and measures its costs if ``kv_offload_gb`` is set; returns this runner."""
@@ -167,7 +154,7 @@ class ModelRunner:
     def _checked_moves(self, copies: PageCopies) -> PageMoves:
         return checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
 
-    def _stage(self, items: list[PlanItem]) -> StepInputs:
+    def _stage(self, items: list[PlanItem], num_ids: int) -> StepInputs:
         """The inputs of a step, on the host. Raises PlanError before the device is touched."""
         pages = [table.stage(items) for table in self._tables]
         for item in items:
@@ -177,10 +164,12 @@ class ModelRunner:
         specs = [SampleSpec(item.row, item.end - 1, item.mask) for item in items if item.num_samples]
         logprob_specs = _logprob_specs(items)
         targets = stage_targets(logprob_specs, self.info.vocab_size) if logprob_specs else None
-        return StepInputs(pages, stage_tokens(items), rows, self._sampler.stage(specs), targets)
+        tokens = stage_tokens(items, self.info.vocab_size)
+        return StepInputs(pages, tokens, rows, self._sampler.stage(specs, num_ids), targets)
 
-    def _compute(self, plan: StepPlan, inputs: StepInputs) -> PendingResult:
-        """One forward and its sampling, from uploaded inputs."""
+    def _compute(self, items: list[PlanItem], *, num_ids: int) -> PendingItems:
+        """One forward and its sampling. If it raises, it can be repeated with some of the items."""
+        inputs = upload(self._stage(items, num_ids), self._last_tokens.device)
         for table, writes in zip(self._tables, inputs.pages, strict=True):
             table.write(writes)
         for row in inputs.rows:
@@ -190,20 +179,27 @@ class ModelRunner:
         states = self._model.forward(batch, self._attention)  # first those to sample from, see ``ForwardBatch.wanted``
         num_samples = len(inputs.sampling.rows)
         sampled = self._sampler.sample(self._model.logits(states[:num_samples]), inputs.sampling)
-        self._last_tokens[inputs.sampling.rows] = sampled.tokens
-        for item in plan.items:
-            self._has_sample[item.row] = item.num_samples > 0 or (self._has_sample[item.row] and item.init is None)
         prompt_logprobs = None
         if inputs.targets is not None:
             prompt_logprobs = compute_prompt_logprobs(
                 states[num_samples:],
                 self._model.logits,
-                _logprob_specs(plan.items),
+                _logprob_specs(items),
                 inputs.targets,
                 self.info.vocab_size,
             )
         logprobs = None if sampled.logprobs is None else PendingLogprobs(sampled.logprobs)
-        return PendingResult(plan.number, DeviceToHostCopy(sampled.tokens), logprobs, prompt_logprobs)
+        result = PendingItems(DeviceToHostCopy(sampled.tokens), logprobs, prompt_logprobs)
+        self._note(items, inputs.sampling, sampled.tokens)
+        return result
+
+    def _note(self, items: list[PlanItem], inputs: SamplingInputs, tokens: Tensor) -> None:
+        """Record the samples in the rows. Last: a step that raised must not have counted its tokens."""
+        ids = tokens.clamp(min=0)
+        self._sampler.note(inputs, ids)
+        self._last_tokens[inputs.rows] = ids
+        for item in items:
+            self._has_sample[item.row] = item.num_samples > 0 or (self._has_sample[item.row] and item.init is None)
 
 
 def _logprob_specs(items: list[PlanItem]) -> list[PromptLogprobSpec]:

@@ -20,6 +20,7 @@ from .control import Control
 from .core import Scheduler
 from .deadlines import Deadlines
 from .dispatcher import Dispatcher
+from .failures import Failures
 from .gates import Gates
 from .grammar.grammar_state import GrammarCompiler, Grammars, NoCompiler
 from .health.invariant_checker import InvariantChecker
@@ -79,8 +80,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
     sessions = SessionController(
         SessionLimits(config.max_sessions, config.session_timeout, config.max_sessions_per_key),
         slots,
-        info.context_length,
-        info.page_size,
+        info,
         memory.never_fits,
     )
     state.lifecycle.end_listeners += [lengths, state.gates, sessions]
@@ -106,8 +106,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         deadlines=Deadlines(state.lifecycle),
         config=config,
         control=Control(state.lifecycle, pool, state.outbox),
-        eos_token_ids=frozenset(info.eos_token_ids),
-        max_samples=info.max_samples,
+        info=info,
     )
     recovery = Recovery(state.lifecycle, state.pools, pool, state.kv_pools, state.steps_in_flight)
     return Scheduler(
@@ -116,6 +115,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         dispatcher=dispatcher,
         checker=checker,
         recovery=recovery,
+        failures=Failures(state.lifecycle, state.outbox, state.metrics),
         context_length=info.context_length,
         memory_check=config.memory_check,
     )

@@ -19,10 +19,11 @@ from ebbtide.plan import PlanItem, StepPlan, StepResult
 
 from .batching.planner import Planner
 from .dispatcher import Dispatcher
+from .failures import Failures
 from .grammar.grammar_state import grammar_abort
 from .health.invariant_checker import InvariantChecker
 from .health.recovery import Recovery
-from .metrics import pool_gauges
+from .load_gauges import load_gauges
 from .outbox import Output
 from .prompt_logprobs import record_prompt_logprobs
 from .request import Phase, Request
@@ -43,6 +44,7 @@ class Scheduler:
     dispatcher: Dispatcher
     checker: InvariantChecker
     recovery: Recovery
+    failures: Failures
     context_length: int  # tokens
     memory_check: str  # "strict", "quarantine" or "off"
     _num_plans: int = field(default=0, init=False)
@@ -81,12 +83,14 @@ class Scheduler:
         """Handle incoming messages and timers. Call every iteration, also with no messages."""
         self.state.metrics.stamp(now)
         dispatcher = self.dispatcher
-        for handle in [partial(dispatcher.on_timer, now), *(partial(dispatcher.handle, m, now) for m in messages)]:
+        self._repeated(partial(dispatcher.on_timer, now))
+        for message in messages:
             try:
-                handle()
-            except InvariantViolation as violation:
-                self._violated(violation, everybody=True)
-                handle()
+                self._repeated(partial(dispatcher.handle, message, now))
+            except InvariantViolation:
+                raise
+            except Exception as error:
+                self.failures.end_message(message, error)
         for req, abort in self.state.gates.poll():
             self.state.lifecycle.abort(req, abort, tell_front=True)
 
@@ -96,6 +100,7 @@ class Scheduler:
             return None
         try:
             items = self.planner.plan(now, has_steps_in_flight=bool(self.state.steps_in_flight))
+            items = self._without_failed(items)
             self.dispatcher.left_waiting = bool(self.state.waiting)
             if not items:
                 self._check_blocked()
@@ -108,7 +113,7 @@ class Scheduler:
             self._violated(violation, everybody=True)
             return None
         self.state.metrics.planned(items)
-        plan = StepPlan(self._num_plans, items, copies)
+        plan = StepPlan(self._num_plans, items, copies, self.dispatcher.num_token_ids)
         self._num_plans += 1
         self.state.steps_in_flight.append((plan, list(requests)))
         return self._audited(plan, requests)
@@ -119,7 +124,8 @@ class Scheduler:
         assert plan.number == result.number, f"result {result.number} came for plan {plan.number}"
         sampled = zip(result.tokens, result.logprobs or repeat(None), strict=False)
         prompt_logprobs = iter(result.prompt_logprobs)
-        for item, req in zip(plan.items, requests, strict=True):
+        failures = {failure.item: failure for failure in result.failures}
+        for number, (item, req) in enumerate(zip(plan.items, requests, strict=True)):
             tokens, logprobs = next(sampled) if item.num_samples else ([], None)
             found = next(prompt_logprobs) if item.prompt_logprobs is not None else []
             if req is None:
@@ -127,18 +133,20 @@ class Scheduler:
             req.steps_in_flight -= 1
             if req.phase is Phase.FINISHED:
                 continue
+            if number in failures:
+                self.failures.end_item(req, failures[number], plan.number)
+                continue
             length = len(req.known)
             try:
-                self._computed(req, item, len(tokens))
-                if item.prompt_logprobs is not None or not req.sampling.max_tokens:
-                    record_prompt_logprobs(req, item, found, self.state.outbox, self.state.lifecycle)
-                if item.num_samples:
-                    self._sampled(req, tokens, logprobs)
+                self._settle_item(req, item, tokens, logprobs, found)
             except InvariantViolation as violation:
                 if req.rid in self.state.requests:
                     del req.known[length:]  # not sent: the recomputation draws the same tokens again
                 self._violated(violation, everybody=True)
                 break  # the rest of the result belongs to requests that are computed again
+            except Exception as error:
+                del req.known[length:]
+                self.failures.end(req, error, f"reading the result of step {plan.number}")
 
     def self_check_during_busy(self) -> None:
         """Check the equation of each pool and a share of all pages, after a step."""
@@ -156,26 +164,8 @@ class Scheduler:
     def snapshot(self) -> Stats:
         """Counters and load gauges for the metrics registry."""
         state = self.state
-        accounting = state.pool.accounting()
-        size = state.pool.page_size
-        usage = {pool.name: 1 - pool.usable_pages / max(pool.capacity, 1) for pool in state.kv_pools}
-        gauges = {
-            "num_running_reqs": len(state.running),
-            "num_queue_reqs": state.lifecycle.num_queued,
-            "num_retracted_reqs": state.num_retracted,
-            "num_grammar_queue_reqs": state.grammars.num_waiting,
-            "new_token_ratio": state.ratio.value,
-            "token_usage": max(usage.values()),
-            "max_total_num_tokens": accounting.total * size,
-            "page_size": size,
-            "num_streaming_sessions": self.dispatcher.sessions.num_streaming,
-            "streaming_session_held_tokens": accounting.session_held * size,
-        }
-        gauges |= {f"kv_pool_usage{{pool={name}}}": share for name, share in usage.items()}
-        for pool in state.pools:
-            gauges |= pool_gauges(pool)
-        state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * size
-        return state.metrics.snapshot(gauges)
+        state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * state.pool.page_size
+        return state.metrics.snapshot(load_gauges(state, self.dispatcher.sessions))
 
     def _check_blocked(self) -> None:
         """Requests wait, none runs and none can start: check everything, in case an accounting error is the cause."""
@@ -218,6 +208,36 @@ class Scheduler:
         pages = self.recovery.recover(violation.pages, everybody=everybody)
         gone = "; ".join(f"{name} {numbers}" for name, numbers in pages.items()) or "none"
         log.error("The KV accounting does not balance: %s. Pages out of service: %s", violation, gone)
+
+    def _repeated(self, handle: Callable[[], None]) -> None:
+        """Call ``handle``, and once more after the repair of an invariant violation."""
+        try:
+            handle()
+        except InvariantViolation as violation:
+            self._violated(violation, everybody=True)
+            handle()
+
+    def _without_failed(self, items: list[PlanItem]) -> list[PlanItem]:
+        """End the requests whose items could not be made, and return the items of the others."""
+        failed = self.planner.items.take_failures()
+        rows = {req.row for req, _ in failed}
+        for req, error in failed:
+            self.failures.end(req, error, "planning its next step")
+        return [item for item in items if item.row not in rows] if rows else items
+
+    def _settle_item(
+        self,
+        req: Request,
+        item: PlanItem,
+        tokens: list[int],
+        logprobs: list[TokenLogprob] | None,
+        found: list[TokenLogprob],
+    ) -> None:
+        self._computed(req, item, len(tokens))
+        if item.prompt_logprobs is not None or not req.sampling.max_tokens:
+            record_prompt_logprobs(req, item, found, self.state.outbox, self.state.lifecycle)
+        if item.num_samples:
+            self._sampled(req, tokens, logprobs)
 
     def _computed(self, req: Request, item: PlanItem, num_sampled: int) -> None:
         """The K/V of the item, and of all sampled tokens but the last, exists now: publish full prompt pages."""

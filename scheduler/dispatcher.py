@@ -16,6 +16,7 @@ from ebbtide.messages import (
     GenerateReq,
     ListSessionsReq,
     OpenSessionReq,
+    RunnerInfo,
     ToScheduler,
     UseVocabulary,
 )
@@ -41,8 +42,7 @@ class Dispatcher:
 
     Attributes:
         left_waiting: the last step left requests in the queue.
-        eos_token_ids: tokens that end every request which does not ignore them.
-        max_samples: see ``RunnerInfo``.
+        num_token_ids: see ``StepPlan``.
     """
 
     lifecycle: Lifecycle
@@ -54,10 +54,10 @@ class Dispatcher:
     sessions: SessionController
     deadlines: Deadlines
     config: SchedulerConfig
-    eos_token_ids: frozenset[int]
-    max_samples: int
+    info: RunnerInfo
     control: Control
     left_waiting: bool = False
+    num_token_ids: int = field(default=0, init=False)
     _num_arrivals: int = field(default=0, init=False)
     _came_alone: bool = field(default=False, init=False)  # no other request was open when the last HTTP request arrived
 
@@ -78,8 +78,9 @@ class Dispatcher:
                 self._end(message)
             case OpenSessionReq() | CloseSessionReq() | ListSessionsReq():
                 self.outbox.output.replies.append(self.sessions.handle_session_req(message))
-            case UseVocabulary():
+            case UseVocabulary(pieces=pieces):
                 self.grammars.use(message)
+                self.num_token_ids = len(pieces) if len(pieces) < self.info.vocab_size else 0
             case ControlReq():
                 self.control.handle(message, now)
 
@@ -146,7 +147,7 @@ class Dispatcher:
         sampling = message.sampling
         stop_ids = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
-            stop_ids |= self.eos_token_ids
+            stop_ids |= frozenset(self.info.eos_token_ids)
         if choice:
             sampling = replace(sampling, seed=choice_seed(sampling.seed, choice), prompt_logprobs=None)
         req = Request(
@@ -160,7 +161,7 @@ class Dispatcher:
             priority=message.priority,
             namespace=message.namespace,
             grammar=message.grammar,
-            max_samples=1 if message.grammar else self.max_samples,
+            max_samples=1 if message.grammar else self.info.max_samples,
             stop_ids=stop_ids,
             protected=self.config.max_retractions == 0,
             history=History(arrival_s=now, queued_since_s=now),

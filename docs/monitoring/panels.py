@@ -252,7 +252,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Output limit",
             "request_params_max_tokens",
             "short",
-            "max_tokens, or the rest of the context.",
+            "max_tokens, or what context and pool hold.",
         ),
         Panel(
             "Choices per prompt",

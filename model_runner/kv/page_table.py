@@ -144,8 +144,11 @@ class TokenInputs:
         )
 
 
-def stage_tokens(items: list[PlanItem]) -> TokenInputs:
-    """Flatten items, on the host. Raises PlanError if an item asks for prompt log-probabilities past its tokens."""
+def stage_tokens(items: list[PlanItem], vocab_size: int) -> TokenInputs:
+    """Flatten items, on the host.
+
+    Raises PlanError for a token id without a row in the embedding, and for prompt log-probabilities past the tokens.
+    """
     rows, starts, lens = [item.row for item in items], [item.start for item in items], [_length(item) for item in items]
     item_rows, item_starts, query_lens = (np.array(values, dtype=np.int64) for values in (rows, starts, lens))
     token_rows, positions = item_rows, item_starts
@@ -162,8 +165,11 @@ def stage_tokens(items: list[PlanItem]) -> TokenInputs:
             ids.append(0)
         else:
             ids.extend(item.tokens)
+    token_ids = np.array(ids, dtype=np.int64)
+    if token_ids.min() < 0 or token_ids.max() >= vocab_size:
+        raise PlanError(f"A token id is outside 0..{vocab_size - 1}.")
     return TokenInputs(
-        token_ids=host_tensor(ids, np.int64),
+        token_ids=torch.from_numpy(token_ids),
         own_places=host_tensor(own_places, np.int64),
         own_rows=host_tensor([item.row for item in items if item.tokens is None], np.int64),
         token_rows=torch.from_numpy(token_rows),

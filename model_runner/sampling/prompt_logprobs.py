@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,19 +23,21 @@ class PendingPromptLogprobs:
 
     def __init__(self, specs: list[PromptLogprobSpec], values: Tensor, indices: Tensor) -> None:
         self._specs = specs
-        self._values = DeviceToHostCopy(values)
-        self._indices = DeviceToHostCopy(indices)
+        self._copies = (DeviceToHostCopy(values), DeviceToHostCopy(indices))
+        self._lists: list[list[list[Any]]] = []
 
-    def wait(self) -> list[list[TokenLogprob]]:
-        """One list per spec, parallel to its targets."""
-        values, indices = self._values.wait().tolist(), self._indices.wait().tolist()
-        result: list[list[TokenLogprob]] = []
-        for spec in self._specs:
-            done, size = sum(map(len, result)), len(spec.targets)
-            rows = zip(values[done : done + size], indices[done : done + size], strict=True)
-            top = slice(1, 1 + spec.num_top)
-            result.append([TokenLogprob(value[0], index[top], value[top], index[0]) for value, index in rows])
-        return result
+    def of(self, place: int) -> list[TokenLogprob]:
+        """The entries of spec number ``place``, parallel to its targets. Waits until they are computed.
+
+        An entry is nan if the logits there are nan or infinite.
+        """
+        self._lists = self._lists or [copy.wait().tolist() for copy in self._copies]
+        values, indices = self._lists
+        spec = self._specs[place]
+        done, size = sum(len(before.targets) for before in self._specs[:place]), len(spec.targets)
+        top = slice(1, 1 + spec.num_top)
+        rows = zip(values[done : done + size], indices[done : done + size], strict=True)
+        return [TokenLogprob(value[0], index[top], value[top], index[0]) for value, index in rows]
 
 
 def stage_targets(specs: list[PromptLogprobSpec], vocab_size: int) -> Tensor:
@@ -67,10 +70,11 @@ def compute_prompt_logprobs(
 
 
 def _logprobs(logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
-    """For p targets, both [p, 1 + num_top]: log-probabilities of the target and the most likely tokens;
-    the target's rank and the ids of the most likely tokens."""
+    """For p targets, both [p, 1 + num_top]: log-probabilities of the target and the most likely tokens, the first nan
+    if the row of logits is invalid; the target's rank and the ids of the most likely tokens."""
     values = logits.float().log_softmax(-1)
     chosen = values.gather(1, targets[:, None])
+    chosen.masked_fill_(~values.amax(-1, keepdim=True).isfinite(), float("nan"))
     ranks = (values > chosen).sum(-1, keepdim=True) + 1
     top = values.topk(num_top, -1)
     return torch.cat((chosen, top.values), 1), torch.cat((ranks, top.indices), 1)

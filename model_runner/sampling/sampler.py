@@ -6,6 +6,7 @@ A step is staged on the host first, so that all its input tensors travel to the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from .row_state import RowInputs, RowState, stage_row
 from .token_masks import TokenMasks, stage_masks
 from .top_p_top_k import Draw, DrawInputs, draw_tokens, stage_draws
 
-NO_TOKEN = -1
+NO_TOKEN = -1  # in place of a token id: the mask allows none
+INVALID_LOGITS = -2  # in place of a token id: the logits are nan, infinite, or leave nothing to sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class SamplingInputs:
         masks: None if no sample has one.
         draws: None if every sample is greedy.
         logprobs: None if no sample asks for log-probabilities.
+        num_ids: number of token ids that may be sampled.
     """
 
     row_numbers: list[int]
@@ -72,6 +75,7 @@ class SamplingInputs:
     masks: TokenMasks | None
     draws: DrawInputs | None
     logprobs: LogprobInputs | None
+    num_ids: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class Sampled:
     """The result of one step's sampling.
 
     Attributes:
-        tokens: int64 [S]; NO_TOKEN if a sample's mask allows none.
+        tokens: int64 [S]; NO_TOKEN or INVALID_LOGITS if a sample has none.
         logprobs: None if no sample asked for them.
     """
 
@@ -109,17 +113,20 @@ class PendingLogprobs:
     """The log-probabilities of one step, possibly still being computed."""
 
     def __init__(self, logprobs: Logprobs) -> None:
-        self._asked = zip(logprobs.asked, logprobs.counts, strict=True)
-        parts = (logprobs.chosen, logprobs.top_ids, logprobs.top_values)
-        self._copies = [DeviceToHostCopy(part) for part in parts]
+        self._places = {number: place for place, number in enumerate(logprobs.asked)}
+        self._counts = logprobs.counts
+        self._copies = [DeviceToHostCopy(part) for part in (logprobs.chosen, logprobs.top_ids, logprobs.top_values)]
+        self._values: list[list[Any]] = []
 
-    def wait(self, num_samples: int) -> list[list[TokenLogprob] | None]:
-        """See ``StepResult.logprobs``: a list of one entry for each sample whose row requests log-probabilities."""
-        result: list[list[TokenLogprob] | None] = [None] * num_samples
-        chosen, ids, values = (copy.wait().tolist() for copy in self._copies)
-        for place, (number, count) in enumerate(self._asked):
-            result[number] = [TokenLogprob(chosen[place], ids[place][:count], values[place][:count])]
-        return result
+    def of(self, sample: int) -> TokenLogprob | None:
+        """The log-probabilities of one sample; None if its row asked for none. Waits until they are computed."""
+        place = self._places.get(sample)
+        if place is None:
+            return None
+        self._values = self._values or [copy.wait().tolist() for copy in self._copies]
+        chosen, ids, values = self._values
+        count = self._counts[place]
+        return TokenLogprob(chosen[place], ids[place][:count], values[place][:count])
 
 
 class Sampler:
@@ -127,7 +134,7 @@ class Sampler:
 
     def __init__(self, num_rows: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self._vocab_size = vocab_size
-        self._eos_token_ids = eos_token_ids
+        self._eos_token_ids = tuple(token for token in eos_token_ids if 0 <= token < vocab_size)
         self._rows: list[RowState | None] = [None] * num_rows
 
     def stage_row(self, row: int, init: RowInit) -> RowInputs:
@@ -143,11 +150,14 @@ class Sampler:
         """Build a staged row's state from its uploaded inputs."""
         self._state(inputs.row).build(inputs, self._vocab_size)
 
-    def stage(self, specs: list[SampleSpec]) -> SamplingInputs:
+    def stage(self, specs: list[SampleSpec], num_ids: int = 0) -> SamplingInputs:
         """The inputs to sample ``specs``, on the host; stage rows that start in the same step before.
+
+        num_ids: as ``StepPlan.num_token_ids``.
 
         Raises PlanError for a row that was never started, or a mask of too few ids.
         """
+        num_ids = min(num_ids or self._vocab_size, self._vocab_size)
         states = [self._state(spec.row) for spec in specs]
         indices = [spec.position + 1 - state.prompt_len for spec, state in zip(specs, states, strict=True)]
         draws = {n: Draw(state.params, indices[n]) for n, state in enumerate(states) if state.params.temperature > 0}
@@ -157,12 +167,16 @@ class Sampler:
             rows=host_tensor(rows, np.int64),
             indices=indices,
             masks=stage_masks([spec.mask for spec in specs], self._vocab_size),
-            draws=stage_draws(draws, self._vocab_size) if draws else None,
+            draws=stage_draws(draws, num_ids) if draws else None,
             logprobs=_stage_logprobs(states),
+            num_ids=num_ids,
         )
 
     def sample(self, logits: Tensor, inputs: SamplingInputs) -> Sampled:
-        """Choose a token from each row of ``logits``, [S, vocab], which are not changed. The inputs are uploaded."""
+        """Choose a token from each row of ``logits``, [S, vocab], which are not changed. The inputs are uploaded.
+
+        Changes no state: see ``note``.
+        """
         states = [self._state(row) for row in inputs.row_numbers]
         changed = [n for n, state in enumerate(states) if state.adjusts(inputs.indices[n])]
         adjusted = logits.to(torch.float32, copy=True) if changed else logits
@@ -172,16 +186,27 @@ class Sampler:
             adjusted = logits.clone() if adjusted is logits else adjusted
             inputs.masks.apply(adjusted)
             inputs.masks.restore(adjusted, logits, changed)
-        tokens = adjusted.max(-1).indices  # argmax takes four times as long on the CPU
+        choices = adjusted[:, : inputs.num_ids]  # a view
+        peaks, tokens = choices.max(-1)  # argmax takes four times as long on the CPU
+        invalid = ~peaks.isfinite()  # the largest of some values is nan if any of them is
+        if adjusted is not logits:
+            invalid |= ~logits[:, : inputs.num_ids].amax(-1).isfinite()
         if inputs.draws is not None:
-            tokens[inputs.draws.which] = draw_tokens(adjusted[inputs.draws.which].float(), inputs.draws)
-        for number, state in enumerate(states):
-            if state.penalized:
-                state.note(tokens[number : number + 1])
-        sampled = Sampled(tokens, None if inputs.logprobs is None else _logprobs(logits, tokens, inputs.logprobs))
+            tokens[inputs.draws.which] = draw_tokens(choices[inputs.draws.which].float(), inputs.draws)
+        logprobs = None if inputs.logprobs is None else _logprobs(logits, tokens, inputs.logprobs)
+        if logprobs is not None and inputs.logprobs is not None:
+            invalid[inputs.logprobs.which] |= logprobs.chosen.isnan()  # nan in the row of an id without a token
+        tokens.masked_fill_(invalid, INVALID_LOGITS)
         if inputs.masks is not None:
             tokens[inputs.masks.empty] = NO_TOKEN
-        return sampled
+        return Sampled(tokens, logprobs)
+
+    def note(self, inputs: SamplingInputs, tokens: Tensor) -> None:
+        """Count sampled tokens, int64 [S] of ids, in the rows whose penalties depend on them."""
+        for number, row in enumerate(inputs.row_numbers):
+            state = self._state(row)
+            if state.penalized:
+                state.note(tokens[number : number + 1])
 
     def _state(self, row: int) -> RowState:
         state = self._rows[row]

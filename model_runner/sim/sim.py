@@ -7,22 +7,25 @@ Plans run in order when they are collected. Imports no torch.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError
 from ebbtide.messages import PoolInfo, RunnerInfo, TokenLogprob
-from ebbtide.plan import PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
+from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
+from ..isolation import compute_isolated
 from ..kv.page_copies import checked_moves
 from .sim_pool import POISON, TOKEN_BITS, SimPool, SimPoolShape, Slots, slot_value
-from .sim_sampling import NO_TOKEN, SimRow, choose, logprob_of
+from .sim_sampling import INVALID_LOGITS, NO_TOKEN, SimRow, choose, logprob_of
 from .sim_script import SimScript
 
 CONTEXT_LENGTH = 32_768
@@ -45,6 +48,20 @@ class SimShape:
     max_in_flight: int = 2
     num_host_pages: int = 0
     more_pools: tuple[SimPoolShape, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SimItemResult:
+    """What one item yields. token: NO_TOKEN if it has none."""
+
+    token: int
+    logprob: TokenLogprob | None
+    prompt_logprobs: list[TokenLogprob]
+
+    @property
+    def has_invalid_logits(self) -> bool:
+        """True if some logits of the item are not numbers."""
+        return self.token == INVALID_LOGITS or any(math.isnan(entry.logprob) for entry in self.prompt_logprobs)
 
 
 class SimRunner:
@@ -119,23 +136,49 @@ class SimRunner:
     def _execute(self, plan: StepPlan) -> StepResult:
         if plan.copies is not None:
             self._copy(plan.copies)
-        for item in plan.items:
+        compute = partial(self._compute, num_ids=plan.num_token_ids)
+        parts, failures = compute_isolated(plan.items, compute) if plan.items else ([], [])
+        results = {number: one for part in parts for number, one in zip(part.numbers, part.value, strict=True)}
+        invalid = [number for number, one in results.items() if one.has_invalid_logits]
+        failures += [ItemFailure(number, "the logits are nan", invalid_logits=True) for number in invalid]
+        empty = SimItemResult(NO_TOKEN, None, [])
+        found = {number: one for number, one in results.items() if not one.has_invalid_logits}
+        items = [(item, found.get(number, empty)) for number, item in enumerate(plan.items)]
+        sampled = [one for item, one in items if item.num_samples]
+        logprobs = [None if one.logprob is None else [one.logprob] for one in sampled]
+        return StepResult(
+            plan.number,
+            [[] if one.token == NO_TOKEN else [one.token] for one in sampled],
+            logprobs if any(logprobs) else None,
+            [one.prompt_logprobs for item, one in items if item.prompt_logprobs is not None],
+            failures,
+        )
+
+    def _compute(self, items: list[PlanItem], *, num_ids: int) -> list[SimItemResult]:
+        """The result of each item. If it raises, it can be repeated with some of the items."""
+        for item in items:
             self._prepare(item)
-        self._write(plan.items)
-        sampling = [item for item in plan.items if item.num_samples]
-        tokens: list[list[int]] = []
-        logprobs: list[list[TokenLogprob] | None] = []
-        for item, context in zip(sampling, self._contexts(sampling), strict=True):
-            row = self._rows[item.row]
-            assert row is not None
-            token, logprob = choose(row, context, item.end - row.prompt_len, item.mask)
-            row.last = token
-            tokens.append([] if token == NO_TOKEN else [token])
-            logprobs.append(None if logprob is None else [logprob])
-        prompt_logprobs = [
-            self._prompt_logprobs(item, item.prompt_logprobs) for item in plan.items if item.prompt_logprobs is not None
-        ]
-        return StepResult(plan.number, tokens, logprobs if any(logprobs) else None, prompt_logprobs)
+        self._write(items)
+        contexts = self._contexts(items)
+        results = [self._item_result(item, context, num_ids) for item, context in zip(items, contexts, strict=True)]
+        for item, result in zip(items, results, strict=True):
+            if item.num_samples:
+                self._row(item).note(max(result.token, 0))  # a step in flight reads it
+        return results
+
+    def _item_result(self, item: PlanItem, context: int, num_ids: int) -> SimItemResult:
+        spec = item.prompt_logprobs
+        prompt_logprobs = [] if spec is None else self._prompt_logprobs(item, spec)
+        if not item.num_samples:
+            return SimItemResult(NO_TOKEN, None, prompt_logprobs)
+        row = self._row(item)
+        token, logprob = choose(row, context, item.end - row.prompt_len, item.mask, num_ids)
+        return SimItemResult(token, logprob, prompt_logprobs)
+
+    def _row(self, item: PlanItem) -> SimRow:
+        row = self._rows[item.row]
+        assert row is not None
+        return row
 
     def _copy(self, copies: PageCopies) -> None:
         moves = checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
@@ -160,9 +203,7 @@ class SimRunner:
         positions: list[int] = []
         tokens: list[int] = []
         for item in items:
-            row = self._rows[item.row]
-            assert row is not None
-            ids = [row.last] if item.tokens is None else item.tokens
+            ids = [self._row(item).last] if item.tokens is None else item.tokens
             tokens += ids
             rows += [item.row] * len(ids)
             positions += range(item.start, item.start + len(ids))
@@ -172,11 +213,13 @@ class SimRunner:
             pool.write(np.array(rows, dtype=np.int64), where, values)
 
     def _contexts(self, items: Sequence[PlanItem]) -> list[int]:
-        """One hash per item over the slots that its last token reads."""
+        """One hash per item over the slots that its last token reads; 0 without a sample."""
         contexts: list[int] = []
         for item in items:
-            row = self._rows[item.row]
-            assert row is not None
+            if not item.num_samples:
+                contexts.append(0)
+                continue
+            row = self._row(item)
             if self._script and row.script is None:
                 prompt = self._pools[0].read(item.row, 0, row.prompt_len)
                 row.script = self._script.output_for((prompt & np.uint64((1 << TOKEN_BITS) - 1)).tolist())

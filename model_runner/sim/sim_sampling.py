@@ -7,6 +7,7 @@ greedy rows only need the first token of that order.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +23,7 @@ FIRST, COUNT = 32, 95  # printable ASCII
 STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT: each visits all characters
 EOS_EVERY = 128
 NO_TOKEN = -1  # the result if the mask allows no token
+INVALID_LOGITS = -2  # the result if the logits leave nothing to sample
 MASK = (1 << 64) - 1
 
 Logits = NDArray[np.float64]
@@ -37,7 +39,7 @@ class SimRow:
         counts: how often each token was output.
         seen: the tokens of prompt and outputs.
         last: the row's last sample.
-        script: the scripted output, b"" if there is none; None before the first sample.
+        script: the scripted output, see ``SimScript``; empty if there is none, None before the first sample.
     """
 
     sampling: SamplingParams
@@ -45,7 +47,7 @@ class SimRow:
     counts: Counter[int] = field(default_factory=Counter)
     seen: set[int] = field(default_factory=set)
     last: int = -1
-    script: bytes | None = None
+    script: Sequence[int | None] | None = None
 
     @classmethod
     def of(cls, init: RowInit) -> SimRow:
@@ -67,32 +69,51 @@ class SimRow:
         s = self.sampling
         return bool(s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0)
 
+    def note(self, token: int) -> None:
+        """Record a sample."""
+        self.last = token
+        if self.penalized:
+            self.counts[token] += 1
+            self.seen.add(token)
 
-def choose(row: SimRow, context: int, index: int, mask: bytes = b"") -> tuple[int, TokenLogprob | None]:
-    """Output token ``index`` of a row whose context hashes to ``context``; ``mask`` as in ``PlanItem``."""
+
+def choose(
+    row: SimRow, context: int, index: int, mask: bytes = b"", num_ids: int = 0
+) -> tuple[int, TokenLogprob | None]:
+    """Output token ``index`` of a row whose context hashes to ``context``. Changes no state.
+
+    mask: as in ``PlanItem``. num_ids: as ``StepPlan.num_token_ids``.
+    """
     allowed = _allowed(mask)
     if row.script:
         scripted = row.script[index] if index < len(row.script) else SIM_EOS
+        if scripted is None:
+            return INVALID_LOGITS, None
         if allowed is None or allowed[scripted]:
             top = row.sampling.logprobs
             return scripted, None if top is None else _logprob(_logits(context), scripted, top)
-    if row.plain and allowed is None:
+    if row.plain and allowed is None and not num_ids:
         return _first(context), None
     raw = _logits(context)
+    token = _token(row, raw, index, allowed, num_ids)
+    return token, _logprob(raw, token, row.sampling.logprobs) if token >= 0 else None
+
+
+def _token(row: SimRow, raw: Logits, index: int, allowed: NDArray[np.bool_] | None, num_ids: int) -> int:
+    """A token id, NO_TOKEN or INVALID_LOGITS."""
     logits = _adjusted(row, raw.copy(), index)
     if allowed is not None:
         if not allowed.any():
-            return NO_TOKEN, None
+            return NO_TOKEN
         logits = _masked(logits, raw, allowed)
-    token = _draw(row.sampling, logits, index)
-    if row.penalized:
-        row.counts[token] += 1
-        row.seen.add(token)
-    return token, _logprob(raw, token, row.sampling.logprobs)
+    logits[num_ids or SIM_VOCAB_SIZE :] = -np.inf
+    if not (np.isfinite(raw.max()) and np.isfinite(logits.max())):
+        return INVALID_LOGITS
+    return _draw(row.sampling, logits, index)
 
 
 def logprob_of(context: int, target: int, num_top: int) -> TokenLogprob:
-    """The log-probability of ``target`` after a context, before any sampling parameters."""
+    """The log-probability of ``target`` after a context, before any sampling parameters; nan if the logits are."""
     log_probs = _log_softmax(_logits(context))
     rank = int((log_probs > log_probs[target]).sum()) + 1
     return _token_logprob(log_probs, target, num_top, rank)

@@ -9,16 +9,18 @@ from typing import Any
 
 from ebbtide.errors import StartupError
 
-Rule = tuple[tuple[bytes, ...], bytes]  # texts that a prompt contains, and its output
+Output = Sequence[int | None]
+Rule = tuple[tuple[bytes, ...], Output]  # texts that a prompt contains, and its output
 
 
 class SimScript:
     """Maps prompts (text without control tokens) to output bytes.
 
-    The longest matching prefix wins. Without one, the first rule wins whose texts are all in the prompt.
+    The longest matching prefix wins. Without one, the first rule wins whose texts are all in the prompt. An output may
+    have None in place of a byte: the logits there are nan.
     """
 
-    def __init__(self, outputs: Mapping[bytes, bytes], rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, outputs: Mapping[bytes, Output], rules: Sequence[Rule] = ()) -> None:
         self._outputs = sorted(outputs.items(), key=lambda entry: -len(entry[0]))
         self._rules = rules
 
@@ -29,7 +31,7 @@ class SimScript:
     def load(cls, path: str) -> SimScript:
         """Read a JSON object of prefix → output, or a list of ``{"contains": [text, …], "output": output}``.
 
-        An output is a string, or a list of bytes if it is not UTF-8. Raises StartupError for a file of another form.
+        An output is a string, or a list of bytes and nulls. Raises StartupError for a file of another form.
         """
         try:
             entries = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -42,8 +44,8 @@ class SimScript:
                 f" contains and output: {type(error).__name__} {error}"
             ) from error
 
-    def output_for(self, prompt: Sequence[int]) -> bytes:
-        """The scripted output of a prompt given as token ids; b"" if there is none."""
+    def output_for(self, prompt: Sequence[int]) -> Output:
+        """The scripted output of a prompt given as token ids; empty if there is none."""
         text = bytes(token for token in prompt if token < 256)
         by_prefix = (output for prefix, output in self._outputs if text.startswith(prefix))
         by_content = (output for texts, output in self._rules if all(part in text for part in texts))
@@ -54,9 +56,12 @@ def _rule(entry: dict[str, Any]) -> Rule:
     return tuple(text.encode() for text in entry["contains"]), _bytes(entry["output"])
 
 
-def _bytes(output: object) -> bytes:
+def _bytes(output: object) -> Output:
     if isinstance(output, str):
         return output.encode()
+    if isinstance(output, list) and None in output:
+        bytes(value for value in output if value is not None)  # raises if one is not a byte
+        return output
     if isinstance(output, list):
         return bytes(output)
     raise ValueError(f"an output must be a string or a list of bytes, not {output!r}")

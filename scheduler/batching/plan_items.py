@@ -21,6 +21,12 @@ class PlanItems:
         self._pool = memory.pool
         self._grammars = grammars
         self._metrics = metrics
+        self._failures: list[tuple[Request, Exception]] = []
+
+    def take_failures(self) -> list[tuple[Request, Exception]]:
+        """The requests whose items since the last call must not be computed: making them raised an exception."""
+        failures, self._failures = self._failures, []
+        return failures
 
     def decode(self, req: Request) -> PlanItem:
         """One token of a decode row. The retractor has made room for it."""
@@ -84,8 +90,14 @@ class PlanItems:
             req.row_ready = True
         if not req.sampling.max_tokens:
             num_samples = 0
-        mask = self._grammars.mask(req) if num_samples and req.grammar else b""
-        wanted = None if req.sampling.prompt_logprobs is None else prompt_logprobs_for(req, count)
+        mask, wanted = b"", None
+        try:
+            if num_samples and req.grammar:
+                mask = self._grammars.mask(req)
+            if req.sampling.prompt_logprobs is not None:
+                wanted = prompt_logprobs_for(req, count)
+        except Exception as error:
+            self._failures.append((req, error))
         more = self._writes_elsewhere(req) if self._more_pools else ()
         item = PlanItem(req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted, more)
         req.computed += count

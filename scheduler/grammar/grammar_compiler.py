@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from ebbtide.tokenization.vocabulary import Vocabulary
 
 from .grammar_state import Compiled
 
+log = logging.getLogger(__name__)
 MAX_CACHED = 128  # compiled grammars
 
 
@@ -61,6 +63,9 @@ class GrammarCompilerThread:
             return Compiled(self._guidance.result().compile(grammar))
         except GrammarError as error:
             return Compiled(None, str(error))
+        except BaseException as error:  # a panic in llguidance is not an Exception
+            log.exception("a grammar could not be compiled")
+            return Compiled(None, f"its compilation failed ({type(error).__name__}).")
         finally:
             self._times.append(time.monotonic() - started)
 

@@ -19,6 +19,7 @@ from ebbtide.messages import (
     ListSessionsReq,
     OpenSessionReq,
     Reply,
+    RunnerInfo,
     SessionInfo,
     SessionTurn,
 )
@@ -38,17 +39,16 @@ FitCheck = Callable[[int, int], str]
 class SessionController:
     """All sessions of one scheduler."""
 
-    def __init__(
-        self, limits: SessionLimits, kv: SessionKvStore | None, context_length: int, page_size: int, misfit: FitCheck
-    ) -> None:
+    def __init__(self, limits: SessionLimits, kv: SessionKvStore | None, info: RunnerInfo, misfit: FitCheck) -> None:
         """``kv`` is None if streaming sessions are off.
 
         ``misfit(prompt_len, max_tokens)`` says why such a request can never run; "" if it can.
         """
         self._limits = limits
         self._kv_store = kv
-        self._context_length = context_length
-        self._page_size = page_size
+        self._context_length = info.context_length
+        self._page_size = info.page_size
+        self._pool_tokens = info.num_pages * info.page_size
         self._misfit = misfit
         self._sessions: dict[tuple[str, str], Session] = {}  # by owner and id
         self._leases: dict[str, Lease] = {}  # by rid
@@ -228,6 +228,9 @@ class SessionController:
                 f"This model's maximum context length is {self._context_length} tokens, but the session has"
                 f" {len(prompt)} with this turn{asked}."
             )
+        if turn.context_limit:
+            # The K/V of the last output token is never written.
+            rest = min(rest, max(self._pool_tokens - len(prompt) + 1, 1))
         sampling = replace(message.sampling, max_tokens=min(wanted, rest))
         misfit = self._misfit(len(prompt), sampling.max_tokens)
         if misfit:

@@ -50,6 +50,7 @@ TOTAL_TEXTS = {
     "admission_alarms_total": "Times that requests were waiting and none was admitted for --progress-alarm seconds.",
     "http_requests_total": "Received HTTP requests, by endpoint (the route's template, or other) and method.",
     "http_responses_total": "Started HTTP responses, by endpoint, status and method. Earlier disconnects have none.",
+    "num_invalid_logits_total": "Requests that ended because the model's logits were NaN or infinite.",
     "kv_invariant_violations_total": "Mismatches found by the memory invariant checker; a value above 0 is a bug.",
 }
 
@@ -68,7 +69,7 @@ HISTOGRAM_TEXTS = {
     "request_prompt_tokens": "Prompt tokens of a request that ended normally.",
     "request_generation_tokens": "Output tokens of a request that ended normally.",
     "request_params_n": "Requested number of choices per prompt (n).",
-    "request_params_max_tokens": "Maximum number of output tokens; without max_tokens, the rest of the context.",
+    "request_params_max_tokens": "Maximum number of output tokens; without max_tokens, what context and pool hold.",
     "retractions_per_request": "Number of retractions of an ended request.",
     "retract_resume_seconds": "Time from a request's retraction until it ran again.",
 }
@@ -83,6 +84,8 @@ KNOWN_LABELS = (
     "num_aborted_requests_total{reason=kv_cache_exhausted}",
     "num_aborted_requests_total{reason=queue_full}",
     "num_aborted_requests_total{reason=grammar_failed}",
+    "num_aborted_requests_total{reason=internal_error}",
+    "num_aborted_requests_total{reason=model_output_invalid}",
     "num_ended_while_retracted_total{reason=stop}",
     "num_ended_while_retracted_total{reason=client}",
     "num_ended_while_retracted_total{reason=kv_cache_exhausted}",

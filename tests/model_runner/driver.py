@@ -75,6 +75,7 @@ class Driver:
         self.runner.submit(StepPlan(self._number, items))
         result = self.runner.collect()
         assert result.number == self._number
+        assert not result.failures
         sampled = [one for one, item in zip(who, items, strict=True) if item.num_samples]
         logprobs = result.logprobs or [None] * len(sampled)
         for one, [token], logprob in zip(sampled, result.tokens, logprobs, strict=True):

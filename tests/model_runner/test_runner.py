@@ -185,11 +185,24 @@ def test_bfloat16_stays_close_to_float32(tiny: Callable[[str], Path]) -> None:
         ([PlanItem(0, 0, [5] * 17, [0], 0, True, init(17))], "do not fit its 1 pages"),
         ([PlanItem(0, 0, [], [0], 0, True, init(1))], "do not fit"),
         ([PlanItem(0, 0, None, [0], 0, True, init(1))], "no sample of its own"),
-        ([PlanItem(0, 0, [5], [0], 0, True, init(1))] * 2, "two items of one row"),
-        ([], "is empty"),
+        ([PlanItem(0, 0, [5, 512], [0], 0, True, init(2))], "outside 0..511"),
+        ([PlanItem(0, 0, [-1], [0], 0, True, init(1))], "outside 0..511"),
     ],
 )
-def test_a_plan_that_reaches_outside_is_refused(llama: ModelRunner, items: list[PlanItem], sentence: str) -> None:
+def test_an_item_that_reaches_outside_fails(llama: ModelRunner, items: list[PlanItem], sentence: str) -> None:
+    llama.submit(StepPlan(0, items))
+    result = llama.collect()
+    assert result.tokens == [[]]
+    [failure] = result.failures
+    assert sentence in failure.problem
+    assert not failure.invalid_logits
+
+
+@pytest.mark.parametrize(
+    ("items", "sentence"),
+    [([PlanItem(0, 0, [5], [0], 0, True, init(1))] * 2, "two items of one row"), ([], "is empty")],
+)
+def test_a_plan_that_is_invalid_as_a_whole_is_refused(llama: ModelRunner, items: list[PlanItem], sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
         llama.submit(StepPlan(0, items))
 

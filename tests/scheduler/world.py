@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ebbtide.config import SchedulerConfig
-from ebbtide.errors import GrammarError
+from ebbtide.errors import GrammarError, PlanError
 from ebbtide.grammar import Guidance, grammar_of
 from ebbtide.messages import (
     AbortReq,
@@ -24,9 +24,12 @@ from ebbtide.messages import (
 )
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.model_runner.sim.sim_pool import SimPoolShape
+from ebbtide.plan import ItemFailure
 from ebbtide.scheduler.build import Extras, build_scheduler
+from ebbtide.scheduler.failures import Failures
 from ebbtide.scheduler.grammar.grammar_state import Compiled, GrammarCompiler
 from ebbtide.scheduler.memory.node import CacheObserver
+from ebbtide.scheduler.request import Request
 from ebbtide.tokenization.vocabulary import SIM_VOCAB_SIZE, sim_vocabulary
 
 from .multi_token_runner import MultiTokenRunner
@@ -105,6 +108,22 @@ class Shape:
     session_timeout: float = 1e9
     max_per_owner: int | None = None
     second: SimPoolShape | None = None  # a second pool
+    confines_faults: bool = False  # exceptions end requests, as in the daemon; else they are raised
+
+
+class RaisingFailures(Failures):
+    """Raises exceptions instead of confining them to a request. Invalid logits end requests as usual."""
+
+    def end_item(self, req: Request, failure: ItemFailure, step: int) -> None:
+        if not failure.invalid_logits:
+            raise PlanError(failure.problem)
+        super().end_item(req, failure, step)
+
+    def end(self, req: Request, error: Exception, occasion: str) -> None:
+        raise error
+
+    def end_message(self, message: ToScheduler, error: Exception) -> None:
+        raise error
 
 
 class World:
@@ -151,6 +170,9 @@ class World:
             pools={} if shape.second is None else {shape.second.info.name: self._build_second},
         )
         self.scheduler = build_scheduler(config, self.runner.info, extras)
+        if not shape.confines_faults:
+            state = self.scheduler.state
+            self.scheduler.failures = RaisingFailures(state.lifecycle, state.outbox, state.metrics)
         self.pool = self.scheduler.state.pool
         self.allocator = self.pool.token_to_kv_pool_allocator
         self.checker = self.scheduler.checker

@@ -12,7 +12,7 @@ from torch import Tensor
 from ebbtide.errors import PlanError
 from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.sampling import top_p_top_k
-from ebbtide.model_runner.sampling.sampler import Sampled, Sampler, SampleSpec
+from ebbtide.model_runner.sampling.sampler import INVALID_LOGITS, Sampled, Sampler, SampleSpec
 from ebbtide.model_runner.sampling.top_p_top_k import Draw, draw_tokens, draw_with_torch, stage_draws, uniform
 from ebbtide.plan import RowInit
 
@@ -41,7 +41,10 @@ def draw_many(logits: Tensor, count: int, **changes: Any) -> Tensor:
 
 
 def run(sampler: Sampler, logits: Tensor, *specs: SampleSpec) -> Sampled:
-    return sampler.sample(logits, sampler.stage(list(specs)))
+    inputs = sampler.stage(list(specs))
+    sampled = sampler.sample(logits, inputs)
+    sampler.note(inputs, sampled.tokens.clamp(min=0))
+    return sampled
 
 
 def sample(logits: Tensor, *rows: RowInit, position: int = 9) -> list[int]:
@@ -188,7 +191,7 @@ def test_a_row_of_garbage_leaves_the_other_rows_alone(garbage: float) -> None:
         dirty[row] = garbage
         tokens = sample(dirty, *inits)
         assert [tokens[other] for other in range(3) if other != row] == [clean[o] for o in range(3) if o != row]
-        assert 0 <= tokens[row] < 50
+        assert tokens[row] == INVALID_LOGITS
 
 
 # ---------------------------------------------------------------------- penalties, bias, bans

@@ -1,0 +1,69 @@
+"""Confines an exception in a step to the items that cause it. Imports no torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ebbtide.plan import ItemFailure, PlanItem
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Computed(Generic[T]):
+    """Items that were computed together.
+
+    Attributes:
+        numbers: their indices in the plan, ascending.
+        value: the result.
+    """
+
+    numbers: list[int]
+    value: T
+
+
+def compute_isolated(
+    items: Sequence[PlanItem], compute: Callable[[list[PlanItem]], T], *, fatal: tuple[type[Exception], ...] = ()
+) -> tuple[list[Computed[T]], list[ItemFailure]]:
+    """Compute all items together, or each by itself if that raises: then only the items that raise again fail.
+
+    An exception that only the whole batch raises, as for lack of memory, therefore costs time and fails no item.
+
+    Args:
+        compute: must have no lasting effect if it raises, except on what a second call repeats.
+        fatal: exceptions that are not due to an item; raised.
+    """
+    try:
+        return [Computed(list(range(len(items))), compute(list(items)))], []
+    except fatal:
+        raise
+    except Exception as error:
+        if len(items) == 1:
+            return [], [item_failure(0, items[0], error)]
+        log.warning("A step with %d items raised %s. Each item is now computed alone.", len(items), describe(error))
+    parts: list[Computed[T]] = []
+    failures: list[ItemFailure] = []
+    for number, item in enumerate(items):
+        try:
+            parts.append(Computed([number], compute([item])))
+        except fatal:
+            raise
+        except Exception as error:
+            failures.append(item_failure(number, item, error))
+    return parts, failures
+
+
+def item_failure(number: int, item: PlanItem, error: Exception) -> ItemFailure:
+    """The failure of an item that raised ``error``. Logs the traceback."""
+    log.error("The item of row %d raised an exception.", item.row, exc_info=error)
+    return ItemFailure(number, describe(error))
+
+
+def describe(error: Exception) -> str:
+    """The type and the first line of an exception."""
+    line = str(error).partition("\n")[0][:200]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__

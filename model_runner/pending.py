@@ -1,0 +1,110 @@
+"""Submitted steps, possibly still being computed, and how they become results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ebbtide.messages import TokenLogprob
+from ebbtide.plan import ItemFailure, PlanItem, StepResult
+
+from .isolation import Computed, item_failure
+from .sampling.prompt_logprobs import PendingPromptLogprobs
+from .sampling.sampler import INVALID_LOGITS, NO_TOKEN, PendingLogprobs
+from .transfers import DeviceToHostCopy
+
+INVALID = "the logits are nan or infinite, or leave no token to sample"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingItems:
+    """Items that were computed together.
+
+    Attributes:
+        tokens: one per sampling item.
+        logprobs: None if no row asked for them.
+        prompt_logprobs: None if no item asked for them.
+    """
+
+    tokens: DeviceToHostCopy
+    logprobs: PendingLogprobs | None
+    prompt_logprobs: PendingPromptLogprobs | None
+
+
+@dataclass(slots=True)
+class _ItemResult:
+    """What one item yields."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None
+    prompt_logprobs: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A submitted plan.
+
+    Attributes:
+        failures: of items that were not computed; an exception while a result is read adds one.
+    """
+
+    number: int
+    items: list[PlanItem]
+    parts: list[Computed[PendingItems]]
+    failures: list[ItemFailure]
+
+    def wait(self) -> StepResult:
+        """The result; blocks until it is computed."""
+        found: dict[int, _ItemResult] = {}
+        failures = list(self.failures)
+        for part in self.parts:
+            failures += self._read(part, found)
+        empty = _ItemResult([], None, [])
+        results = [(item, found.get(number, empty)) for number, item in enumerate(self.items)]
+        sampled = [result for item, result in results if item.num_samples]
+        logprobs = [result.logprobs for result in sampled]
+        return StepResult(
+            self.number,
+            [result.tokens for result in sampled],
+            logprobs if any(entry is not None for entry in logprobs) else None,
+            [result.prompt_logprobs for item, result in results if item.prompt_logprobs is not None],
+            failures,
+        )
+
+    def _read(self, part: Computed[PendingItems], found: dict[int, _ItemResult]) -> Iterable[ItemFailure]:
+        """Add the results of the items of ``part``; yield its failures."""
+        tokens = part.value.tokens.wait().tolist()
+        samples = targets = 0
+        for number in part.numbers:
+            item = self.items[number]
+            try:
+                result = _item_result(part.value, item, tokens, samples, targets)
+            except Exception as error:
+                yield item_failure(number, item, error)
+            else:
+                if result is None:
+                    yield ItemFailure(number, INVALID, invalid_logits=True)
+                else:
+                    found[number] = result
+            samples += bool(item.num_samples)
+            targets += item.prompt_logprobs is not None
+
+
+def _item_result(
+    pending: PendingItems, item: PlanItem, tokens: list[int], sample: int, target: int
+) -> _ItemResult | None:
+    """The result of ``item``, which is sample number ``sample`` and spec number ``target``. None: invalid logits."""
+    result = _ItemResult([], None, [])
+    if item.prompt_logprobs is not None and pending.prompt_logprobs is not None:
+        result.prompt_logprobs = pending.prompt_logprobs.of(target)
+        if any(math.isnan(entry.logprob) for entry in result.prompt_logprobs):
+            return None
+    if not item.num_samples:
+        return result
+    if tokens[sample] == INVALID_LOGITS:
+        return None
+    result.tokens = [] if tokens[sample] == NO_TOKEN else [tokens[sample]]
+    logprobs = None if pending.logprobs is None else pending.logprobs.of(sample)
+    result.logprobs = None if logprobs is None else [logprobs]
+    return result
