@@ -40,9 +40,9 @@ def lark_of_regex(regex: str) -> str:
     return lark
 
 
-def special_ids(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """Return the control tokens by their text. Plain text in a grammar never matches a control token."""
-    return {vocabulary.pieces[token]: token for token in vocabulary.special_ids}
+def special_ids(vocabulary: Vocabulary, vocab_size: int) -> dict[bytes, int]:
+    """Return the control tokens below ``vocab_size`` by their text. Plain text in a grammar never matches one."""
+    return {vocabulary.pieces[token]: token for token in vocabulary.special_ids if token < vocab_size}
 
 
 def grammar_of(

@@ -65,6 +65,8 @@ class Frontend:
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
         self._control = ControlClient(self._link, self.liveness.refusal)
         self._prompts = PromptReader(tokenizer, info)
+        if self._prompts.size_difference:
+            log.warning("%s", self._prompts.size_difference)
         self._vocabulary = tokenizer.vocabulary
         self._structured = StructuredOutput(self._vocabulary, info, config.server.grammar_timeout)
         self.app = create_app(

@@ -50,13 +50,27 @@ class PromptReader:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids that both the tokenizer and the model have."""
-        return min(self._tokenizer.vocab_size, self.info.vocab_size)
+        """Number of token ids that a request may name: the rows of the model's embedding.
+
+        The last of them may have no token; the model never outputs those (``StepPlan.num_token_ids``).
+        """
+        return self.info.vocab_size
+
+    @property
+    def size_difference(self) -> str:
+        """How the tokenizer and the embedding differ in size, as one sentence; "" if they do not."""
+        num_tokens, num_rows = self._tokenizer.vocab_size, self.info.vocab_size
+        if num_tokens == num_rows:
+            return ""
+        sizes = f"The tokenizer has {num_tokens} token ids and the model's embedding {num_rows} rows:"
+        if num_tokens > num_rows:
+            return f"{sizes} prompts with an id from {num_rows} on are refused."
+        return f"{sizes} ids from {num_tokens} on are accepted in prompts and never generated."
 
     @property
     def extra_stop_ids(self) -> tuple[int, ...]:
-        """The end-of-text tokens of the tokenizer that the model does not have; requests must list them."""
-        return tuple(i for i in self.eos_ids if i not in self.info.eos_token_ids)
+        """The end-of-text tokens of the tokenizer that are not among the model's; requests must list them."""
+        return tuple(i for i in self.eos_ids if i not in self.info.eos_token_ids and i < self.info.vocab_size)
 
     @property
     def tokenizer_info(self) -> dict[str, Any]:
@@ -76,7 +90,7 @@ class PromptReader:
 
     def ending(self, ids: list[int]) -> str:
         """Return the text of the last ``ENDING`` tokens of a prompt."""
-        return b"".join([self.pieces[i] for i in ids[-ENDING:]]).decode(errors="replace")
+        return b"".join(map(self.vocabulary.piece, ids[-ENDING:])).decode(errors="replace")
 
     async def chat(self, chat: ChatPrompt) -> list[int]:
         """Return the token ids of a conversation, rendered by the model's template. Raises Rejected."""
@@ -89,7 +103,11 @@ class PromptReader:
         Raises Rejected if neither can be encoded.
         """
         self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, encode_turn, self._tokenizer, first, later)
+        loop = asyncio.get_running_loop()
+        turn = await loop.run_in_executor(self._pool, encode_turn, self._tokenizer, first, later)
+        for ids in (turn.prompt, turn.continuation):
+            self._check_embedded(ids, "messages")
+        return turn
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a raw prompt. Raises Rejected."""
@@ -117,10 +135,12 @@ class PromptReader:
         self._check_size(_num_bytes(text), "prompt")
         encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
         ids = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
-        return ids[1:] if add_special_tokens and self._bos and ids[:2] == self._bos * 2 else ids
+        if add_special_tokens and self._bos and ids[:2] == self._bos * 2:
+            del ids[0]
+        return self._check_embedded(ids, "prompt")
 
     async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Decode ``ids``, which must be in the vocabulary."""
+        """Decode ``ids``. One without a token has no text."""
         decode = partial(self._decoder.decode, ids, skip_special_tokens=skip_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
 
@@ -129,11 +149,12 @@ class PromptReader:
         return [self._decoder.decode([token], skip_special_tokens=False, begins=False) for token in ids]
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
-        """Return ``ids``. Raises Rejected unless each is a token id of the vocabulary."""
+        """Return ``ids``. Raises Rejected unless each is an id that the model has a row for."""
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise Rejected(
-                    f"'{param}' has an entry that is not a token id: ids are integers from 0 to {self.vocab_size - 1}.",
+                    f"'{param}' has the entry {str(token)[:50]!r}, which is not a token id: ids are integers from 0 to"
+                    f" {self.vocab_size - 1}.",
                     param=param,
                 )
         return ids
@@ -157,7 +178,7 @@ class PromptReader:
     def max_tokens(
         self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
     ) -> int:
-        """Return the maximum number of output tokens: ``wanted``, or ``default`` limited to the rest of the context.
+        """Return the maximum number of output tokens: ``wanted``, or ``default`` limited to what context and pool hold.
 
         Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, by the formula of admission. Its
         param is ``name``, the client's name for ``wanted``, if a smaller value would fit.
@@ -171,9 +192,10 @@ class PromptReader:
                 f" the prompt{asked}. Please shorten the prompt or ask for fewer tokens.",
                 param=name if rest > 0 else None,
             )
-        granted = wanted if wanted is not None else min(default or rest, rest)
+        pool = self.info.num_pages * self.info.page_size
+        most = max(min(rest, pool - prompt_len + 1), 1)  # the K/V of the last output token is never written
+        granted = wanted if wanted is not None else min(default or most, most)
         if not fits(prompt_len, granted, self.info):
-            pool = self.info.num_pages * self.info.page_size
             raise _too_long(
                 f"The prompt has {prompt_len} tokens, but the KV cache of this server holds {pool} tokens in total."
                 " Please shorten the prompt, or start the server with a larger --max-total-tokens."
@@ -185,7 +207,23 @@ class PromptReader:
         self._pool.shutdown()
 
     async def _encode(self, encode: Callable[[], list[int]], param: str) -> list[int]:
-        return _not_empty(await asyncio.get_running_loop().run_in_executor(self._pool, encode), param)
+        ids = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
+        return _not_empty(self._check_embedded(ids, param), param)
+
+    def _check_embedded(self, ids: list[int], param: str) -> list[int]:
+        """Return ``ids``. Raises Rejected if the model's embedding lacks one: some tokenizers have more tokens."""
+        if self._has_surplus_tokens and ids and (token := max(ids)) >= self.info.vocab_size:
+            text = self.vocabulary.piece(token).decode(errors="replace")[:100]
+            raise Rejected(
+                f"'{param}' contains the token {text!r} with id {token}, but this model's embedding has only"
+                f" {self.info.vocab_size} rows: the model was not trained with this token.",
+                param=param,
+            )
+        return ids
+
+    @property
+    def _has_surplus_tokens(self) -> bool:
+        return self._tokenizer.vocab_size > self.info.vocab_size
 
     def _check_size(self, num_bytes: int, param: str) -> None:
         # A text of this many bytes cannot fit, whatever its tokens are, so do not tokenize it.

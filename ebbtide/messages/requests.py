@@ -11,7 +11,7 @@ class SamplingParams(Part, frozen=True):
     """The sampling parameters of a request. The front validates all values and fills in all defaults.
 
     Attributes:
-        max_tokens: output tokens; by default the front sets the rest of the context. 0 computes only the prompt.
+        max_tokens: output tokens; by default the front sets what context and pool hold. 0 computes only the prompt.
         temperature: 0 means greedy.
         top_k: 0 disables it.
         seed: always set; the sample of output token i is a function of (seed, i) and the logits.
@@ -64,7 +64,7 @@ class SessionTurn(Part, frozen=True):
         continuation: replaces ``prompt`` if the session already has a turn; None to use ``prompt`` in both cases.
         head: number of leading tokens of ``continuation`` that close the previous turn; those with which the stored
             turn already ends are dropped.
-        context_limit: ``sampling.max_tokens`` means "the rest of the context" and is reduced to what is left.
+        context_limit: ``sampling.max_tokens`` means "what context and pool hold" and is reduced to what is left.
         parent: turn to branch from; "" for the latest. Plain sessions only, like the next three.
         offset: number of parent tokens to keep; -1 for all.
         replace: remove the parent's later turns.

@@ -23,6 +23,10 @@ class Vocabulary(Part, frozen=True):
     eos_ids: list[int]
     strips_first_space: bool = False
 
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of a token id; b"" for a row of the model's embedding without a token."""
+        return self.pieces[token] if token < len(self.pieces) else b""
+
 
 # The simulated model: one token per byte, then four control tokens.
 SIM_EOS = 256

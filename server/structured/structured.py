@@ -49,7 +49,7 @@ class StructuredOutput:
         self._vocabulary = vocabulary
         self._info = info
         self._timeout_s = timeout_s
-        self._special_ids = special_ids(vocabulary)
+        self._special_ids = special_ids(vocabulary, info.vocab_size)
         self._guidance: Guidance | None = None
         self._building = threading.Lock()
         self._pool = large_stack_pool(NUM_THREADS, "grammar")

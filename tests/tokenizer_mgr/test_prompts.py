@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import PoolInfo, RunnerInfo
@@ -42,9 +44,9 @@ def test_a_given_max_tokens_is_kept_or_refused_exactly(reader: PromptReader) -> 
 
 
 def test_an_absent_max_tokens_takes_the_default_or_the_rest(reader: PromptReader) -> None:
-    assert reader.max_tokens(40, None) == 60
     assert reader.max_tokens(40, None, default=16) == 16
     small = PromptReader(SimTokenizer(), RunnerInfo(100, 300, (PoolInfo(100, 16),), 4, (SIM_EOS,)))
+    assert small.max_tokens(40, None) == 60
     assert small.max_tokens(90, None, default=16) == 10
     with pytest.raises(Rejected):
         small.max_tokens(100, None)
@@ -61,13 +63,56 @@ def test_the_pool_bound_is_that_of_admission(reader: PromptReader, prompt_len: i
             reader.max_tokens(prompt_len, wanted)
 
 
-def test_ids_must_be_known_to_tokenizer_and_model(reader: PromptReader) -> None:
-    assert reader.vocab_size == 260
-    assert reader.checked_ids([0, 259], "prompt") == [0, 259]
-    for bad in (260, -1, True, 1.0, "1", None):
-        with pytest.raises(Rejected) as error:
-            reader.checked_ids([1, bad], "stop_token_ids")
-        assert error.value.param == "stop_token_ids"
+@pytest.mark.parametrize("prompt_len", [1, 40, 79, 80])
+def test_an_absent_max_tokens_takes_no_more_than_the_pool_holds(reader: PromptReader, prompt_len: int) -> None:
+    """The pool holds 80 tokens, and the K/V of the last output token is never written."""
+    assert reader.max_tokens(prompt_len, None) == 81 - prompt_len
+    assert reader.max_tokens(prompt_len, None, default=16) == min(16, 81 - prompt_len)
+    with pytest.raises(Rejected, match="80 tokens"):
+        reader.max_tokens(81, None)
+
+
+def test_ids_must_have_a_row_in_the_embedding(reader: PromptReader) -> None:
+    assert reader.vocab_size == 300
+    assert reader.checked_ids([0, 299], "prompt") == [0, 299]
+    for bad in (300, -1, 2**64, True, 1.0, "1", None):
+        with pytest.raises(Rejected, match="'prompt' has the entry") as error:
+            reader.checked_ids([1, bad], "prompt")
+        assert error.value.param == "prompt"
+
+
+async def test_text_with_a_token_that_the_embedding_lacks_is_refused() -> None:
+    """The embedding has 200 rows: bytes from 200 on and the control tokens lack one."""
+    short = PromptReader(SimTokenizer(), structs.replace(INFO, vocab_size=200, eos_token_ids=()))
+    chat = ChatPrompt([{"role": "user", "content": "hi"}])
+    assert await short.text("plain") == list(b"plain")
+    for call, param, sentence in (
+        (short.text("snow \u2603"), "prompt", "id 226, but this model's embedding has only 200 rows"),
+        (short.continuation("snow \u2603"), "prompt", "id 226"),
+        (short.tokens_of("snow \u2603", add_special_tokens=False), "prompt", "id 226"),
+        (short.chat(chat), "messages", "the token '<|assistant|>' with id 259"),
+        (short.chat_turn(chat, chat), "messages", "the token '<|assistant|>' with id 259"),
+    ):
+        with pytest.raises(Rejected, match=re.escape(sentence)) as error:
+            await call
+        assert (error.value.status, error.value.param) == (400, param)
+    assert short.extra_stop_ids == ()
+    short.close()
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "sentence"),
+    [
+        (260, ""),
+        (200, "The tokenizer has 260 token ids and the model's embedding 200 rows: prompts with an id from 200 on"),
+        (300, "The tokenizer has 260 token ids and the model's embedding 300 rows: ids from 260 on are accepted"),
+    ],
+)
+def test_a_difference_between_tokenizer_and_embedding_is_one_sentence(num_rows: int, sentence: str) -> None:
+    reader = PromptReader(SimTokenizer(), structs.replace(INFO, vocab_size=num_rows))
+    assert reader.size_difference.startswith(sentence)
+    assert bool(reader.size_difference) is bool(sentence)
+    reader.close()
 
 
 def test_requests_list_only_the_end_tokens_that_the_model_lacks(reader: PromptReader) -> None:

@@ -155,7 +155,7 @@ class GenerateResponseBuilder:
             "input", choice.prompt_logprobs[view.start :], top=view.top or 0
         )  # the list begins at token 1
         pieces = self._options.pieces
-        text = None if pieces is None else pieces[first].decode("utf-8", "replace")
+        text = None if pieces is None else b"".join(pieces[first : first + 1]).decode("utf-8", "replace")
         lists["input_token_logprobs"].insert(0, [None, first, text])
         if view.top:
             lists["input_top_logprobs"].insert(0, None)
