@@ -262,7 +262,7 @@ class Scheduler:
                 except GrammarError as error:
                     self._grammar_failed(req, tokens[: count - 1], logprobs, str(error))
                     return
-            req.known.append(token)
+            req.append(token)
             self.state.metrics.sampled(req)
             num_outputs = len(req.known) - req.prompt_len
             if token in req.stop_ids and num_outputs > req.sampling.min_tokens:

@@ -50,7 +50,7 @@ class Request:
     rid: str
     arrival: int  # position in the order of arrival
     prompt_len: int  # tokens
-    known: list[int]  # prompt and output tokens
+    known: list[int]  # prompt and output tokens; shared by all choices until a choice has an output
     sampling: SamplingParams
     text: TextParams
     page_size: int  # tokens
@@ -76,6 +76,7 @@ class Request:
     stop_ids: frozenset[int] = frozenset()  # tokens that end it
     sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
+    shares_known: bool = False  # ``known`` is also that of other choices
     tag: str = field(init=False)  # its name in messages
     is_locked: ClassVar[bool] = False  # see PageOwner: no other request may read its pages
     is_tree_node: ClassVar[bool] = False
@@ -85,6 +86,13 @@ class Request:
 
     def __str__(self) -> str:
         return self.tag
+
+    def append(self, token: int) -> None:
+        """Add an output token."""
+        if self.shares_known:
+            self.known = self.known[:]
+            self.shares_known = False
+        self.known.append(token)
 
     @property
     def is_waiting(self) -> bool:

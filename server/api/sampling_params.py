@@ -15,6 +15,7 @@ from .generation_request import GenerationRequest
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 4096
 MAX_CHOICES = 1024  # n × prompts of one request
+MAX_PROMPT_TOKENS = 1 << 23  # n × prompt tokens of one request: the scheduler holds 8 bytes for each, 64 MiB in total
 GREEDY_BELOW = 1e-3  # at lower temperatures only exact ties are random, and half precision underflows
 SMALLEST_TOP_P = 1e-9  # OpenAI accepts top_p = 0: only the most likely token
 
@@ -80,6 +81,17 @@ def check_num_choices(num_prompts: int, n: int) -> None:
     """Raises Rejected for more than ``MAX_CHOICES`` choices in one request."""
     if num_prompts * n > MAX_CHOICES:
         raise Rejected(f"{num_prompts} prompts × n = {n} is more than {MAX_CHOICES} choices in one request.", param="n")
+
+
+def check_prompt_tokens(prompts: list[list[int]], n: int, param: str = "prompt") -> None:
+    """Raises Rejected for more than ``MAX_PROMPT_TOKENS`` prompt tokens in all choices. param: field of the prompts."""
+    count = sum(map(len, prompts))
+    if count * n > MAX_PROMPT_TOKENS:
+        raise Rejected(
+            f"{count} prompt tokens × n = {n} is more than {MAX_PROMPT_TOKENS} tokens in one request. Ask for fewer"
+            " choices, or split the prompts over several requests.",
+            param="n" if n > 1 else param,
+        )
 
 
 def check_stream(request: GenerationRequest) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from ebbtide.messages import AbortReq, FinishReq, GenerateReq, SamplingParams
 from ebbtide.plan import StepResult
+from ebbtide.rng import choice_seed
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.request import Request
 from ebbtide.tokenization.vocabulary import SIM_EOS
@@ -355,3 +356,22 @@ def test_longest_prefix_match_prefers_a_cached_prompt() -> None:
     world.generate("hot", text("x" * 41), greedy(1))
     world.run()
     assert list(world.outcomes) == ["first", "hot", "cold"]
+
+
+def test_choices_share_the_tokens_of_their_prompt_until_they_have_outputs() -> None:
+    world = World(Shape(num_rows=2))
+    prompt = text("a prompt of many choices")
+    world.send(GenerateReq(tuple("abcdefgh"), prompt, SamplingParams(max_tokens=3, seed=1, ignore_eos=True)))
+    world.receive()
+    requests = list(world.scheduler.state.requests.values())
+    assert len({id(req.known) for req in requests}) == 1
+    while any(req.num_outputs == 0 for req in requests):
+        assert all(req.known[: req.prompt_len] == text("a prompt of many choices") for req in requests)
+        waiting = [req for req in requests if not req.num_outputs]
+        assert len({id(req.known) for req in waiting}) == 1
+        world.step()
+    for index, (rid, outcome) in enumerate(world.run().items()):
+        alone = World()
+        seed = choice_seed(1, index)
+        alone.generate(rid, text("a prompt of many choices"), SamplingParams(max_tokens=3, seed=seed, ignore_eos=True))
+        assert outcome.tokens == alone.run()[rid].tokens

@@ -10,9 +10,10 @@ from starlette.responses import JSONResponse, Response
 from ...http.off_loop import LARGE_BYTES, coroutine_in_thread
 from ...state import AppState
 from ..chat.chat_request import ChatBody
-from ..chat.prepared_chat import num_prompt_tokens, params_named, prepare_chat, tools_named
+from ..chat.prepared_chat import num_prompt_tokens, prepare_chat, tools_named
 from ..generation import Prepared, RouteSpec
 from ..neutral import read_as
+from ..param_names import params_named
 from .client_tools import OfferedTools
 from .messages_request import (
     PARAM_NAMES,

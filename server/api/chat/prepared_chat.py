@@ -6,7 +6,7 @@ Serves every API whose requests can be written as a ``ChatBody`` and depends on 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from ...parsers.tool_fields import ToolOptions, tool_options
 from ...state import AppState
 from ...structured.tool_grammar import calls_alternative, tool_constraint
 from ..logprob_options import LogprobOptions, check_num_logprobs, logprob_options
-from ..sampling_params import for_prompt, sampling_params, text_params
+from ..sampling_params import check_prompt_tokens, for_prompt, sampling_params, text_params
 from ..session_params import check_one_choice, session_turn
 from .chat_prompt import chat_prompt, num_messages
 from .chat_request import ChatBody
@@ -65,6 +65,7 @@ async def prepare_chat(state: AppState, body: ChatBody, *, clamp: bool) -> Prepa
     options = logprob_options(body, limit, logprobs=_num_logprobs(body))
     sampling = sampling_params(body, reader, logprobs=options.logprobs, prompt_logprobs=options.engine_prompt_logprobs)
     turn, session = await _tokenize(state, body, tools, context_limit=clamp or limit[1] is None)
+    check_prompt_tokens([turn.prompt], body.n or 1, "messages")
     check_num_logprobs(options, [turn.prompt], body.n or 1)
     if clamp:
         limit = (limit[0], reader.clamped(turn.shortest, limit[1]))
@@ -89,23 +90,6 @@ async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
     """Return the number of tokens of a chat's prompt, which may be longer than the context. Raises Rejected."""
     state.prompts.check_num_messages(num_messages(body))
     return len(await state.prompts.chat(chat_prompt(body, tool_options(body), state.profile)))
-
-
-@contextmanager
-def params_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename the parameters of errors that are raised in the block to the client's names.
-
-    names: field of ``ChatBody`` -> field of the client's API, for the fields whose names differ.
-    """
-    try:
-        yield
-    except Rejected as error:
-        param = error.param or ""
-        name = names.get(param.replace("[", ".").partition(".")[0])  # "messages[2].content" becomes "messages"
-        if name is not None:
-            error.message = error.message.replace(f"'{param}'", f"'{name}'")
-            error.param = name
-        raise
 
 
 @contextmanager

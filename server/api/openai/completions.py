@@ -7,7 +7,14 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 from ...state import AppState
 from ..generation import Prepared, RouteSpec
 from ..logprob_options import check_num_logprobs, logprob_options
-from ..sampling_params import check_num_choices, check_stream, for_prompt, sampling_params, text_params
+from ..sampling_params import (
+    check_num_choices,
+    check_prompt_tokens,
+    check_stream,
+    for_prompt,
+    sampling_params,
+    text_params,
+)
 from ..session_params import raw_turn
 from .completions_request import DEFAULT_MAX_TOKENS, UNSUPPORTED, CompletionBody, prompts_of
 from .completions_response import CompletionResponseBuilder, completion_head, prompt_part
@@ -24,6 +31,7 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Pre
     session = await raw_turn(body, reader, listed, n=n, max_tokens=None if state.clamps_all else body.max_tokens)
     marks = body.add_special_tokens is not False
     prompts = [await reader.text_or_ids(prompt, "prompt", add_special_tokens=marks) for prompt in listed]
+    check_prompt_tokens(prompts, n)
     check_num_logprobs(options, prompts, n)
     limits = [_limit(state, body, len(prompt)) for prompt in prompts]
     request = PreparedRequest(

@@ -8,8 +8,9 @@ from starlette.responses import Response
 from ebbtide.errors import Rejected
 
 from ...state import AppState
-from ..chat.prepared_chat import params_named, prepare_chat, tools_named
+from ..chat.prepared_chat import prepare_chat, tools_named
 from ..generation import Prepared, RouteSpec
+from ..param_names import params_named
 from .responses_request import PARAM_NAMES, UNSUPPORTED, ResponsesBody, chat_body, check_stateless, offered_tools
 from .responses_response import ResponsesResponseBuilder, response_head
 

@@ -14,10 +14,12 @@ from ...state import AppState
 from ...structured.compiled_elsewhere import Grammars
 from ..generation import Prepared, RouteSpec
 from ..generation_request import GenerationRequest
-from ..sampling_params import check_num_choices, for_prompt, sampling_params, text_params
+from ..param_names import params_named
+from ..sampling_params import check_num_choices, check_prompt_tokens, for_prompt, sampling_params, text_params
 from ..session_params import raw_turn, session_turn
 from .generate_request import (
     DEFAULT_MAX_TOKENS,
+    PARAM_NAMES,
     UNSUPPORTED,
     GenerateBody,
     SamplingFields,
@@ -31,6 +33,12 @@ from .generate_response import GenerateResponseBuilder, LogprobView, ResponseOpt
 
 async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepared:
     """Make a request ready for the scheduler: all of its prompts or none. Raises Rejected."""
+    names = PARAM_NAMES if body.input_ids is not None else PARAM_NAMES | {"prompt": "text"}
+    with params_named(names):
+        return await _prepare(state, body, request_id)
+
+
+async def _prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepared:
     reader, listed = state.prompts, prompts_of(body)
     requests = _requests(body, len(listed))
     n = requests[0].n or 1
@@ -49,6 +57,7 @@ async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepa
         names = [secrets.token_hex(16) if rid is None else rid]
         session = structs.replace(session, turn=names[0])
     prompts = [await reader.text_or_ids(prompt, "input_ids") for prompt in listed]
+    check_prompt_tokens(prompts, n, "text" if body.input_ids is None else "input_ids")
     prepared = PreparedRequest(
         prompts=prompts,
         sampling=[_for_prompt(state, *one) for one in zip(prompts, sampling, requests, views, strict=True)],

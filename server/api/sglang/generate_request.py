@@ -11,7 +11,17 @@ from msgspec import Meta
 from ebbtide.errors import Rejected
 
 from ...structured.constraints import Constraint, ebnf_constraint, json_constraint, regex_constraint
-from ..generation_request import CacheSalt, GenerationRequest, Index, NumTop, Priority, SamplingOptions, Seed, Timeout
+from ..generation_request import (
+    LONGEST,
+    CacheSalt,
+    GenerationRequest,
+    Index,
+    NumTop,
+    Priority,
+    SamplingOptions,
+    Seed,
+    Timeout,
+)
 from ..session_params import SessionParams, TurnName
 
 DEFAULT_MAX_TOKENS = 128
@@ -27,8 +37,18 @@ UNSUPPORTED = (
     *("token_ids_logprob", "lora_path", "lora_id", "return_hidden_states", "return_routed_experts"),
     *("custom_logit_processor", "return_prompt_token_ids", "bootstrap_room"),
 )
+# field of GenerationRequest -> field of this API, used in errors
+PARAM_NAMES = {
+    "max_tokens": "sampling_params.max_new_tokens",
+    "min_tokens": "sampling_params.min_new_tokens",
+    "seed": "sampling_params.sampling_seed",
+    **{
+        name: f"sampling_params.{name}"
+        for name in ("n", "stop", "stop_token_ids", "logit_bias", "skip_special_tokens", "regex", "ebnf")
+    },
+}
 V = TypeVar("V")
-Start = Annotated[int, Meta(ge=-1)]
+Start = Annotated[int, Meta(ge=-1, le=LONGEST)]
 
 
 class SamplingFields(SamplingOptions, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +58,7 @@ class SamplingFields(SamplingOptions, kw_only=True, forbid_unknown_fields=True):
     min_new_tokens: Index | None = None
     sampling_seed: Seed | None = None
     spaces_between_special_tokens: bool | None = None
-    stream_interval: int | None = None
+    stream_interval: Index | None = None
     json_schema: str | None = None
     structural_tag: Any = None
     stop_regex: Any = None
