@@ -91,14 +91,21 @@ class AppState:
     def submit(self, prepared: PreparedRequest, sender: Sender, request: Request, received_s: float) -> ResponseStream:
         """Send a request to the engine: see ``TokenizerManager.submit``. Logs the ids that the engine knows it by."""
         stream = self.manager.submit(prepared, sender, received_s=received_s)
-        self.metrics.observe_request(prepared.n, [sampling.max_tokens for sampling in prepared.sampling])
+        try:
+            self.metrics.observe_request(prepared.n, [sampling.max_tokens for sampling in prepared.sampling])
+            self._log_ids(prepared, stream, request)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _log_ids(self, prepared: PreparedRequest, stream: ResponseStream, request: Request) -> None:
         if log.isEnabledFor(logging.DEBUG):
             num_tokens = sum(map(len, prepared.prompts))
             text = "request %s has engine ids %s: %d prompts with %d tokens in total, %d choices each"
             ids = ", ".join(stream.rids[:4]) + (" …" if len(stream.rids) > 4 else "")
             request_id = request.scope[REQUEST_ID]
             log.debug(text, request_id, ids, len(prepared.prompts), num_tokens, prepared.n, extra={"rid": request_id})
-        return stream
 
     def check_model(self, name: str | None) -> None:
         """Raises Rejected unless ``name`` is None or the served model."""

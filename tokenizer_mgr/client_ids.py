@@ -51,11 +51,11 @@ class ClientIds:
         if not self._owners[request.owner]:
             del self._owners[request.owner]
         for name in names:
-            others = [other for other in self._named[name] if other is not request]
+            others = [other for other in self._named.get(name, ()) if other is not request]
             if others:
                 self._named[name] = others
             else:
-                del self._named[name]
+                self._named.pop(name, None)
 
     def count(self, owner: str) -> int:
         """Return the number of open requests of ``owner``."""

@@ -113,8 +113,8 @@ class TokenizerManager:
         Raises the error of the abort when the block ends.
         """
         preparing = PreparingRequest(sender.owner)
-        self._client_ids.add(preparing, sender.ids)
         try:
+            self._client_ids.add(preparing, sender.ids)
             yield
         finally:
             self._client_ids.remove(preparing)
@@ -127,18 +127,27 @@ class TokenizerManager:
     def submit(self, prepared: PreparedRequest, sender: Sender, *, received_s: float) -> ResponseStream:
         """Send every prompt to the scheduler. Enter the returned stream at once: leaving it early aborts the rest.
 
-        Raises Rejected, and aborts what was sent, if the queue to the scheduler is full.
+        Raises Rejected if the queue is full. After any exception, what was sent is aborted and nothing remains.
         """
         stem = secrets.token_hex(10)  # not the client's id, which need not be unique
         rids = [f"{stem}-{index}" for index in range(prepared.num_choices)]
         stream = ResponseStream(rids, received_s, self._close, sender.owner)
         if sender.timeout_s is not None:
             stream.deadline_s = received_s + sender.timeout_s
+        try:
+            self._register(stream, sender.ids)
+            self._send_prompts(prepared, sender, rids, self.clock() - received_s)
+        except BaseException:
+            self._close(stream)
+            raise
+        return stream
+
+    def _register(self, stream: ResponseStream, ids: tuple[str, ...]) -> None:
         self._streams[id(stream)] = stream
-        self._client_ids.add(stream, (*sender.ids, *rids))
-        for index, rid in enumerate(rids):
-            self._choices[rid] = _Choice(stream, index)
-        spent_s = self.clock() - received_s
+        self._client_ids.add(stream, (*ids, *stream.rids))
+        self._choices |= {rid: _Choice(stream, index) for index, rid in enumerate(stream.rids)}
+
+    def _send_prompts(self, prepared: PreparedRequest, sender: Sender, rids: list[str], spent_s: float) -> None:
         for prompt_index, prompt in enumerate(prepared.prompts):
             mine = rids[prompt_index * prepared.n : (prompt_index + 1) * prepared.n]
             request = GenerateReq(
@@ -155,9 +164,7 @@ class TokenizerManager:
                 num_before=prompt_index * prepared.n,
             )
             if not self._outbox.send(request):
-                self._close(stream)
                 raise send_error(self._refusal())
-        return stream
 
     def handle(self, message: TextBatch | AbortReq) -> None:
         """Handle a message from the detokenizer or the scheduler. Ignores items of ended and unknown requests."""

@@ -74,6 +74,10 @@ class ResponseStream:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Abort the running choices and remove the request from the open ones. May be repeated."""
         self._on_close(self)
 
     @property

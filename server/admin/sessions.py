@@ -34,7 +34,7 @@ class NewSession(msgspec.Struct):
 class OpenSession(msgspec.Struct):
     """The body of POST /open_session, SGLang's format."""
 
-    capacity_of_str_len: Annotated[int, Meta(ge=0)]  # required by SGLang, ignored here
+    capacity_of_str_len: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # required by SGLang, ignored here
     session_id: str | None = None
     streaming: bool | None = None
     timeout: Timeout | None = None

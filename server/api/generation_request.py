@@ -14,11 +14,12 @@ from .session_params import SessionParams
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Index = Annotated[int, Meta(ge=0)]
+LONGEST = 2**63 - 1  # the largest integer that messages to the engine carry; the bound of every integer in a body
+Index = Annotated[int, Meta(ge=0, le=LONGEST)]
 NumTop = Annotated[int, Meta(ge=0, le=20)]  # alternatives of a token
-TopK = Annotated[int, Meta(ge=-1)]
+TopK = Annotated[int, Meta(ge=-1, le=LONGEST)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Seed = Annotated[int, Meta(ge=-LONGEST - 1, le=LONGEST)]
 Priority = Annotated[int, Meta(ge=-100, le=100)]
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=256)]
 Timeout = Annotated[float, Meta(gt=0)]  # seconds

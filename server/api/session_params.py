@@ -24,7 +24,7 @@ class SessionParams(msgspec.Struct):
 
     id: str
     rid: TurnName | None = None
-    offset: Annotated[int, Meta(ge=-1)] | None = None
+    offset: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
     replace: bool | None = None
     drop_previous_output: bool | None = None
 

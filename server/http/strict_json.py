@@ -55,7 +55,7 @@ def parse(body: bytes) -> Any:
     """
     try:
         text = body.decode()
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_reject_constant)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=float)
     except UnicodeDecodeError as error:
         raise Rejected(f"The request body is not valid UTF-8 at byte {error.start}.") from error
     except json.JSONDecodeError as error:
@@ -64,7 +64,14 @@ def parse(body: bytes) -> Any:
         raise _too_deep() from error
     except ValueError as error:  # an integer with more digits than Python converts
         raise Rejected("The request body is not valid JSON: a number is too long.") from error
-    _check(value)
+    try:
+        _check(value)
+    except _NotFinite as error:
+        name = _name_of_infinite(value)[:200]
+        where = f"the number in '{name}'" if name else "a number"
+        raise Rejected(
+            f"The request body is not valid JSON: {where} is NaN or out of range.", param=name or None
+        ) from error
     return value
 
 
@@ -113,8 +120,15 @@ def _check_content_type(headers: Headers) -> None:
             raise Rejected(f"The body must be UTF-8: the content type has the charset {charset[:100]!r}.", status=415)
 
 
+class _NotFinite(ValueError):
+    """A number is NaN or out of range."""
+
+
 def _check(root: Any) -> None:
-    """Check depth, numbers and strings. Iterates level by level: recursion could overflow the stack."""
+    """Check depth, numbers and strings. Iterates level by level: recursion could overflow the stack.
+
+    Raises _NotFinite or Rejected.
+    """
     level = [root]
     for _ in range(MAX_DEPTH + 1):
         for value in level:
@@ -131,7 +145,7 @@ def _children(value: dict[str, Any] | list[Any]) -> list[Any]:
 
 def _check_leaf(value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise Rejected("The request body is not valid JSON: a number is out of range.")
+        raise _NotFinite
     if isinstance(value, str) and not value.isascii() and re.search("[\ud800-\udfff]", value):
         raise Rejected("The request body has an unpaired surrogate, which is not valid Unicode.")
 
@@ -142,6 +156,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise Rejected(f"The request body has the key {twice[:100]!r} twice in one object.")
     return result
+
+
+def _name_of_infinite(root: Any) -> str:
+    """Return the path of the first number that is NaN or infinite, as in "messages.content"; lists add nothing."""
+    level = [("", root)]
+    while level:
+        for name, value in level:
+            if isinstance(value, float) and not math.isfinite(value):
+                return name
+        children = [(name, value) for name, value in level if isinstance(value, list)]
+        nested = [(name, child) for name, value in children for child in value]
+        for name, value in level:
+            if isinstance(value, dict):
+                nested += [(f"{name}.{key}" if name else key, child) for key, child in value.items()]
+        level = nested
+    return ""
 
 
 def _reject_constant(name: str) -> Any:

@@ -394,3 +394,70 @@ async def _outcome(answer: ResponseStream) -> tuple[str, dict[int, str]]:
     assert len(finishes) == len(answer.rids)
     assert all(text == "".join(map(str, range(1, len(text)))) + "!" for text in texts.values())
     return "ok", texts
+
+
+# ---------------------------------------------------------------------- an exception in submit
+
+
+class SeededError(Exception):
+    """Raised by a step of submit."""
+
+
+class RaisingSender(Sender):
+    """Raises at one of its conversions."""
+
+    step = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == type(self).step:
+            raise SeededError(name)
+        return super().__getattribute__(name)
+
+
+STEPS = (
+    "ids",
+    "timeout_s",
+    "queue_timeout_s",
+    "priority",
+    "namespace",
+    "session",
+    "clock",
+    "add",
+    "send",
+    "second send",
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_exception_in_any_step_of_submit_leaves_nothing(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    names = ("mine", "other name")
+    sender = RaisingSender(ids=names, owner="key")
+    sent = desk.outbox.send
+
+    def raising_send(message: ToScheduler) -> bool:
+        if isinstance(message, GenerateReq) and len(desk.outbox.of(GenerateReq)) == int(step == "second send"):
+            raise OverflowError("can't serialize ints outside of 64 bits")
+        return sent(message)
+
+    def raise_now(*_: object) -> Any:
+        raise SeededError
+
+    if step.endswith("send"):
+        monkeypatch.setattr(desk.outbox, "send", raising_send)
+    elif step == "clock":
+        desk.manager.clock = raise_now
+    elif step == "add":
+        monkeypatch.setattr("ebbtide.tokenizer_mgr.client_ids.Counter.__setitem__", raise_now, raising=False)
+    else:
+        monkeypatch.setattr(RaisingSender, "step", step)
+    order = PreparedRequest([[1], [2]], [SamplingParams(max_tokens=9)] * 2, TextParams(), n=3)
+    with monkeypatch.context(), pytest.raises((SeededError, OverflowError)):
+        desk.manager.submit(order, sender, received_s=0.0)
+    monkeypatch.undo()
+    assert (desk.manager.num_open, desk.manager.num_choices, desk.manager.num_open_of("key")) == (0, 0, 0)
+    assert desk.manager.abort("mine", Rejected("gone"), owner=None) == 0
+    assert desk.manager.abort(None, Rejected("gone"), owner=None) == 0
+    begun = [rid for request in desk.outbox.of(GenerateReq) for rid in request.rids]
+    assert set(begun) <= {abort.rid for abort in desk.outbox.of(AbortReq)}
+    assert bool(begun) is (step == "second send")

@@ -11,7 +11,7 @@ from ebbtide.errors import Rejected
 
 from ...structured.constraints import NamedSchema, ResponseFormat
 from ..chat.chat_request import ChatBody, Effort
-from ..generation_request import CacheSalt, Priority, Share, Timeout
+from ..generation_request import LONGEST, CacheSalt, Index, Priority, Share, Timeout
 from .blocks import Message, chat_messages
 from .client_tools import OfferedTools
 from .errors import THREADS_UNSUPPORTED
@@ -40,7 +40,7 @@ class Thinking(msgspec.Struct, kw_only=True):
     """``thinking``. The budget has no effect: reasoning counts as output. display "omitted" hides the reasoning."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: int | None = None
+    budget_tokens: Index | None = None
     display: str | None = None
 
 
@@ -78,13 +78,13 @@ class CountTokensBody(PromptFields, kw_only=True):
 class MessagesBody(PromptFields, kw_only=True):
     """POST /v1/messages. The fields from ``rid`` on are extensions of this server."""
 
-    max_tokens: Annotated[int, Meta(ge=1)]
+    max_tokens: Annotated[int, Meta(ge=1, le=LONGEST)]
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Index | None = None
     top_p: Share | None = None
     rid: str | None = None
     request_id: str | None = None

@@ -11,7 +11,7 @@ from ebbtide.errors import Rejected
 
 from ...structured.constraints import MAX_NAME, NamedSchema, ResponseFormat
 from ..chat.chat_request import ChatBody, Effort
-from ..generation_request import CacheSalt, NumTop, Priority, Seed, Share, Temperature, Timeout, TopK
+from ..generation_request import LONGEST, CacheSalt, NumTop, Priority, Seed, Share, Temperature, Timeout, TopK
 from .responses_items import chat_messages, tools_of
 from .responses_tools import OfferedTools
 
@@ -80,8 +80,8 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     input: Annotated[str, Meta(min_length=1)] | Annotated[list[dict[str, Any]], Meta(min_length=1)]
     model: str | None = None
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=LONGEST)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1, le=LONGEST)] | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     top_logprobs: NumTop | None = None

@@ -34,7 +34,7 @@ def info(request: pytest.FixtureRequest) -> RunnerInfo:
         ("/v1/completions", {"prompt": [1, 200]}, "prompt"),
         ("/v1/completions", {"prompt": "fine", "stop_token_ids": [200]}, "stop_token_ids"),
         ("/v1/completions", {"prompt": "fine", "logit_bias": {"200": 1}}, "logit_bias"),
-        ("/generate", {"text": SNOW}, "prompt"),
+        ("/generate", {"text": SNOW}, "text"),
         ("/generate", {"input_ids": [200]}, "input_ids"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, "messages"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "session_id": "s"}, "messages"),
