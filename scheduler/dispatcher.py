@@ -155,7 +155,7 @@ class Dispatcher:
             arrival=self._num_arrivals,
             prompt_len=len(message.prompt),
             known=message.prompt,
-            shares_known=len(message.rids) > 1,
+            shares_known=True,
             sampling=sampling,
             text=message.text,
             page_size=self.memory.pool.page_size,

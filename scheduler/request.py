@@ -76,7 +76,7 @@ class Request:
     stop_ids: frozenset[int] = frozenset()  # tokens that end it
     sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
-    shares_known: bool = False  # ``known`` is also that of other choices
+    shares_known: bool = False  # ``known`` is the list of the message, also for its other choices
     tag: str = field(init=False)  # its name in messages
     is_locked: ClassVar[bool] = False  # see PageOwner: no other request may read its pages
     is_tree_node: ClassVar[bool] = False
