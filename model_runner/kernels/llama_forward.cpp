@@ -17,6 +17,7 @@
 #endif
 
 #include "paged_attention.h"
+#include "tile_attention.h"
 #include "packed_linear.h"
 
 namespace {
@@ -118,6 +119,16 @@ private:
     int64_t size_ = 0;
 };
 
+// The buffers of one thread.
+struct Scratch {
+    std::vector<float> query;
+#if defined(__AMX_BF16__)
+    TileScratch tiles;
+#else
+    AttentionScratch plain;
+#endif
+};
+
 struct Job {
     int64_t item, token, count;
 };
@@ -137,7 +148,7 @@ public:
 #pragma omp parallel num_threads(threads)
         {
             const int thread = omp_get_thread_num();
-            AttentionScratch scratch;
+            Scratch scratch;
             rows(thread, batch.num_tokens, [&](int64_t t) { embed(batch.token_ids[t], t); });
             barrier.wait();
             for (int64_t layer = 0; layer < w_.num_layers; ++layer) run_layer(batch, layer, thread, barrier, scratch);
@@ -202,7 +213,7 @@ private:
         }
     }
 
-    void run_layer(const Batch& batch, int64_t index, int thread, Barrier& barrier, AttentionScratch& scratch) {
+    void run_layer(const Batch& batch, int64_t index, int thread, Barrier& barrier, Scratch& scratch) {
         const LayerWeights& layer = layers_[index];
         std::atomic<int64_t>* counter = &counters_[index * kStages];
         const int64_t tokens = batch.num_tokens, qkv_stride = qkv_size();
@@ -291,7 +302,7 @@ private:
     }
 
     void attend_all(const Batch& batch, const LayerWeights& layer, int64_t index, std::atomic<int64_t>& counter,
-                    AttentionScratch& scratch) {
+                    Scratch& scratch) {
         const int64_t dim = w_.head_dim, group = w_.heads / w_.kv_heads, stride = padded(w_.heads * dim);
         const uint16_t* keys = batch.pool + 2 * index * batch.layer_stride;
         const Cache cache{keys, keys + batch.layer_stride, batch.page_size, w_.kv_heads, dim};
@@ -305,9 +316,14 @@ private:
                             group * dim * 4);
             const int32_t* pages = batch.page_table + batch.item_rows[job.item] * batch.table_width;
             Activation* out = attended_ + job.token * stride + kv_head * group * dim;
+#if defined(__AMX_BF16__)
+            attend_with_tiles(cache, kv_head, group, scratch.query.data(), pages, batch.positions[job.token], job.count,
+                              layer.window, out, stride, scratch.tiles);
+#else
             const auto run = dim == 64 ? attend<64> : dim == 128 ? attend<128> : attend<0>;
             run(cache, kv_head, group, scratch.query.data(), pages, batch.positions[job.token], job.count, layer.window,
-                out, stride, scratch);
+                out, stride, scratch.plain);
+#endif
         }
     }
 

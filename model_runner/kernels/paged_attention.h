@@ -16,10 +16,10 @@ struct Cache {
 };
 
 constexpr int64_t kSpan = 64;      // positions of a block
-constexpr int64_t kQueries = 8;    // tokens of a job
+constexpr int64_t kQueries = 16;   // tokens of a job
 
 struct AttentionScratch {
-    std::vector<float> query, keys, values, scores, sums, most, total;
+    std::vector<float> keys, values, scores, sums, most, total;
 };
 
 // scores[0..64) = the products of one query with 64 keys.

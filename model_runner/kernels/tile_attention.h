@@ -1,0 +1,204 @@
+// ``attend`` of paged_attention.h on AMX tiles: the products of queries and keys, and of weights and values, in bfloat16.
+
+#pragma once
+
+#include "paged_attention.h"
+
+#if defined(__AMX_BF16__)
+
+constexpr int64_t kInner = 32;  // numbers that one tile instruction sums over
+
+// out[c] = the elements c of the 16 rows.
+inline void transpose(const __m512i* rows, __m512i* out) {
+    __m512i pairs[16], quads[16];
+    for (int i = 0; i < 16; i += 2) {
+        pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        quads[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+        quads[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+        quads[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+        quads[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+    }
+    for (int c = 0; c < 4; ++c) {
+        const __m512i low0 = _mm512_shuffle_i32x4(quads[c], quads[4 + c], 0x44);
+        const __m512i low1 = _mm512_shuffle_i32x4(quads[8 + c], quads[12 + c], 0x44);
+        const __m512i high0 = _mm512_shuffle_i32x4(quads[c], quads[4 + c], 0xee);
+        const __m512i high1 = _mm512_shuffle_i32x4(quads[8 + c], quads[12 + c], 0xee);
+        out[c] = _mm512_shuffle_i32x4(low0, low1, 0x88);
+        out[4 + c] = _mm512_shuffle_i32x4(low0, low1, 0xdd);
+        out[8 + c] = _mm512_shuffle_i32x4(high0, high1, 0x88);
+        out[12 + c] = _mm512_shuffle_i32x4(high0, high1, 0xdd);
+    }
+}
+
+struct TileScratch {
+    std::vector<uint16_t> query;   // [rows, padded to 16][padded dim]
+    std::vector<uint16_t> keys;    // [padded dim / 32][4 tiles of 16 keys][16 pairs of dims][16 keys][2]
+    std::vector<uint16_t> values;  // [dim / 16, padded to 4][2 tiles of 32 keys][16 pairs of keys][16 dims][2]
+    std::vector<float> sums, most, total;
+};
+
+// One 64-position block of K and V of one KV head, laid out for tiles. Positions outside [begin, last] become zeros.
+inline void lay_out(const Cache& cache, int64_t kv_head, const int64_t* slots, int64_t first, int64_t begin,
+                    int64_t last, const int64_t* next, TileScratch& s) {
+    const int64_t dim = cache.head_dim, stride = cache.kv_heads * dim;
+    const auto is_in = [&](int64_t p) { return first + p >= begin && first + p <= last; };
+    for (int64_t p = 0; p < kSpan; ++p)  // the pages lie anywhere: while a block is laid out, the next one is fetched
+        for (int64_t d = 0; d < dim; d += 32) {
+            prefetch(cache.keys + next[p] * stride + kv_head * dim + d);
+            prefetch(cache.values + next[p] * stride + kv_head * dim + d);
+        }
+    for (int64_t d = 0; d < dim; d += kInner) {
+        const __mmask32 mask = dim - d >= kInner ? ~0u : (1u << (dim - d)) - 1;
+        for (int64_t tile = 0; tile < kSpan; tile += 16) {
+            __m512i rows[16], columns[16];
+            for (int64_t p = 0; p < 16; ++p) {
+                const uint16_t* key = cache.keys + slots[tile + p] * stride + kv_head * dim + d;
+                rows[p] = _mm512_maskz_loadu_epi16(is_in(tile + p) ? mask : 0, key);
+            }
+            transpose(rows, columns);
+            uint16_t* to = &s.keys[(d / kInner * 4 + tile / 16) * 512];
+            for (int64_t pair = 0; pair < 16; ++pair) _mm512_storeu_si512(to + pair * 32, columns[pair]);
+        }
+    }
+    for (int64_t p = 0; p < kSpan; p += 2) {
+        const uint16_t* even = cache.values + slots[p] * stride + kv_head * dim;
+        const uint16_t* odd = cache.values + slots[p + 1] * stride + kv_head * dim;
+        const __mmask16 has_even = is_in(p) ? 0xffff : 0, has_odd = is_in(p + 1) ? 0xffff : 0;
+        for (int64_t d = 0; d < dim; d += 16) {
+            const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(has_even, even + d));
+            const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(has_odd, odd + d));
+            uint16_t* to = &s.values[(d / 16 * 2 + p / kInner) * 512 + p % kInner / 2 * 32];
+            _mm512_storeu_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+    }
+}
+
+// scores[16][64] = query rows times the keys of the block.
+inline void score_tiles(const uint16_t* query, int64_t padded_dim, const uint16_t* keys, float* scores) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t d = 0; d < padded_dim; d += kInner) {
+        const uint16_t* tiles = keys + d / kInner * 4 * 512;
+        _tile_loadd(4, query + d, padded_dim * 2);
+        _tile_loadd(5, tiles, 64);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_loadd(6, tiles + 512, 64);
+        _tile_dpbf16ps(1, 4, 6);
+        _tile_loadd(7, tiles + 1024, 64);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_loadd(5, tiles + 1536, 64);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_stored(0, scores, kSpan * 4);
+    _tile_stored(1, scores + 16, kSpan * 4);
+    _tile_stored(2, scores + 32, kSpan * 4);
+    _tile_stored(3, scores + 48, kSpan * 4);
+}
+
+// out[16][64] = weights [16][64] times the values of 64 dims.
+inline void weigh_tiles(const uint16_t* weights, const uint16_t* values, float* out) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t half = 0; half < 2; ++half) {
+        const uint16_t* tiles = values + half * 512;
+        _tile_loadd(4, weights + half * kInner, kSpan * 2);
+        _tile_loadd(5, tiles, 64);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_loadd(6, tiles + 1024, 64);
+        _tile_dpbf16ps(1, 4, 6);
+        _tile_loadd(7, tiles + 2048, 64);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_loadd(5, tiles + 3072, 64);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_stored(0, out, 256);
+    _tile_stored(1, out + 16, 256);
+    _tile_stored(2, out + 32, 256);
+    _tile_stored(3, out + 48, 256);
+}
+
+// Masks a row's scores, turns them into weights relative to its new maximum, and returns the factor on earlier sums.
+inline float weigh_row(float* scores, int64_t first, int64_t from, int64_t own, float& most, float& total,
+                       uint16_t* weights) {
+    if (first + kSpan - 1 > own || first < from)
+        for (int64_t p = 0; p < kSpan; ++p)
+            if (first + p > own || first + p < from) scores[p] = -INFINITY;
+    Vec high = load(scores);
+    for (int64_t p = kLanes; p < kSpan; p += kLanes) {
+        const Vec next = load(scores + p);
+        high = next > high ? next : high;
+    }
+    const float block_most = greatest(high), before = most;
+    most = block_most > before ? block_most : before;
+    Vec block_total{};
+    for (int64_t p = 0; p < kSpan; p += kLanes) {
+        const Vec exponentials = exp(load(scores + p) - most);
+        block_total += exponentials;
+        store(weights + p, exponentials);
+    }
+    const float scale = before == -INFINITY ? 0.0f : std::exp(before - most);
+    total = total * scale + sum(block_total);
+    return scale;
+}
+
+inline void attend_with_tiles(const Cache& cache, int64_t kv_head, int64_t group, const float* query,
+                              const int32_t* pages, int64_t position, int64_t count, int64_t window, Activation* out,
+                              int64_t out_stride, TileScratch& s) {
+    const int64_t dim = cache.head_dim, padded_dim = (dim + kInner - 1) / kInner * kInner;
+    const int64_t rows = count * group, last = position + count - 1;
+    const int64_t begin = window && position >= window ? position - window + 1 : 0;
+    s.query.assign((rows + 15) / 16 * 16 * padded_dim, 0);
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t d = 0; d < dim; d += kLanes) store(&s.query[r * padded_dim + d], load(query + r * dim + d));
+    s.keys.resize(padded_dim * kSpan), s.values.resize((dim + 63) / 64 * 64 * kSpan);
+    s.sums.assign(rows * dim, 0.0f), s.most.assign(rows, -INFINITY), s.total.assign(rows, 0.0f);
+    alignas(64) float scores[16 * kSpan], weighed[16 * 64];
+    alignas(64) uint16_t weights[16 * kSpan];
+    float scales[16];
+    Slots slots{cache, pages, begin / kSpan * kSpan, last};
+    int64_t now[kSpan], next[kSpan];
+    slots.take(next);
+    for (int64_t first = begin / kSpan * kSpan; first <= last; first += kSpan) {
+        std::memcpy(now, next, sizeof now);
+        slots.take(next);
+        lay_out(cache, kv_head, now, first, begin, last, next, s);
+        for (int64_t tile = 0; tile < rows; tile += 16) {
+            const int64_t num = std::min<int64_t>(16, rows - tile);
+            const int64_t greatest_own = position + (tile + num - 1) / group, least_own = position + tile / group;
+            if (first > greatest_own || (window && first + kSpan <= least_own - window + 1)) continue;
+            configure_tiles(num, 0);
+            score_tiles(&s.query[tile * padded_dim], padded_dim, s.keys.data(), scores);
+            for (int64_t r = 0; r < num; ++r) {
+                const int64_t own = position + (tile + r) / group, from = window && own >= window ? own - window + 1 : 0;
+                if (first > own || first + kSpan <= from) {  // nothing of the block is visible to this row
+                    scales[r] = 1;
+                    std::memset(weights + r * kSpan, 0, kSpan * 2);
+                    continue;
+                }
+                scales[r] = weigh_row(scores + r * kSpan, first, from, own, s.most[tile + r], s.total[tile + r],
+                                      weights + r * kSpan);
+            }
+            for (int64_t d = 0; d < dim; d += 64) {
+                weigh_tiles(weights, &s.values[d / 16 * 1024], weighed);
+                for (int64_t r = 0; r < num; ++r) {
+                    float* to = &s.sums[(tile + r) * dim + d];
+                    for (int64_t i = 0; i < std::min<int64_t>(64, dim - d); i += kLanes)
+                        store(to + i, load(to + i) * scales[r] + load(weighed + r * 64 + i));
+                }
+            }
+        }
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+        Activation* to = out + r / group * out_stride + r % group * dim;
+        for (int64_t d = 0; d < dim; d += kLanes) store(to + d, load(&s.sums[r * dim + d]) / s.total[r]);
+    }
+}
+
+#endif
