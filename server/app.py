@@ -33,6 +33,7 @@ from .api.openai.responses import RESPONSES, stored
 from .api.sglang.generate import GENERATE
 from .http.auth import KeyCheck, require_control
 from .http.cors import OriginGuard, RootPath, add_cors
+from .http.docs_page import add_docs
 from .http.error_replies import SetErrorFormats, SuppressLoggedErrors, install_error_replies
 from .http.middleware import BodyLimit, RequestIds
 from .http.openapi import describe, operation
@@ -100,8 +101,12 @@ def create_app(state: AppState) -> ASGIApp:
         title="ebbtide",
         version=__version__,
         redirect_slashes=False,
-        openapi_url=None if access.disable_docs else "/openapi.json",  # None disables /docs too
+        openapi_url=None if access.disable_docs else "/openapi.json",
+        docs_url=None,  # FastAPI's pages load scripts from another server
+        redoc_url=None,
     )
+    if not access.disable_docs:
+        add_docs(app)
     table = routes(state)
     for route in table:
         app.add_api_route(

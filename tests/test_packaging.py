@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("server", "scheduler", "model_runner", "tokenizer_mgr", "detokenizer")
-SHIPPED = {".py", ".cpp", ".cu", ".json", ".jinja", ".typed"}
+SHIPPED = {".py", ".cpp", ".cu", ".json", ".jinja", ".typed", ".js", ".css", ".txt", ""}
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 
