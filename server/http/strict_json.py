@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +20,9 @@ from .off_loop import off_loop
 
 MAX_DEPTH = 128
 MAX_COMMAS = 500_000  # above the number of tokens in any context; parsing that many takes less than a second
+MAX_KEYS = 20_000  # of one object: the parser holds the GIL until the object ends
+SHORTEST_KEYS = 4 * MAX_KEYS  # fewer characters than so many keys with their values have
+KEY_END = re.compile(r'"\s*:')
 UTF_8_NAMES = ("utf-8", "utf8", "us-ascii", "ascii", "")
 CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*(\"[^\"]*\"|[^;]*?)\s*(?=;|$)", re.IGNORECASE)
 MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")  # msgspec's message
@@ -51,10 +55,11 @@ def _parse_object(body: bytes) -> dict[str, Any]:
 
 def parse(body: bytes) -> Any:
     """Parse a JSON text. Raises Rejected for NaN and Infinity, numbers outside the range of a float, duplicate keys,
-    unpaired surrogates, invalid UTF-8, and nesting deeper than ``MAX_DEPTH``.
+    unpaired surrogates, invalid UTF-8, nesting deeper than ``MAX_DEPTH``, and objects with more than ``MAX_KEYS`` keys.
     """
     try:
         text = body.decode()
+        _check_num_keys(text)
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=float)
     except UnicodeDecodeError as error:
         raise Rejected(f"The request body is not valid UTF-8 at byte {error.start}.") from error
@@ -77,9 +82,10 @@ def parse(body: bytes) -> Any:
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
     """Parse the arguments of a tool call. Returns None if ``text`` is not an object that can be written as JSON again:
-    truncated, NaN, a number outside the range of a float, an unpaired surrogate, nested too deep.
+    truncated, NaN, a number outside the range of a float, an unpaired surrogate, nested too deep, too many keys.
     """
     try:
+        _check_num_keys(text)
         value = json.loads(text, parse_constant=_reject_constant)
         _check(value)
     except (ValueError, RecursionError, Rejected):
@@ -150,7 +156,29 @@ def _check_leaf(value: Any) -> None:
         raise Rejected("The request body has an unpaired surrogate, which is not valid Unicode.")
 
 
+def _check_num_keys(text: str) -> None:
+    """Raises Rejected before the parser runs if it would read more than ``MAX_KEYS`` keys without the end of an object.
+
+    Never counts too many: a quote inside a string is escaped. Misses keys between strings that contain a brace;
+    ``_unique`` finds those.
+    """
+    start = 0
+    while len(text) - start > SHORTEST_KEYS:
+        last = text.rfind("}", start, start + SHORTEST_KEYS)
+        if last >= 0:  # all parts up to this brace are too short
+            start = last + 1
+            continue
+        end = text.find("}", start)
+        part = text[start : end if end >= 0 else len(text)]
+        keys = (match for match in KEY_END.finditer(part) if part[match.start() - 1] != "\\")
+        if next(islice(keys, MAX_KEYS, None), None):
+            raise _too_many_keys()
+        start += len(part) + 1
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_KEYS:
+        raise _too_many_keys()
     result = dict(pairs)
     if len(result) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
@@ -180,3 +208,7 @@ def _reject_constant(name: str) -> Any:
 
 def _too_deep() -> Rejected:
     return Rejected(f"The request body is nested deeper than {MAX_DEPTH} levels.")
+
+
+def _too_many_keys() -> Rejected:
+    return Rejected(f"The request body has more than {MAX_KEYS} keys in one object, or in objects inside each other.")
