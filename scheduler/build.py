@@ -1,4 +1,4 @@
-"""Assembles a scheduler: for the process, the simulator, the benchmarks and the tests alike."""
+"""Assembles a scheduler. The process, the simulator, the benchmarks and the tests all use it."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Extras:
     """Optional dependencies of a scheduler.
 
     Attributes:
-        policies: default: those that the configuration selects.
-        compiler: compiles grammars; without one, requests with a grammar are refused.
+        policies: by default the policies that the configuration selects.
+        compiler: compiles grammars; if it is None, requests with a grammar are refused.
         observer: notified of pages that are added to or removed from the prefix cache.
         on_free: called with all pages of the first pool that become free.
-        pools: by name, makes the pool for an entry of ``RunnerInfo.pools`` after the first.
+        pools: constructor of each pool in ``RunnerInfo.pools`` except the first, by the pool's name.
     """
 
     policies: SchedulingPolicies | None = None
@@ -67,7 +67,7 @@ class Extras:
 
 
 def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | None = None) -> Scheduler:
-    """A scheduler over the pools that the runner measured."""
+    """Build a scheduler over the pools that the runner reported."""
     extras = extras or Extras()
     if config.chunked_prefill_size is None:
         chunk_size = CUDA_CHUNK_SIZE if info.device == "cuda" else CPU_CHUNK_SIZE
@@ -122,10 +122,10 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
 
 
 def _build_pool(config: SchedulerConfig, info: RunnerInfo, extras: Extras) -> tuple[Pool, SessionKvStore | None]:
-    """The first pool, and the slots of streaming sessions if they are enabled.
+    """Build the first pool, and the session slots if streaming sessions are enabled.
 
-    With more pools there is no prefix cache, slot or host tier: each keeps K/V of the first pool only, and a request
-    may start from computed tokens only if every pool has them.
+    With several pools, the prefix cache, session slots and the host tier are off. They keep K/V of the first pool only,
+    but a request can reuse computed tokens only if every pool has their K/V.
     """
     allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free)
     if len(info.pools) > 1:

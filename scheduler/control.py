@@ -1,4 +1,5 @@
-"""Operator requests to the whole scheduler: flush the cache, pause, continue. Times are arguments, in seconds."""
+"""Operator requests to the whole scheduler: flush the cache, pause, continue. The caller passes the current time, in
+seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Control:
     """Carries out operator requests.
 
     Attributes:
-        paused: no new step is planned; requests keep what they have.
+        paused: True while no new step is planned; requests keep their memory.
         num_flushes: how often the cache was flushed.
     """
 
@@ -36,7 +37,8 @@ class Control:
         self._pending: list[_PendingFlush] = []
 
     def handle(self, message: ControlReq, now: float) -> None:
-        """Carry out one request, or keep it until it can be. Each is answered once."""
+        """Carry out one operator request, or keep it until that is possible. Every operator request gets exactly one
+        reply."""
         match message.action:
             case "pause" | "continue":
                 self.paused = message.action == "pause"
@@ -46,7 +48,7 @@ class Control:
                 self.on_timer(now)
 
     def on_timer(self, now: float) -> None:
-        """Flush if no request is open, and refuse the flushes that have waited long enough."""
+        """Carry out pending flushes if no request is open, and refuse those that have reached their timeout."""
         if not self._pending:
             return
         num_open = len(self._lifecycle.requests)

@@ -1,6 +1,7 @@
 """The scheduler's interface: receive, next_step, settle.
 
-Messages in, plans and tokens out: no clock, no socket, no tensor. Times are arguments, in seconds of any steady clock.
+It turns messages into plans and output tokens, and uses no clock, socket or tensor. The caller passes the current time,
+in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """True if no request runs or waits and no step is in flight. Not the same as "no step was possible"."""
+        """True if no request runs or waits and no step is in flight. A scheduler that could not plan a step is not
+        necessarily idle."""
         return not self.state.requests and not self.state.steps_in_flight
 
     @property
@@ -66,17 +68,17 @@ class Scheduler:
 
     @property
     def idle_changes(self) -> tuple[int, int, int]:
-        """Numbers that change if statistics changed while nothing ran: open sessions, flushes, ends of requests."""
+        """Counters that show whether statistics changed while nothing ran: open sessions, flushes, ended requests."""
         return self.num_sessions, self.dispatcher.control.num_flushes, self.state.metrics.num_ends
 
     @property
     def num_turns(self) -> int:
-        """Turns of sessions that run or wait."""
+        """Number of session turns that run or wait."""
         return self.dispatcher.sessions.num_leases
 
     @property
     def num_in_flight(self) -> int:
-        """Plans handed out and not settled."""
+        """Number of plans that were returned and are not settled yet."""
         return len(self.state.steps_in_flight)
 
     def receive(self, messages: Iterable[ToScheduler], now: float) -> None:
@@ -95,7 +97,8 @@ class Scheduler:
             self.state.lifecycle.abort(req, abort, tell_front=True)
 
     def next_step(self, now: float) -> StepPlan | None:
-        """The next plan; evicts and retracts if necessary. Returns None if nothing can run now, which is not idle."""
+        """Returns the next plan; evicts pages and retracts requests if necessary. Returns None if nothing can run now,
+        which does not mean that the scheduler is idle."""
         if self.paused:
             return None
         try:
@@ -129,7 +132,7 @@ class Scheduler:
             tokens, logprobs = next(sampled) if item.num_samples else ([], None)
             found = next(prompt_logprobs) if item.prompt_logprobs is not None else []
             if req is None:
-                continue  # a recovery released its memory: it is computed again
+                continue  # a recovery released the request's memory, so it will be recomputed
             req.steps_in_flight -= 1
             if req.phase is Phase.FINISHED:
                 continue
@@ -141,7 +144,7 @@ class Scheduler:
                 self._settle_item(req, item, tokens, logprobs, found)
             except InvariantViolation as violation:
                 if req.rid in self.state.requests:
-                    del req.known[length:]  # not sent: the recomputation draws the same tokens again
+                    del req.known[length:]  # do not send the tokens: the recomputation samples the same ones again
                 self._violated(violation, everybody=True)
                 break  # the rest of the result belongs to requests that are computed again
             except Exception as error:
@@ -149,36 +152,36 @@ class Scheduler:
                 self.failures.end(req, error, f"reading the result of step {plan.number}")
 
     def self_check_during_busy(self) -> None:
-        """Check the equation of each pool and a share of all pages, after a step."""
+        """After a step, check the conservation equation of each pool and a share of all pages."""
         self._checked(self.checker.self_check_during_busy)
 
     def on_idle(self) -> None:
-        """Check everything and reset the admission ratio. Call when nothing runs."""
+        """Run the full check and reset the new-token ratio. Call it when nothing runs."""
         self._checked(self.checker.on_idle)
         self.state.ratio.reset()
 
     def take_output(self) -> Output:
-        """The messages for the detokenizer and the front since the last call."""
+        """Returns the messages for the detokenizer and the front since the last call."""
         return self.state.outbox.drain()
 
     def snapshot(self) -> Stats:
-        """Counters and load gauges for the metrics registry."""
+        """Returns counters and load gauges for the metrics registry."""
         state = self.state
         state.metrics.totals["evicted_tokens_total"] = state.pool.evicted_pages * state.pool.page_size
         return state.metrics.snapshot(load_gauges(state, self.dispatcher.sessions))
 
     def _check_blocked(self) -> None:
-        """Requests wait, none runs and none can start: check everything, in case an accounting error is the cause."""
+        """Run the full check when requests wait but none runs or can start: an accounting error may be the cause."""
         if self.state.waiting and not (
             self.state.running or self.state.steps_in_flight or self.state.gates.num_waiting
         ):
             self._checked(self.checker.on_idle)
 
     def _audited(self, plan: StepPlan, requests: list[Request]) -> StepPlan | None:
-        """The plan after an audit of the pages it changes, without the items that the audit rejected."""
+        """Audit the pages that a plan uses, and return the plan without the items that the audit rejected."""
         if self.memory_check == "off":
             return plan
-        while True:  # ends because each violation removes an item from the plan
+        while True:  # the loop ends because each violation removes an item from the plan
             try:
                 self.checker.audit_plan(plan.items, requests)
                 return plan
@@ -201,7 +204,7 @@ class Scheduler:
             self._violated(violation, everybody=False)
 
     def _violated(self, violation: InvariantViolation, *, everybody: bool) -> None:
-        """``strict`` raises; ``quarantine`` logs, counts, repairs and goes on."""
+        """In mode ``strict`` it raises; in mode ``quarantine`` it logs, counts and repairs the error."""
         if self.memory_check == "strict":
             raise violation
         self.state.metrics.count("kv_invariant_violations_total")
@@ -240,7 +243,8 @@ class Scheduler:
             self._sampled(req, tokens, logprobs)
 
     def _computed(self, req: Request, item: PlanItem, num_sampled: int) -> None:
-        """The K/V of the item, and of all sampled tokens but the last, exists now: publish full prompt pages."""
+        """Record that the K/V of the item and of all sampled tokens except the last exists, and publish full prompt
+        pages."""
         req.num_confirmed = item.end
         if num_sampled > 1:
             req.num_confirmed += num_sampled - 1
@@ -251,7 +255,7 @@ class Scheduler:
             self.state.lifecycle.queue_siblings(req)
 
     def _sampled(self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None) -> None:
-        """Apply the output tokens of one item. Those after a token that ends the request are dropped."""
+        """Apply the output tokens of one item. Tokens after one that ends the request are dropped."""
         req.samples_in_flight -= 1
         lifecycle = self.state.lifecycle
         for count, token in enumerate(tokens, 1):
@@ -270,7 +274,7 @@ class Scheduler:
                 return
             if complete:
                 self.state.outbox.emit(req, tokens[:count], logprobs and logprobs[:count])
-                lifecycle.finish(req, "stop")  # separate, because this token's text belongs to the answer
+                lifecycle.finish(req, "stop")  # a separate call, because the text of this token belongs to the answer
                 return
             if num_outputs >= req.sampling.max_tokens or len(req.known) >= self.context_length:
                 lifecycle.finish(req, "length", tokens=tokens[:count], logprobs=logprobs and logprobs[:count])
@@ -278,7 +282,7 @@ class Scheduler:
         if tokens:
             self.state.outbox.emit(req, tokens, logprobs)
         else:
-            self._grammar_failed(req, tokens, None, "No token is allowed here.")
+            self._grammar_failed(req, tokens, None, "The grammar allows no token here.")
 
     def _grammar_failed(
         self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None, problem: str

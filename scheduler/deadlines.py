@@ -1,6 +1,6 @@
-"""Time limits of requests: until they begin to run, or until they end. Times are arguments, in seconds.
+"""Time limits of requests: until they begin to run, or until they end. The caller passes the current time, in seconds.
 
-Waiting after a retraction counts in neither.
+The time that a request waits after a retraction counts towards neither limit.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ REASON = "timeout"
 
 @dataclass(order=True, slots=True)
 class _Deadline:
-    due_s: float  # time of the next check
+    due_s: float  # time at which the limit is checked next
     number: int
     rid: str = field(compare=False)
     limit_s: float = field(compare=False)  # since the arrival
-    starts: bool = field(compare=False)  # the limit is for beginning to run
+    starts: bool = field(compare=False)  # True for the queue timeout, False for the request timeout
 
 
 class Deadlines:
-    """A heap of deadlines. The entry of a request that has ended stays until it is due."""
+    """A heap of deadlines. If a request ends early, its entry stays until the deadline has passed."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -35,7 +35,7 @@ class Deadlines:
         self._number = 0
 
     def watch(self, message: GenerateReq, now: float) -> None:
-        """Add a request. Only its first choice must begin in time: the others wait for the prompt's pages."""
+        """Add a request. The queue timeout applies to the first choice only: the others wait for the prompt's pages."""
         if message.queue_timeout_s is not None:
             self._add(message.rids[0], message.queue_timeout_s, now, starts=True)
         if message.timeout_s is not None:
@@ -55,7 +55,7 @@ class Deadlines:
                 heapq.heappush(self._heap, deadline)
 
     def _left_s(self, deadline: _Deadline, now: float) -> float | None:
-        """Seconds that the request still has. Returns None if the limit no longer applies."""
+        """Returns the seconds until the limit is reached. Returns None if the limit no longer applies."""
         req = self._lifecycle.requests.get(deadline.rid)
         if req is None or (deadline.starts and req.history.first_run_s is not None):
             return None

@@ -1,4 +1,4 @@
-"""Messages from the front become requests, session operations or a refusal. Plans nothing."""
+"""Turns messages from the front into requests, session operations or refusals. Plans nothing."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Dispatcher:
     left_waiting: bool = False
     num_token_ids: int = field(default=0, init=False)
     _num_arrivals: int = field(default=0, init=False)
-    _came_alone: bool = field(default=False, init=False)  # no other request was open when the last HTTP request arrived
+    _came_alone: bool = field(default=False, init=False)  # the last HTTP request found no other open request
 
     def on_timer(self, now: float) -> None:
-        """Advance time: idle sessions, deadlines of requests, pending control requests."""
+        """Handle everything that depends on time: idle sessions, deadlines of requests, pending control requests."""
         self.sessions.expire_sessions(now)
         self.deadlines.expire(now)
         self.control.on_timer(now)
@@ -110,7 +110,7 @@ class Dispatcher:
         self._generate(request, now)
 
     def _generate(self, message: GenerateReq, now: float) -> None:
-        """Queue the first choice; the others wait until the prompt is computed, so that it is computed once."""
+        """Queue the first choice. The others wait until the prompt is computed, so that it is computed only once."""
         choices = [self._request(message, index, rid, now) for index, rid in enumerate(message.rids)]
         first = choices[0]
         if not message.num_before:
@@ -132,10 +132,11 @@ class Dispatcher:
         self.lifecycle.enqueue(first, front=False)
 
     def _queue_is_full(self) -> bool:
-        """True if the newest requests exceed the queue limit.
+        """Returns True if the newest requests exceed the queue limit.
 
-        Free rows count as places only if the last step left no request waiting: otherwise memory is the bottleneck. An
-        idle server accepts any HTTP request, however many prompts and choices it has: a retry would not help it.
+        A free row counts as a place in the queue only if no request waited after the last step: otherwise memory is the
+            bottleneck. An idle server accepts any HTTP request, however many prompts and choices it has, because a
+            retry would not help.
         """
         limit = self.config.max_queued_requests
         if limit is None or self._came_alone:

@@ -1,4 +1,5 @@
-"""Readiness of waiting requests as a list of gates. Grammar compilation is one; a new kind is a new class."""
+"""Gates decide when a waiting request is ready to be admitted. Grammar compilation is one gate; a new kind of gate is a
+new class."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from .request import Request
 
 
 class Gate(Protocol):
-    """Something that a request may have to wait for before it is admitted."""
+    """A condition that a request may have to wait for before it is admitted."""
 
     def add(self, req: Request) -> None:
         """Add a new request, which is not admitted until ``ready`` returns True."""
 
     def poll(self) -> list[tuple[Request, AbortReq]]:
-        """Update readiness; return the requests that can never become ready, with the abort for each."""
+        """Update the gate; return the requests that can never become ready, each with its abort message."""
 
     def ready(self, req: Request) -> bool:
         """True if this gate lets ``req`` start."""
@@ -30,11 +31,11 @@ class Gate(Protocol):
 
     @property
     def num_waiting(self) -> int:
-        """Requests that are not ready."""
+        """Number of requests that are not ready."""
 
 
 class Gates:
-    """All gates as one."""
+    """Combines several gates into one."""
 
     def __init__(self, gates: Sequence[Gate]) -> None:
         self._gates = gates
@@ -53,7 +54,7 @@ class Gates:
         return all(gate.ready(req) for gate in self._gates)
 
     def why(self, req: Request) -> str:
-        """See ``Gate``: the first reason."""
+        """See ``Gate``. Returns the reason of the first gate that is not ready."""
         return next((reason for gate in self._gates if (reason := gate.why(req))), "")
 
     def ended(self, req: Request, *, finished: bool) -> None:

@@ -1,7 +1,7 @@
-"""The life of a request: waiting, running, finished.
+"""The lifecycle of a request: waiting, running, finished.
 
-The only code that writes a request's phase, the waiting queue, the running list, rows, and the counters that go with
-them. It does not decide which request runs, which is retracted or when one ends.
+No other code writes a request's phase, the waiting queue, the running list, the rows, or their counters. It does not
+decide which request runs, which is retracted or when one ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALLOWED = {
 
 
 class ReleaseReason(Enum):
-    """The reason for a release of a request's memory."""
+    """The reason why a request's memory is released."""
 
     FINISH = auto()
     ABORT = auto()
@@ -37,18 +37,22 @@ class EndListener(Protocol):
     """Called at the end of every request."""
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """``req`` has ended and holds no memory. ``finished`` is False for an abort."""
+        """Handle the end of ``req``, which holds no memory any more.
+
+        ``finished`` is True for a normal end and False for an abort.
+        """
 
 
 class Lifecycle:
-    """Every request that has not ended.
+    """Holds every request that has not ended.
 
     Attributes:
-        requests: all of them, by id; also choices that wait for their first sibling and are in no queue.
+        requests: all open requests by id, including choices that are in no queue because they wait for their first
+            choice.
         waiting: the queue.
-        running: in order of admission.
-        free_rows: rows without a request.
-        num_retracted: requests that were retracted and do not run again yet.
+        running: the running requests in order of admission.
+        free_rows: the rows without a request.
+        num_retracted: number of requests that were retracted and do not run again yet.
         end_listeners: called in order at the end of each request.
     """
 
@@ -73,11 +77,11 @@ class Lifecycle:
 
     @property
     def num_queued(self) -> int:
-        """Requests that do not run: waiting, retracted, or held behind their first choice."""
+        """Number of requests that do not run: new, retracted, or waiting for their first choice."""
         return len(self.requests) - len(self.running)
 
     def add(self, req: Request) -> None:
-        """Register a new request. It is not queued yet."""
+        """Register a new request. It does not queue the request."""
         self.requests[req.rid] = req
 
     def enqueue(self, req: Request, *, front: bool) -> None:
@@ -85,14 +89,20 @@ class Lifecycle:
         self.waiting.put(req, front=front)
 
     def queue_siblings(self, req: Request) -> None:
-        """Queue the other choices of the request's prompt: its pages are published, or it has ended."""
+        """Queue the other choices of the request's prompt.
+
+        Call it once the prompt's pages are published or ``req`` has ended.
+        """
         for sibling in req.sibling_choices:
             if sibling.phase is Phase.WAITING:
                 self.enqueue(sibling, front=True)
         req.sibling_choices = []
 
     def start(self, req: Request, now: float) -> None:
-        """WAITING → RUNNING, with a row. Call ``leave_queue`` once the queue is no longer being iterated."""
+        """Move a request from WAITING to RUNNING and give it a row.
+
+        Call ``leave_queue`` once the queue is no longer being iterated.
+        """
         _move(req, Phase.RUNNING)
         req.row = self.free_rows.pop()
         self.running.append(req)
@@ -107,12 +117,12 @@ class Lifecycle:
             self.waiting.remove(req)
 
     def requeue(self, req: Request, *, front: bool, counted: bool, now: float = 0.0) -> None:
-        """RUNNING → WAITING, after the request's memory was released.
+        """Move a request from RUNNING to WAITING; its memory must have been released.
 
         Args:
-            front: before all requests that never ran, in order of arrival; else at the back.
+            front: queue the request before all requests that never ran, in order of arrival; otherwise at the back.
             counted: True for a retraction, False for the recovery from an invariant violation.
-            now: seconds; only read if counted.
+            now: time in seconds; used only if ``counted``.
         """
         assert not req.steps_in_flight, f"{req} is requeued with {req.steps_in_flight} steps in flight"
         _move(req, Phase.WAITING)
@@ -129,8 +139,8 @@ class Lifecycle:
 
         Args:
             reason: "stop" or "length".
-            tokens: its last tokens that were not sent yet.
-            logprobs: parallel to ``tokens``; None if it did not ask.
+            tokens: the last output tokens, which were not sent yet.
+            logprobs: parallel to ``tokens``; None if the request did not ask for log-probabilities.
         """
         self._end(req, ReleaseReason.FINISH, reason)
         self._outbox.close(req, reason, tokens, logprobs)
@@ -141,18 +151,18 @@ class Lifecycle:
         self.finish(req, "stop")
 
     def abort(self, req: Request, abort: AbortReq, *, tell_front: bool) -> None:
-        """End a request early. ``tell_front`` is False if the front asked for it."""
+        """End a request early. ``tell_front`` is False if the front requested the abort."""
         self._end(req, ReleaseReason.ABORT, abort.reason)
         self._outbox.close_aborted(req, abort, tell_front=tell_front)
 
     def recount(self) -> None:
-        """Derive free rows and counters from the requests. Only a recovery needs it."""
+        """Recompute the free rows and the counters from the requests. Only a recovery calls it."""
         rows = {req.row for req in self.running}
         self.free_rows[:] = [row for row in range(self._num_rows - 1, -1, -1) if row not in rows]
         self.num_retracted = sum(req.is_retracted for req in self.requests.values())
 
     def _end(self, req: Request, why: ReleaseReason, reason: str) -> None:
-        self._release_req(req, why)  # first: if it raises InvariantViolation, nothing else has changed
+        self._release_req(req, why)  # this comes first: if it raises InvariantViolation, nothing else has changed
         if req.phase is Phase.RUNNING:
             self.filter_batch(req)
         elif req in self.waiting:

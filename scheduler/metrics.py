@@ -27,13 +27,16 @@ def pool_gauges(pool: AuditedPool) -> dict[str, float]:
 
 
 class SchedulerMetrics:
-    """Totals since the start and observations since the last snapshot. Keys are metric names, see ``Stats``."""
+    """Totals since the start and observations since the last snapshot.
+
+    Keys are the metric names that ``Stats`` describes.
+    """
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self.num_ends = 0
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
-        self._without_first_token_time: list[Request] = []  # sampled their first token since ``stamp``
+        self._without_first_token_time: list[Request] = []  # first token sampled since ``stamp``
         self._finished: list[Request] = []  # finished since ``stamp``
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -72,12 +75,12 @@ class SchedulerMetrics:
 
     def sampled(self, req: Request) -> None:
         """Count an output token."""
-        self.totals["generation_tokens_total"] += 1  # not by count(), which costs a call for each token
+        self.totals["generation_tokens_total"] += 1  # a call of count() for each token would be slow
         if req.history.first_token_s is None:
             self._without_first_token_time.append(req)
 
     def stamp(self, now: float) -> None:
-        """Set the time of what was counted since the last call: a step's results carry no time."""
+        """Set the time of the events counted since the last call: the results of a step have no time."""
         for req in self._without_first_token_time:
             history = req.history
             if history.first_token_s is None and history.first_run_s is not None:
@@ -88,7 +91,7 @@ class SchedulerMetrics:
         self._without_first_token_time, self._finished = [], []
 
     def ended(self, req: Request, reason: str, *, aborted: bool) -> None:
-        """Count the end of a request. ``reason`` is its finish reason, or why it was aborted."""
+        """Count the end of a request. ``reason`` is the finish reason or the reason for the abort."""
         self.num_ends += 1
         if req.is_retracted:
             self.count(f"num_ended_while_retracted_total{{reason={reason}}}")
@@ -117,7 +120,7 @@ class SchedulerMetrics:
             self.observe("time_per_output_token_seconds", decode_s / (req.num_outputs - 1))
 
     def snapshot(self, gauges: Mapping[str, float]) -> Stats:
-        """Everything as one message. Clears the observations."""
+        """Return all totals and samples as one message. Clears the observations."""
         observations, self._observations = dict(self._observations), defaultdict(list)
         return Stats(
             gauges=dict(gauges), totals={k: float(v) for k, v in self.totals.items()}, observations=observations

@@ -1,4 +1,4 @@
-"""Collects a step's messages to the detokenizer and the front. Changes no request's phase."""
+"""Collects a step's messages to the detokenizer and the front. The module changes no request's phase."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ebbtide.messages import (
 
 from .request import Request
 
-PROMPT_TAIL = 8  # prompt tokens sent to the detokenizer, for a character that spans the end of the prompt
+PROMPT_TAIL = 8  # number of prompt tokens sent to the detokenizer, for a character that spans the end of the prompt
 
 
 @dataclass(slots=True)
@@ -46,8 +46,8 @@ class Outbox:
     def emit(self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None) -> None:
         """Send output tokens of one step; ``logprobs`` is parallel to them, or None.
 
-        The first item after a retraction carries the pressure usage, not only the last one: when a stop string ends
-        the request, the detokenizer decides which token is the last.
+        The first item after a retraction already carries the pressure usage, because the detokenizer may end the
+        request at a stop string before the last item.
         """
         pressure = None
         if req.history.reported_retractions != req.history.retraction_count:
@@ -82,7 +82,7 @@ class Outbox:
 
 
 def pressure_usage(req: Request) -> PressureUsage | None:
-    """The cost of the request's retractions so far. Returns None if it was never retracted."""
+    """Return the cost of the request's retractions so far. Returns None if the request was never retracted."""
     history = req.history
     if not history.retracted_stain:
         return None

@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 0.5  # also the longest time between two heartbeats of an idle scheduler
 BLOCKED_WAIT_S = 0.05
-GATED_WAIT_S = 0.002  # a gate does not wake the loop; a grammar mostly compiles within a few milliseconds
+GATED_WAIT_S = 0.002  # a gate does not wake the loop, and most grammars compile within a few milliseconds
 STATS_EVERY_S = 0.1
 HEARTBEAT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The process's ends of the channels."""
+    """The scheduler process's ends of the channels."""
 
     inbox: Receiver[ToScheduler]
     detokenizer: Sender[ToDetokenizer]
@@ -84,7 +84,10 @@ class Reporter:
 
 
 class Loop:
-    """receive → next step → run → settle → send; when idle: check everything, report, sleep."""
+    """Runs the loop: receive → next step → run → settle → send.
+
+    When idle, it runs the full check, reports and sleeps.
+    """
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class Loop:
         self._wait_s = 0.0
 
     def turn(self) -> None:
-        """One iteration. Waits for a message only if the last iteration had nothing to do."""
+        """One iteration. It waits for a message only if the last iteration had nothing to do."""
         scheduler = self._scheduler
         messages = self._channels.inbox.drain(self._wait_s)
         started = time.monotonic()
@@ -132,7 +135,7 @@ class Loop:
         self._wait_s = self._idle_time(stepped=plan is not None or bool(settles))
 
     def on_idle(self) -> None:
-        """Housekeeping after the end of the last request: full check, ratio, gauges, KV events."""
+        """Run the full check, reset the ratio, and send gauges and KV events after the end of the last request."""
         self._checked = True
         self._scheduler.on_idle()
         self._reporter.became_idle(time.monotonic())

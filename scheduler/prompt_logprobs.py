@@ -1,6 +1,6 @@
-"""Log-probabilities of prompt tokens: requests them from a step and sends the result.
+"""Log-probabilities of prompt tokens: requests them from the runner and sends the results.
 
-The log-probability of a token is requested until it was sent, and not again if the token is recomputed.
+The log-probability of a token is not requested again if the token is recomputed after it was sent.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from .request import Request
 
 
 def prompt_logprobs_for(req: Request, count: int) -> PromptLogprobSpec | None:
-    """The request for the item that computes the next ``count`` tokens of ``req``. Returns None if none is needed.
+    """Return the log-probabilities to request with the item that computes the next ``count`` tokens of ``req``. Returns
+    None if no log-probability is needed.
 
     The logits of a token give the log-probability of the token after it, up to the prompt's end.
     """
     num_top = req.sampling.prompt_logprobs
     if num_top is None:
         return None
-    # A chunk in flight is not counted in num_prompt_logprobs_sent, but it lies before ``computed``.
+    # num_prompt_logprobs_sent does not include chunks in flight, but ``computed`` does.
     first = max(req.computed + 1, req.num_prompt_logprobs_sent)
     last = min(req.computed + count, req.prompt_len - 1)
     if first > last:
@@ -32,7 +33,7 @@ def prompt_logprobs_for(req: Request, count: int) -> PromptLogprobSpec | None:
 def record_prompt_logprobs(
     req: Request, item: PlanItem, logprobs: list[TokenLogprob], outbox: Outbox, lifecycle: Lifecycle
 ) -> None:
-    """Send what ``item`` asked for. A request with ``max_tokens`` 0 ends with its prompt."""
+    """Send the log-probabilities that ``item`` asked for. A request with ``max_tokens`` 0 ends after its prompt."""
     if item.prompt_logprobs is not None:
         outbox.emit_prompt_logprobs(req, PromptLogprobs(item.prompt_logprobs.targets, logprobs))
     if not req.sampling.max_tokens and item.end >= req.prompt_len:

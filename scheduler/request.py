@@ -1,4 +1,7 @@
-"""One running or waiting request: tokens known, tokens computed, pages held. Holds state; decides nothing."""
+"""One running or waiting request: tokens known, tokens computed, pages held.
+
+The module holds state and makes no decisions.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,12 @@ class History:
     first_run_s: float | None = None
     first_token_s: float | None = None
     cached_tokens: int = 0  # prefix cache hits of the first admission
-    high_water: int = 0  # most tokens ever computed: tokens below it that are computed again are recomputed
+    high_water: int = 0  # most tokens ever computed; computing an earlier token again is recomputation
     recomputed_tokens: int = 0
     retraction_count: int = 0
-    reported_retractions: int = 0  # retractions that the client's usage includes already
-    retracted_stain: bool = False  # was retracted at least once: later cache hits are recomputed tokens, not savings
-    times_passed: int = 0  # younger requests that were admitted before it
+    reported_retractions: int = 0  # number of retractions that the usage sent to the client already includes
+    retracted_stain: bool = False  # was retracted: later cache hits may be its own pages and are not counted
+    times_passed: int = 0  # number of younger requests that were admitted before it
 
 
 @dataclass(slots=True, eq=False)
@@ -59,21 +62,21 @@ class Request:
     grammar: str = ""
     max_samples: int = 1  # most output tokens that one of its decode items yields
     phase: Phase = Phase.WAITING
-    computed: int = 0  # known tokens with K/V, including those of steps in flight
-    num_confirmed: int = 0  # known tokens with K/V, without those of steps in flight
+    computed: int = 0  # number of known tokens with K/V, steps in flight included
+    num_confirmed: int = 0  # number of known tokens with K/V, steps in flight excluded
     samples_in_flight: int = 0  # sampling items whose result has not been collected; each yields a token or more
-    steps_in_flight: int = 0  # plans whose result has not been collected
-    num_prompt_logprobs_sent: int = 1  # prompt tokens whose log-probabilities were sent; the first one has none
-    row: int | None = None  # the runner's slot, while it runs
+    steps_in_flight: int = 0  # number of plans whose result has not been collected
+    num_prompt_logprobs_sent: int = 1  # includes the first token, which has no log-probability
+    row: int | None = None  # its row in the model runner; only while it runs
     pages: list[int] = field(default_factory=list)
     num_shared: int = 0
     node: CacheNode | None = None  # prefix cache node at the end of its shared pages
-    sent_pages: int = 0  # page-table entries that the runner knows
-    row_ready: bool = False  # the runner has its sampling state
-    started: bool = False  # its first TokenItem was sent
-    is_retracted: bool = False  # retracted and not running again yet
+    sent_pages: int = 0  # number of page-table entries that the runner knows
+    row_ready: bool = False  # True if the runner has its sampling state
+    started: bool = False  # True if its first TokenItem was sent
+    is_retracted: bool = False  # True while it was retracted and does not run again yet
     protected: bool = False  # retracted --max-retractions times: no longer a victim
-    stop_ids: frozenset[int] = frozenset()  # tokens that end it
+    stop_ids: frozenset[int] = frozenset()  # token ids that end its output
     sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
     shares_known: bool = False  # ``known`` is the list of the message, also for its other choices
@@ -96,7 +99,7 @@ class Request:
 
     @property
     def is_waiting(self) -> bool:
-        """True if it is in the queue or held back."""
+        """True if the request is in the queue or held back."""
         return self.phase is Phase.WAITING
 
     @property
@@ -111,7 +114,9 @@ class Request:
 
     @property
     def max_kv_tokens(self) -> int:
-        """Most tokens of K/V it can ever need: the K/V of the last output token is never written."""
+        """The maximum number of tokens whose K/V the request can need: the K/V of the last output token is never
+        written.
+        """
         return self.prompt_len + max(self.sampling.max_tokens, 1) - 1
 
     @property
@@ -121,7 +126,7 @@ class Request:
 
     @property
     def num_reusable(self) -> int:
-        """Number of known tokens whose K/V may be reused from a cache, which has no logits.
+        """Number of known tokens whose K/V may be reused from a cache. A cache has no logits.
 
         Logits are needed for the last known token, to sample, and for each prompt token whose successor's
         log-probability is requested.
@@ -135,12 +140,12 @@ class Request:
 
     @property
     def is_decoding(self) -> bool:
-        """True if its next item is one token: every token before it is computed or in flight."""
+        """True if its next item computes one token: every earlier token is computed or in flight."""
         return self.computed == len(self.known) + self.samples_in_flight - 1
 
     @property
     def final_token_in_flight(self) -> bool:
-        """True if a result in flight is certain to be its last one."""
+        """True if a result in flight is certain to be the last result of the request."""
         num_outputs = self.num_outputs + self.samples_in_flight
         return num_outputs >= self.sampling.max_tokens and self.computed >= self.prompt_len
 
@@ -155,7 +160,7 @@ class Request:
 
     @property
     def num_samples(self) -> int:
-        """Most tokens that its next decode item may yield; at least 1."""
+        """The maximum number of tokens that the next decode item may yield; at least 1."""
         return max(min(self.max_samples, self.sampling.max_tokens - self.num_outputs), 1)
 
     def clear_kv_state(self) -> None:
@@ -166,7 +171,7 @@ class Request:
         self.pages = []
 
     def reset_for_retract(self, *, max_retractions: int) -> None:
-        """Reset to "nothing computed" and count the retraction.
+        """Reset the request to a state in which nothing is computed, and count the retraction.
 
         Everything else is derived from the known tokens and the parameters, so nothing else is reset.
         """

@@ -1,4 +1,4 @@
-"""The memory of requests in all pools: allocation, and the one place that releases it."""
+"""The memory of requests in all pools: its allocation and its release."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Memory:
     """The memory of requests.
 
     Attributes:
-        pool: the full-attention pool, which the prefix cache is on.
+        pool: the first pool, which has the prefix cache.
         max_retractions: retractions after which a request is protected; -1 for no bound.
-        more_pools: the other pools that a running request needs pages of.
-        pools: all of them, ``pool`` first.
+        more_pools: the other pools in which a running request needs pages.
+        pools: all pools of running requests, ``pool`` first.
     """
 
     pool: Pool
@@ -35,7 +35,7 @@ class Memory:
         self.pools = [self.pool, *self.more_pools]
 
     def never_fits(self, prompt_len: int, max_tokens: int) -> str:
-        """The reason why a request of that size can never run, from the first pool that it does not fit; or ""."""
+        """Return the reason why a request of that size can never run; "" if it fits every pool."""
         needed = least_tokens(prompt_len, max_tokens)
         for pool in self.pools:
             if pool.pages_for(needed) > pool.capacity:
@@ -53,10 +53,10 @@ class Memory:
         return num_tokens
 
     def release_req(self, req: Request, why: ReleaseReason) -> bool:
-        """Release the K/V that ``req`` holds: the one place that frees a request's memory.
+        """Release the K/V that ``req`` holds. No other function frees a request's memory.
 
-        Only a finish publishes what was computed; only a retraction and a preemption reset the request. A finish and
-        an abort also drop the copy that a waiting request has in the host tier.
+        Only a finish publishes the computed pages; only a retraction or a preemption resets the request. A finish or an
+        abort also drops the copy that a waiting request has in the host tier.
 
         Returns:
             True if the K/V went to the host tier.

@@ -2,7 +2,7 @@
 
 The calls, in order: ``check_decode_mem`` → ``retract_decode`` → ``release_req`` → ``requeue``. Unused
 cached pages are evicted first, then running requests are retracted (they resume later), and only the last running
-request is aborted. Independent of plans, sockets and text.
+request is aborted. The module does not depend on plans, sockets or text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RetractReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FINISH_ABORT:
-    """The end of the last running request when its next step does not fit even alone."""
+    """The end of the last running request if its next step does not fit even when it runs alone."""
 
     message: str
     status_code: int = HTTPStatus.INTERNAL_SERVER_ERROR.value
@@ -51,7 +51,7 @@ class Victim:
 
     req: Request
     freed_pages: int
-    lost_tokens: int  # tokens to recompute if nothing of it stays cached
+    lost_tokens: int  # tokens to recompute if none of its tokens stays cached
     offloaded: bool  # its K/V went to the host tier
 
 
@@ -61,15 +61,18 @@ class Retraction:
 
     reason: RetractReason
     now: float
-    pool: KvPool  # the one that was short; all sizes of the event are of this pool
+    pool: KvPool  # the pool that was short; all sizes of the event are of this pool
     old_available_tokens: int
     old_ratio: float
     victims: list[Victim] = field(default_factory=list)
-    aborted: Request | None = None  # the last request, if not even it fits
+    aborted: Request | None = None  # the last running request, if it does not fit alone and is aborted
 
 
 class Retractor:
-    """Keeps the next step within every pool. Each retraction is one event, one WARNING and one requeue."""
+    """Retracts requests until the next step fits into every pool.
+
+    Every retraction produces one event and one WARNING, and requeues the victims.
+    """
 
     def __init__(
         self,
@@ -90,18 +93,21 @@ class Retractor:
         self._audit = audit
 
     def new_tokens_required_next_decode(self, running: Sequence[Request], pool: KvPool | None = None) -> int:
-        """Tokens, in whole pages, that the next step of ``running`` takes from the pool, by default the first one."""
+        """Return the tokens, in whole pages, that the next step of ``running`` takes from the pool, by default the
+        first pool.
+        """
         pool = pool or self._memory.pool
         return pool.demand(running) * pool.page_size
 
     def check_decode_mem(self, running: Sequence[Request], *, headroom_pages: int = 0) -> bool:
-        """True if the next step of ``running`` fits. First evicts from the prefix cache if pages are missing."""
+        """True if the next step of ``running`` fits. If pages are missing, evicts from the prefix cache first."""
         return self._shortage(running, headroom_pages) is None
 
     def retract_decode(self, now: float) -> None:
-        """Retract running requests until the next step of the rest fits.
+        """Retract running requests until the next step of the others fits.
 
-        Ends because each iteration retracts one request or stops. At most one request is aborted, and only the last.
+        The loop ends because each iteration retracts one request or stops. At most one request is aborted, and only the
+        last.
         """
         running = self._lifecycle.running
         shortage = self._shortage(running, self._headroom(running))
@@ -131,7 +137,7 @@ class Retractor:
             self._ratio.raise_after_retract(self._lifecycle.running)
 
     def abort_kv_exhausted(self, req: Request) -> None:
-        """Abort a request that does not fit even alone."""
+        """Abort a request that does not fit even when it runs alone."""
         pool = first_too_small(self._memory.pools, req)
         capacity = pool.capacity * pool.page_size
         message = (
@@ -144,7 +150,7 @@ class Retractor:
         self._lifecycle.abort(req, abort, tell_front=True)
 
     def _retract(self, req: Request, event: Retraction) -> None:
-        """Release one running request and requeue it: the only way a request is retracted."""
+        """Release one running request and requeue it. No other function retracts a request."""
         candidate = self._candidate(req, event.pool)
         preempted = event.reason is RetractReason.PRIORITY
         offloaded = self._memory.release_req(req, ReleaseReason.PREEMPT if preempted else ReleaseReason.RETRACT)
@@ -153,7 +159,7 @@ class Retractor:
 
     @contextmanager
     def _event(self, reason: RetractReason, now: float, pool: KvPool) -> Iterator[Retraction]:
-        """Record an event and publish it, also if an invariant violation interrupts it."""
+        """Record an event, and publish it even if an invariant violation interrupts the retraction."""
         event = Retraction(reason, now, pool, pool.available_pages * pool.page_size, self._ratio.value)
         try:
             yield event
@@ -165,7 +171,10 @@ class Retractor:
         return self._policies.headroom * len(running) if len(running) > 1 else 0
 
     def _shortage(self, running: Sequence[Request], headroom_pages: int) -> Shortage | None:
-        """The first pool that lacks pages for the next step after eviction. A lone request needs only one token."""
+        """Return the first pool that lacks pages for the next step after eviction.
+
+        A request that runs alone needs a page for one token only.
+        """
         for pool in self._memory.pools:
             pages = self.new_tokens_required_next_decode(running, pool) // pool.page_size + headroom_pages
             if not pool.evict_from_tree_cache(pages) and len(running) == 1:
@@ -175,16 +184,20 @@ class Retractor:
         return None
 
     def _candidate(self, req: Request, pool: KvPool) -> Candidate[Request]:
-        """The pages of ``pool`` that retracting ``req`` frees, and its cost. Shared pages count for neither."""
+        """Return the pages of ``pool`` that retracting ``req`` frees, and the tokens to recompute.
+
+        Shared pages count towards neither.
+        """
         full = self._memory.pool
         freed = full.freed_by(req)
         kept = (len(req.pages) - freed) * req.page_size
         return Candidate(req, freed if pool is full else pool.freed_by(req), max(req.computed - kept, 0))
 
     def _victim(self, running: Sequence[Request], shortage: Shortage) -> Request:
-        """The policy's next victim. A request that would free nothing is skipped unless all would.
+        """Return the next victim according to the policy. A request that would free no page is skipped unless that
+        holds for all.
 
-        If all are protected, which only a shrinking pool can cause, the youngest is chosen.
+        If all requests are protected, which only a shrinking pool can cause, the victim is the youngest.
         """
         unprotected = [self._candidate(req, shortage.pool) for req in running if not req.protected]
         candidates = [candidate for candidate in unprotected if candidate.frees] or unprotected

@@ -1,4 +1,4 @@
-"""The shared objects of one scheduler, as ``build.py`` assembled them. Only ``Scheduler`` holds it."""
+"""The shared objects of one scheduler, as ``build.py`` assembled them. Only ``Scheduler`` holds the state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .metrics import SchedulerMetrics
 from .outbox import Outbox, Output
 from .request import Request
 
-# Plans handed to the runner and not settled, with their requests. None: the request's memory was released meanwhile.
+# Plans handed to the runner and not settled, with their requests. A request is replaced by None if its memory was
+# released in the meantime.
 StepsInFlight = deque[tuple[StepPlan, list[Request | None]]]
 
 
@@ -29,10 +30,10 @@ class State:
     """The scheduler's state as tests, dumps and metrics read it.
 
     Attributes:
-        pool: the pool that the prefix cache is on.
-        kv_pools: the pools that running requests take pages from, ``pool`` first.
-        pools: these and the host tier; each is checked, dumped and measured.
-        host_tier: where retracted requests keep their K/V, if enabled; also one of ``pools``.
+        pool: the pool with the prefix cache.
+        kv_pools: the pools of running requests, ``pool`` first.
+        pools: ``kv_pools`` and the host tier; the checker, the dump and the metrics loop over this list.
+        host_tier: host memory for the K/V of retracted requests, if enabled; also in ``pools``.
     """
 
     lifecycle: Lifecycle
@@ -69,10 +70,10 @@ class State:
 
     @property
     def num_retracted(self) -> int:
-        """Requests that were retracted and do not run again yet."""
+        """Number of requests that were retracted and do not run again yet."""
         return self.lifecycle.num_retracted
 
     @property
     def output(self) -> Output:
-        """The messages that were not drained yet."""
+        """The messages that have not been drained yet."""
         return self.outbox.output

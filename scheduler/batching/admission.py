@@ -12,21 +12,21 @@ from ..memory.prefix_cache import MatchResult
 from ..request import Request
 from .new_token_ratio import NewTokenRatio, OutputLengths
 
-MIN_REMAINDER = 64  # least expected remaining output, in tokens, unless max_tokens leaves fewer
+MIN_REMAINDER = 64  # lower bound of the expected remaining output, in tokens, unless max_tokens leaves fewer
 
 
 class Verdict(Enum):
     """The decision about a candidate and the requests behind it in the queue."""
 
     ADMIT = auto()
-    WAIT = auto()  # no request behind it may start either
-    SKIP = auto()  # younger unprotected requests may start before it
-    NEVER_FITS = auto()  # it needs more pages than the whole pool has
+    WAIT = auto()  # the candidate must wait, and so must every request behind it
+    SKIP = auto()  # the candidate must wait, but younger unprotected requests may start before it
+    NEVER_FITS = auto()  # the candidate needs more pages than the whole pool has
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """A verdict and the prefix match that it is based on."""
+    """The admission result of a request, with the prefix match that it is based on."""
 
     verdict: Verdict
     match: MatchResult
@@ -64,7 +64,8 @@ class _Reservations:
         return self._protected_need + promised_pages(self.pool, req) > self.pool.capacity
 
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
-        """True if ``usable`` pages hold ``num_tokens`` tokens, except locked pages, and all reservations."""
+        """True if ``usable`` pages are enough for all reservations and for ``num_tokens`` tokens, locked pages not
+        counted."""
         size = self._page_size
         return self._reserved + (self.pool.pages_for(num_tokens) - num_locked) * size + growth <= usable * size
 
@@ -74,12 +75,13 @@ class _Reservations:
 
 
 class Admission:
-    """Evaluates the candidates of one step after another. Reads each pool's usable pages at each evaluation."""
+    """Decides which waiting requests may start, for one step after another. Every evaluation reads the current number
+    of usable pages of each pool."""
 
     def __init__(
         self, pool: Pool, ratio: NewTokenRatio, lengths: OutputLengths, more_pools: Sequence[KvPool] = ()
     ) -> None:
-        """pool: the one with the prefix cache."""
+        """pool: the pool with the prefix cache."""
         self._tree_pool = pool
         self._pools = [_Reservations(each) for each in (pool, *more_pools)]
         self._ratio = ratio
@@ -88,7 +90,7 @@ class Admission:
         self._alone = True
 
     def start_step(self, running: Iterable[Request]) -> None:
-        """Add up what the running requests are expected to take."""
+        """Add up the memory that the running requests are expected to need."""
         for reservations in self._pools:
             reservations.clear()
         self._protected_waits = False
@@ -97,14 +99,14 @@ class Admission:
             self.charge(req)
 
     def charge(self, req: Request) -> None:
-        """``req`` runs: reserve what it is expected to take."""
+        """Reserve the memory that ``req``, which now runs, is expected to need."""
         self._alone = False
         growth = self._growth(req)
         for reservations in self._pools:
             reservations.charge(req, growth)
 
     def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
-        """Decide if ``req``, the next in order, may start, if the requests in ``without`` were retracted."""
+        """Decide whether ``req``, the next in order, could start if the requests in ``without`` were retracted."""
         known = len(req.known)
         if any(each.pool.pages_for(known) > each.pool.capacity for each in self._pools):
             return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
@@ -118,18 +120,19 @@ class Admission:
             if self._alone or req.protected:
                 fits = each.fits_now(known, num_locked, usable)
             else:
-                num_tokens = min(known + req.max_samples, req.max_kv_tokens)  # with the tokens of its first decode item
+                num_tokens = min(known + req.max_samples, req.max_kv_tokens)  # with its first decode item
                 fits = each.fits(num_tokens, num_locked, usable, growth)
             if not fits:
                 return AdmissionResult(Verdict.WAIT, match)
         return AdmissionResult(Verdict.ADMIT, match)
 
     def _breaks_promise(self, req: Request) -> bool:
-        """True if a protected request must not start: protected requests do not overtake each other."""
+        """True if ``req`` is protected and must not start yet, because protected requests do not overtake each
+        other."""
         self._protected_waits = self._protected_waits or any(each.exceeds_promise(req) for each in self._pools)
         return self._protected_waits
 
     def _growth(self, req: Request) -> float:
-        """Output tokens that ``req`` is expected to produce from now on, times the ratio."""
+        """The output tokens that ``req`` is still expected to produce, multiplied by the new-token ratio."""
         likely = max(self._lengths.expected - req.num_outputs, MIN_REMAINDER)
         return self._ratio.value * min(req.sampling.max_tokens - req.num_outputs, likely)

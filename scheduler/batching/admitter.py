@@ -1,4 +1,4 @@
-"""Starts waiting requests, in order, as long as token budget, rows and memory suffice."""
+"""Starts waiting requests, in order, as long as the token budget, the rows and the memory suffice."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Round:
-    """The decisions of one pass over the queue. Applied afterwards: the queue must not change during the pass."""
+    """The decisions of one pass over the queue. They are applied after the pass, because the queue must not change
+    during it."""
 
     items: list[PlanItem] = field(default_factory=list)
     started: list[Request] = field(default_factory=list)
-    without_page: list[Request] = field(default_factory=list)  # started, but there is no page for even one token
+    without_page: list[Request] = field(default_factory=list)  # started, but no page is free for one token
     never_fit: list[Request] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitter:
-    """Admits requests and makes their first chunks."""
+    """Admits requests and creates the first prefill chunk of each."""
 
     memory: Memory
     lifecycle: Lifecycle
@@ -80,7 +81,7 @@ class Admitter:
                 budget -= len(item.tokens or ())
 
     def _start(self, req: Request, match: MatchResult, budget: int, now: float) -> PlanItem | None:
-        """Give an admitted request its cached prefix, a row and its first chunk. Returns None if there is no page."""
+        """Give an admitted request its cached prefix, a row and its first chunk. Returns None if no page is free."""
         pool = self.memory.pool
         pool.tree_cache.attach(req, match)
         req.computed = req.num_confirmed = len(req.pages) * pool.page_size
@@ -92,7 +93,8 @@ class Admitter:
         return item
 
     def _restore(self, req: Request) -> None:
-        """Copy K/V back from the host tier if it has more than the prefix cache and there are pages for it."""
+        """Copy K/V back from the host tier if the tier has more of it than the prefix cache and enough pages are
+        free."""
         tier = self.memory.host_tier
         if tier is None:
             return

@@ -1,6 +1,6 @@
 """The new-token ratio: the share of its expected output that admission charges a request for.
 
-Pressure never lowers it, steps without pressure decay it, and idleness resets it.
+A retraction never lowers the ratio; steps without a retraction decay it; an idle scheduler resets it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..request import Request
 INIT_RATIO = 0.7
 MIN_SHARE = 0.14
 DECAY_STEPS = 600
-RETRACT_LOOKAHEAD = 20  # output tokens per remaining request that the estimate after a retraction adds
+RETRACT_LOOKAHEAD = 20  # output tokens that the estimate after a retraction adds for each remaining request
 
 
 class NewTokenRatio:
@@ -48,7 +48,7 @@ class NewTokenRatio:
 class OutputLengths:
     """Running 90 % quantile of finished output lengths, over the last ``window`` requests.
 
-    Stands for the output length of a request whose max_tokens is absent or far too large.
+    Admission uses it as the expected output length if max_tokens is absent or far too large.
     """
 
     def __init__(self, *, first_guess: int = 512, window: int = 512) -> None:
@@ -63,7 +63,7 @@ class OutputLengths:
             self.add(req.num_outputs)
 
     def add(self, length: int) -> None:
-        """A request has finished with ``length`` output tokens."""
+        """Record that a request finished with ``length`` output tokens."""
         self._recent.append(length)
         insort(self._sorted, length)
         if len(self._recent) > self._window:

@@ -13,7 +13,7 @@ from ..request_memory import Memory
 
 
 class PlanItems:
-    """Makes the items of a step and allocates the pages that they write to."""
+    """Creates the items of a step and allocates the pages that they write to."""
 
     def __init__(self, memory: Memory, grammars: Grammars, metrics: SchedulerMetrics) -> None:
         self._memory = memory
@@ -29,7 +29,7 @@ class PlanItems:
         return failures
 
     def decode(self, req: Request) -> PlanItem:
-        """One token of a decode row. The retractor has made room for it."""
+        """Create the item for the next token of a decode row. The retractor must have made room for it."""
         num_samples = req.max_samples
         if num_samples > 1:
             num_samples = req.num_samples
@@ -41,7 +41,8 @@ class PlanItems:
         return self._item(req, tokens, 1, num_samples)
 
     def prefill(self, req: Request, budget: int) -> PlanItem | None:
-        """The next chunk, at most ``budget`` tokens. Returns None if there is no page for even one token."""
+        """Create the item for the next prefill chunk, at most ``budget`` tokens. Returns None if there is no page for
+        even one token."""
         if req.computed >= len(req.known):
             raise InvariantViolation(f"{req.tag} has K/V for {req.computed} tokens and only {len(req.known)} tokens")
         end = min(len(req.known), req.computed + budget)
@@ -55,7 +56,7 @@ class PlanItems:
         return self._item(req, req.known[req.computed : end], end - req.computed, int(end == len(req.known)))
 
     def _make_room(self, req: Request, num_samples: int) -> int:
-        """Allocate the pages that a decode row lacks. Returns the number of samples that its pages hold.
+        """Allocate the pages that a decode row lacks. Returns the number of samples for which the row has pages.
 
         Raises InvariantViolation if there is no page for its next token.
         """
@@ -65,7 +66,7 @@ class PlanItems:
         return num_samples
 
     def _make_room_elsewhere(self, req: Request, num_samples: int) -> int:
-        """``_make_room`` in the pools besides the first."""
+        """Like ``_make_room``, for all pools except the first."""
         for pool in self._more_pools:
             num_samples = min(num_samples, pool.allocate_up_to(req, req.computed + num_samples) - req.computed)
             if num_samples <= 0:
@@ -73,7 +74,7 @@ class PlanItems:
         return num_samples
 
     def _writes_elsewhere(self, req: Request) -> tuple[PageWrite, ...]:
-        """The pages that the runner does not know yet, in the pools besides the first."""
+        """The pages of all pools except the first that the runner does not know yet."""
         unsent = [(number, *pool.take_unsent(req)) for number, pool in enumerate(self._more_pools, 1)]
         return tuple(PageWrite(number, index, pages) for number, index, pages in unsent if pages)
 

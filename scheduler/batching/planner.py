@@ -16,7 +16,7 @@ from .preemption import ForcedRetraction, Preemption
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Plans one step after another. ``now`` is the step's time in seconds."""
+    """Creates the plan of each step. The argument ``now`` of its methods is the step's time in seconds."""
 
     lifecycle: Lifecycle
     retractor: Retractor
@@ -28,10 +28,9 @@ class Planner:
     chunked_prefill_size: int
 
     def plan(self, now: float, *, has_steps_in_flight: bool) -> list[PlanItem]:
-        """The items of the next step; empty if nothing can run.
+        """Returns the items of the next step; an empty list if nothing can run.
 
-        Nothing is retracted while steps are in flight: their results may free memory, and each result of a retracted
-        request is delivered.
+        No request is retracted while steps are in flight, because their results may free memory and must be delivered.
         """
         reason = self._retract_reason(has_steps_in_flight=has_steps_in_flight)
         if reason is not None:
@@ -49,7 +48,7 @@ class Planner:
         return items
 
     def _retract_reason(self, *, has_steps_in_flight: bool) -> RetractReason | None:
-        """The reason to retract before the next step, or None. Evicts from the prefix cache if that is enough."""
+        """Return the reason to retract requests before the next step; None if evicting cached pages is enough."""
         running = self.lifecycle.running
         if has_steps_in_flight:  # a request whose last result is in flight takes no further step
             running = [req for req in running if not req.final_token_in_flight]
@@ -79,10 +78,11 @@ class Planner:
         return items
 
     def _prefill_items(self, now: float) -> tuple[list[PlanItem], int, bool]:
-        """Chunks of the running prompts, the budget that they leave, and whether a request was retracted.
+        """Returns the next chunks of partly prefilled requests, the remaining token budget, and True if a request was
+        retracted.
 
-        A request that finds no page, because decode rows or other chunks took the last ones, is retracted instead of
-        holding its pages; a protected one keeps them, and the next step makes room for it.
+        A request is retracted if decode rows or other chunks took the last pages before it. A protected request keeps
+        its pages instead, and the next step makes room for it.
         """
         items: list[PlanItem] = []
         budget = self.chunked_prefill_size

@@ -1,4 +1,4 @@
-"""Orders of admission. Each is one function and one table entry."""
+"""Orders of admission. Each policy is one function and one table entry."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import islice
 
 from ..request import Request
 
-LPM_WINDOW = 32  # waiting requests whose prefixes are compared
-LPM_MAX_PASSED = 16  # how often younger requests may go first before a request's age counts
+LPM_WINDOW = 32  # number of waiting requests whose prefixes are compared
+LPM_MAX_PASSED = 16  # how often younger requests may overtake a request before its arrival decides
 
 
 def fcfs(waiting: Iterator[Request], _match_len: Callable[[Request], int]) -> Iterator[Request]:
@@ -19,7 +19,7 @@ def fcfs(waiting: Iterator[Request], _match_len: Callable[[Request], int]) -> It
 def longest_prefix_match(waiting: Iterator[Request], match_len: Callable[[Request], int]) -> Iterator[Request]:
     """``lpm``: the longest cached prefix first, among the first ``LPM_WINDOW`` requests.
 
-    A request that was passed ``LPM_MAX_PASSED`` times, or was retracted, is not passed again.
+    No request overtakes one that was retracted, or that was overtaken ``LPM_MAX_PASSED`` times.
     """
     window = list(islice(waiting, LPM_WINDOW))
     aged = [req for req in window if req.is_retracted or req.history.times_passed >= LPM_MAX_PASSED]
@@ -28,7 +28,7 @@ def longest_prefix_match(waiting: Iterator[Request], match_len: Callable[[Reques
     yield from aged
     for index, req in enumerate(rest):
         yield req
-        # Reached only if ``req`` was admitted or may be passed: each request that arrived before it was passed once.
+        # Reached only if ``req`` was admitted or may be overtaken: it has overtaken every request that arrived earlier.
         for other in rest[index + 1 :]:
             other.history.times_passed += other.arrival < req.arrival
     yield from waiting

@@ -1,4 +1,4 @@
-"""Retractions for reasons other than memory: a higher priority, or a test."""
+"""Retractions for reasons other than memory pressure: a request of higher priority, or a test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Preemption:
         self._gates = gates
         self._metrics = metrics
         self._enabled = enabled
-        self._due: list[Request] = []  # the candidates of the last check
+        self._due: list[Request] = []  # the candidates that the last check found
 
     def due(self) -> bool:
         """True if retracting requests of lower priority is necessary and sufficient to start the head."""
@@ -42,7 +42,8 @@ class Preemption:
         return bool(self._due)
 
     def preempt(self, now: float) -> None:
-        """Retract the requests that made it due, the lowest priority first, until the head may start."""
+        """Retract the candidates of the last check, the lowest priority first, until the head of the queue may
+        start."""
         before = self._lifecycle.num_retracted
         self._retractor.retract(self._victims(), RetractReason.PRIORITY, now)
         self._metrics.count("num_preempted_requests_total", self._lifecycle.num_retracted - before)
@@ -65,7 +66,8 @@ class Preemption:
         return verdict is not Verdict.WAIT and bool(self._lifecycle.free_rows or without)
 
     def _candidates(self) -> list[Request]:
-        """Unprotected requests of lower priority than the head. Empty if retracting them is unnecessary or useless."""
+        """Find the unprotected running requests of lower priority than the head of the queue. Returns an empty list if
+        retracting them is unnecessary or not sufficient."""
         head = self._head()
         if head is None or not self._gates.ready(head):
             return []
@@ -77,7 +79,7 @@ class Preemption:
 
 
 class ForcedRetraction:
-    """``--test-retract-interval``: retracts a running request every ``interval`` steps; 0 never."""
+    """Implements ``--test-retract-interval``: retracts a running request every ``interval`` steps; never if it is 0."""
 
     def __init__(self, lifecycle: Lifecycle, retractor: Retractor, interval: int) -> None:
         self._lifecycle = lifecycle
@@ -96,5 +98,5 @@ class ForcedRetraction:
         self._retractor.retract([victims[self._last % len(victims)]], RetractReason.TEST, now)
 
     def _victims(self) -> list[Request]:
-        """Only requests that were computed further than ever before, so that every interval makes progress."""
+        """Return the requests that were computed further than ever before, so that every interval makes progress."""
         return [req for req in self._lifecycle.running if not req.protected and req.computed > req.history.high_water]

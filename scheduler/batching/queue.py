@@ -11,8 +11,8 @@ from ..request import Request
 class WaitingQueue:
     """Waiting requests by priority class, the highest first.
 
-    Within a class, requests that ran before come first, then new ones, each in order of arrival. A request is found
-    and removed in constant time.
+    In each class, requests that ran before come first, then new requests, both in order of arrival. Finding and
+    removing a request takes constant time.
     """
 
     def __init__(self, *, by_priority: bool = False) -> None:
@@ -33,7 +33,7 @@ class WaitingQueue:
         return any(req.rid in group for group in self._classes.values())
 
     def put(self, req: Request, *, front: bool) -> None:
-        """Add a request to its class: at the back, or before all new ones, in order of arrival among those."""
+        """Add a request to its class: at the back, or before all new requests, in order of arrival."""
         self._class(self._priority(req)).put(req, front=front)
         self._len += 1
 
@@ -62,7 +62,7 @@ class _Class:
 
     def __init__(self) -> None:
         self._front: dict[str, Request] = {}
-        # Removing from the head of a plain dict costs time for each earlier removal; an OrderedDict does not.
+        # An OrderedDict, because finding the first entry of a plain dict skips over every removed entry.
         self._new: OrderedDict[str, Request] = OrderedDict()
 
     def __bool__(self) -> bool:

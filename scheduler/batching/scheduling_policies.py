@@ -1,4 +1,4 @@
-"""The exchangeable decisions of a scheduler in one value: selected by flags, compared by ``ebbtide simulate``."""
+"""The exchangeable policies of a scheduler in one object: flags select them, and ``ebbtide simulate`` compares them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .new_token_ratio import NewTokenRatio, OutputLengths
 
 
 class AdmissionRule(Protocol):
-    """Evaluates the candidates of one step after another."""
+    """Decides which waiting requests may start, for one step after another."""
 
     def start_step(self, running: Iterable[Request]) -> None:
-        """A step begins with these requests running."""
+        """Begin a step in which these requests run."""
 
     def charge(self, req: Request) -> None:
-        """``req`` runs from now on: account for it when evaluating the following candidates."""
+        """Record that ``req`` runs from now on, so that later candidates are evaluated with its memory reserved."""
 
     def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
-        """Decide if ``req`` may start, if the requests in ``without`` were retracted."""
+        """Decide whether ``req`` could start if the requests in ``without`` were retracted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class SchedulingPolicies:
     """The policies that choose which request is retracted and which may start.
 
     Attributes:
-        admission: creates the rule from the pool with the prefix cache, ratio, output lengths and other pools.
+        admission: creates the admission policy from the first pool, the ratio, the output lengths and the other pools.
     """
 
     select_victim: VictimPolicy
     admission: Callable[[Pool, NewTokenRatio, OutputLengths, Sequence[KvPool]], AdmissionRule] = Admission
-    ratio: Callable[[float], NewTokenRatio] = NewTokenRatio  # made from the schedule conservativeness
-    retracted_first: bool = True  # a retracted request waits before all new ones, not behind them
-    headroom: int = 1  # pages per running row that a retraction frees beyond the next step
+    ratio: Callable[[float], NewTokenRatio] = NewTokenRatio  # its bounds follow from --schedule-conservativeness
+    retracted_first: bool = True  # a retracted request is requeued before all new requests, not behind them
+    headroom: int = 1  # pages per running row that a retraction frees in addition to the demand of the next step
 
 
 def default_policies(retract_policy: str) -> SchedulingPolicies:
-    """Ebbtide's own policies with the victim policy of that name."""
+    """Ebbtide's own policies, with the retract policy ``name``."""
     return SchedulingPolicies(RETRACT_POLICIES[retract_policy].select_victim)

@@ -1,1 +1,1 @@
-"""Grammar-constrained requests: compilation and the state of each."""
+"""Grammar-constrained requests: compilation of grammars, and the position of each request in its grammar."""

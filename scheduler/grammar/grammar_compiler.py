@@ -70,7 +70,8 @@ class GrammarCompilerThread:
             self._times.append(time.monotonic() - started)
 
     def _evict_oldest(self) -> None:
-        """Evict the least recently used grammars. Those still being compiled stay: requests would submit them again."""
+        """Evict the least recently used grammars. Grammars that are still being compiled stay, because requests would
+        otherwise submit them again."""
         for grammar, future in list(self._cache.items()):
             if len(self._cache) <= MAX_CACHED:
                 return

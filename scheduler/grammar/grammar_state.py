@@ -1,7 +1,7 @@
-"""Requests whose output must match a grammar: the wait for compilation and the position in the grammar.
+"""Tracks requests whose output must match a grammar: their wait for its compilation, and their position in it.
 
-The position is a function of the grammar and the output tokens, so a retraction does not change it. Knows neither how
-grammars are compiled nor what a token means.
+The position is a function of the grammar and the output tokens, so a retraction does not change it. It does not depend
+on how grammars are compiled or on the text of tokens.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ class Matcher(Protocol):
 
     @property
     def complete(self) -> bool:
-        """True if only the end of the output may follow."""
+        """True if no token except an end token may follow."""
 
     def copy(self) -> Matcher:
-        """An independent matcher at the same position."""
+        """Returns an independent matcher at the same position."""
 
     def advance(self, token: int) -> None:
-        """Advance by one token. Raises GrammarError if it is not allowed or matching is too expensive."""
+        """Advance by one token. Raises GrammarError if the grammar does not allow the token or matching is too
+        expensive."""
 
     def without_end(self) -> bytes:
-        """The mask without the tokens that end the output."""
+        """Returns the mask without the tokens that end the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The result of a compilation: a matcher before the first token, or the problem."""
+    """The result of a compilation: a matcher before its first token, or the reason why the grammar cannot be used."""
 
     matcher: Matcher | None
     problem: str = ""
@@ -47,10 +48,11 @@ class GrammarCompiler(Protocol):
     """Compiles grammars in the background."""
 
     def use(self, vocabulary: UseVocabulary) -> None:
-        """Set the model's tokens. Call before the first ``poll``."""
+        """Set the model's tokens. Call this before the first ``poll``."""
 
     def poll(self, grammar: str) -> Compiled | None:
-        """The result for a grammar. Returns None until it is compiled; the first call starts the compilation."""
+        """Return the compilation result of a grammar. Returns None until the grammar is compiled; the first call starts
+        the compilation."""
 
     def take_times(self) -> list[float]:
         """Durations, in seconds, of the compilations that ended since the last call."""
@@ -86,7 +88,8 @@ class GrammarState:
 
 
 class Grammars:
-    """The requests that have a grammar, from their arrival to their end. Compilation is a ``Gate``."""
+    """Holds the requests with a grammar from their arrival to their end. It implements ``Gate``: a request waits until
+    its grammar is compiled."""
 
     def __init__(self, compiler: GrammarCompiler, metrics: SchedulerMetrics) -> None:
         self._compiler = compiler
@@ -96,7 +99,7 @@ class Grammars:
 
     @property
     def num_waiting(self) -> int:
-        """Requests whose grammar is being compiled."""
+        """Number of requests whose grammar is being compiled."""
         return len(self._waiting)
 
     def use(self, vocabulary: UseVocabulary) -> None:
@@ -133,7 +136,8 @@ class Grammars:
         return failed
 
     def mask(self, req: Request) -> bytes:
-        """The ids that may follow the tokens collected so far, as in ``PlanItem``. ``req`` has a grammar."""
+        """Return the mask of the tokens that may follow the tokens collected so far, in the format of ``PlanItem``.
+        ``req`` must have a grammar."""
         matcher = self._synced(req).matcher
         return matcher.without_end() if req.sampling.ignore_eos else matcher.mask
 
@@ -157,7 +161,7 @@ class Grammars:
         self._states.pop(req.rid, None)
 
     def _synced(self, req: Request) -> GrammarState:
-        """The state after the request's outputs. Only dropped outputs make it replay the tokens."""
+        """Return the grammar state after the request's outputs. It replays the tokens only if outputs were dropped."""
         state = self._states[req.rid]
         if state.count != req.num_outputs:
             state.matcher = state.start.copy()
@@ -169,6 +173,6 @@ class Grammars:
 
 
 def grammar_abort(req: Request, why: str) -> AbortReq:
-    """The abort of a request whose answer cannot be continued within its grammar."""
+    """Create the abort message for a request whose answer cannot be continued within its grammar."""
     message = f"The answer cannot be continued within its grammar: {why}"
     return AbortReq(req.rid, "grammar_failed", 500, "grammar_failed", message, req.num_outputs)

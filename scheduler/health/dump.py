@@ -1,6 +1,6 @@
 """Snapshots of the scheduler for the watchdog's dump: numbers and request ids, no prompt text.
 
-The loop takes a snapshot, and any thread can render it as text. Uses no clock and no thread.
+The loop takes a snapshot, and any thread can render it as text. The module uses no clock and no thread.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from ..request import Request
 from ..state import State
 from .progress import LoopStatus
 
-MAX_REQUESTS = 50  # maximum shown of the batch, and as many of the queue
+MAX_REQUESTS = 50  # maximum number of running requests shown, and the same number of waiting ones
 MAX_BYTES = 64 << 10
 LAST_MOVES = 12  # page moves shown
-MAX_REASONS = 5  # waiting requests shown with the reason why they wait
+MAX_REASONS = 5  # number of waiting requests shown with the reason why they wait
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSnapshot:
     """The state of a scheduler at one moment."""
 
-    plan_number: int = -1  # of the last step handed to the runner
-    plan: tuple[tuple[int, int, int], ...] = ()  # (row, start, tokens) of its items
+    plan_number: int = -1  # number of the last plan submitted to the runner
+    plan: tuple[tuple[int, int, int], ...] = ()  # (row, start, number of tokens) of each item in that plan
     num_in_flight: int = 0
     num_running: int = 0
     num_waiting: int = 0
     num_requests: int = 0
     num_sessions: int = 0
     num_turns: int = 0
-    running: tuple[str, ...] = ()  # one line of numbers per request; lengths in tokens
+    running: tuple[str, ...] = ()  # one line per running request; lengths in tokens
     waiting: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()  # why the first requests wait
+    reasons: tuple[str, ...] = ()  # the reasons why the first requests in the queue wait
     accounting: tuple[tuple[str, PoolAccounting], ...] = ()  # by pool name
     moves: tuple[str, ...] = ()
     free_rows: int = 0
@@ -46,7 +46,7 @@ class SchedulerSnapshot:
 
 
 def take_snapshot(scheduler: Scheduler, plan: StepPlan | None) -> SchedulerSnapshot:
-    """A snapshot of ``scheduler`` with the last plan. The cost is independent of load and pool size."""
+    """A snapshot of ``scheduler`` with the last plan. The cost depends neither on the load nor on the pool size."""
     state = scheduler.state
     items = () if plan is None else plan.items[:MAX_REQUESTS]
     return SchedulerSnapshot(
@@ -69,7 +69,7 @@ def take_snapshot(scheduler: Scheduler, plan: StepPlan | None) -> SchedulerSnaps
 
 
 def waiting_reasons(state: State) -> tuple[str, ...]:
-    """For each of the first waiting requests, "rid: reason why it does not run"."""
+    """Returns "rid: reason" for each of the first waiting requests."""
     return tuple(f"{req.rid}: {_why_waiting(state, req)}" for req in islice(state.waiting, MAX_REASONS))
 
 
@@ -80,7 +80,8 @@ def render_dump(
     events: Sequence[PressureEvent],
     stacks: Sequence[str],
 ) -> str:
-    """The dump as text of at most ``MAX_BYTES``. Accounting comes first: if it balances, the model is the suspect."""
+    """Render the snapshot as text of at most ``MAX_BYTES``. The accounting comes first: if it balances, the cause is in
+    the model or the device."""
     lines = [
         f"==== {title} ====",
         f"phase {status.phase}, {status.activity.value}, forward_ct {status.forward_ct}, progress {status.progress}",
@@ -115,7 +116,7 @@ def _plain(line: str) -> str:
 
 
 def _why_waiting(state: State, req: Request) -> str:
-    """Derived from counters only: repeating the admission check would change the state of the next one."""
+    """Derive the reason from counters only, because another admission check would change the state of the next one."""
     needs = [(pool, pool.pages_for(len(req.known))) for pool in state.kv_pools]
     for pool, count in needs:
         if count > pool.capacity:

@@ -1,6 +1,6 @@
-"""Memory invariants: what each owner counts must add up to the pool, and the ledger must agree.
+"""Memory invariants: the counters of all owners must add up to the size of the pool, and the ledger must agree.
 
-Reads the owners' counters and structures; changes nothing.
+It only reads the owners' counters and data structures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InvariantChecker:
         pools: Sequence[AuditedPool],
         num_rows: int,
     ) -> None:
-        """pools: all of them; pool: the one that the prefix cache is on; more_pools: the others of running requests."""
+        """pools: all pools, including the host tier."""
         self._lifecycle = lifecycle
         self._pool = pool
         self._more_pools = more_pools
@@ -43,12 +43,12 @@ class InvariantChecker:
         """Check a plan before it runs.
 
         Each page that an item writes to is private to its request; each page that it adds to the page table is private
-        to its request or locked in the tree. The page numbers in the item are those in the request's list.
+        to its request or locked in the tree. The page numbers in the item equal those in the request's page list.
         """
         size = self._pool.page_size
         owners = self._pool.ledger.owners
         try:
-            unusual = [  # one pass of some 60 ns a row: a decode row gets the page that it writes to, or none
+            unusual = [  # one pass, about 60 ns per row: a decode row gets either the page that it writes to or no page
                 (item, req)
                 for item, req in zip(items, requests, strict=True)
                 if owners[req.pages[item.start // size]] is not req
@@ -67,7 +67,7 @@ class InvariantChecker:
     def _audit_elsewhere(self, item: PlanItem, req: Request, pool: FurtherPool, number: int) -> None:
         """Check the request's pages in a pool besides the first, and those that the item adds to its page table.
 
-        The first item of an admission adds all of them.
+        The first item after an admission adds all pages of the request.
         """
         first, held = pool.page_list(req)
         index, added = item.write_to(number)
@@ -84,7 +84,8 @@ class InvariantChecker:
         self._agrees(held, req, pool)
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
-        """Check the pages that the item writes to, the first if it is a chunk, and those added to the page table."""
+        """Check the pages that the item writes to (for a chunk only the first one) and the pages that it adds to the
+        page table."""
         if not item.pages:
             self._agrees(
                 req.pages[page_index : (item.start + max(item.num_samples, 1) - 1) // req.page_size + 1],
@@ -98,7 +99,8 @@ class InvariantChecker:
             self._is_locked(page, req)
 
     def self_check_during_busy(self) -> None:
-        """Check the equation of each pool and a share of all pages, in turn. Constant cost for every pool size."""
+        """Check the conservation equation of each pool and the next share of all pages. The cost does not depend on the
+        pool size."""
         running = self._lifecycle.running
         for pool in self._pools:
             self._check_pool_invariant(pool)
@@ -120,7 +122,8 @@ class InvariantChecker:
             self._check_full_pool(pool)
 
     def _check_pool_invariant(self, pool: AuditedPool) -> None:
-        """The terms add up to the total, and the pages in the requests' lists are as many as the pool counts."""
+        """Check that the terms add up to the total, and that the number of pages in the requests' lists equals the
+        pool's counter."""
         accounting = pool.accounting()
         held = pool.recount(self._lifecycle.running)
         total_accounted = (
@@ -138,12 +141,12 @@ class InvariantChecker:
             )
 
     def _unbalanced(self, pool: AuditedPool, terms: str) -> NoReturn:
-        """Raise for a wrong sum, with the pages that explain it."""
+        """Raise InvariantViolation for a wrong sum, with the pages that explain the difference."""
         errors = pool.find_ownership_errors(self._lifecycle.running)
         raise InvariantViolation(_of(pool, f"{terms}; {describe(errors, pool.ledger)}"))
 
     def _check_full_pool(self, pool: AuditedPool) -> None:
-        """Every page is in exactly one owner's structure, and the ledger names that owner."""
+        """Check that exactly one owner lists each page, and that the ledger records the same owner."""
         errors = pool.find_ownership_errors(self._lifecycle.running)
         if errors:
             raise InvariantViolation(_of(pool, describe(errors, pool.ledger)))
@@ -164,7 +167,7 @@ class InvariantChecker:
             raise InvariantViolation(_of(pool, describe(errors, pool.ledger)), pages=suspect)
 
     def _check_req_pool(self) -> None:
-        """Every row is free or belongs to one running request; every running or waiting request is registered."""
+        """Check that every row is free or belongs to one running request, and that every open request is registered."""
         lifecycle = self._lifecycle
         tenants: dict[int | None, list[str]] = {row: [] for row in range(self._num_rows)}
         for row in lifecycle.free_rows:
@@ -180,7 +183,7 @@ class InvariantChecker:
             raise InvariantViolation(f"requests that run or wait but have ended: {sorted(stray - known)}")
 
     def _check_tree_cache(self) -> None:
-        """Counters against a recount; every lock belongs to a running request."""
+        """Compare the cache's counters with a recount, and check that every lock belongs to a running request."""
         pool = self._pool
         faults = pool.tree_cache.validate(self._lifecycle.running)
         if faults:
@@ -191,15 +194,15 @@ def _without_page(items: Sequence[PlanItem], requests: Sequence[Request], size: 
     for item, req in zip(items, requests, strict=True):
         if item.start // size >= len(req.pages):
             return f"{req.tag} is about to write token {item.start} and has only {len(req.pages)} pages"
-    raise AssertionError("every request has the page")
+    raise AssertionError("every request has the page that it writes to")
 
 
 def _same_pages(
     req: Request, added: Sequence[int], held: Sequence[int], pool: AuditedPool, *, placed: bool = True
 ) -> None:
-    """The pages that a plan adds to a page table must be those that the request lists. placed: at the same index.
+    """Check that the pages that a plan adds to a page table equal ``placed``, the request's pages at the same index.
 
-    If not, the foreign pages are suspect, and one of the request's own, so that the request is computed again.
+    Otherwise the foreign pages are suspect, and one page of the request as well, so that the request is recomputed.
     """
     if not placed or list(added) != list(held):
         suspect = [*{*added} - {*held}, *held[-1:]]

@@ -1,7 +1,7 @@
 """The definition of progress, the status that the loop publishes, and the detection of stalls.
 
 Progress is an output token, a finished request, or a request computed further than ever before: a long first prefill is
-progress, recomputing after a retraction is not. Time is passed in.
+progress, recomputing after a retraction is not. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Activity(Enum):
 
     @property
     def expects_progress(self) -> bool:
-        """False if a lack of progress is normal."""
+        """Returns False if a lack of progress is normal."""
         return self not in (Activity.IDLE, Activity.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopStatus:
-    """The loop's status as the watchdog reads it. Immutable: the loop replaces the whole object."""
+    """The status of the loop, for the watchdog. The object is immutable, and the loop replaces it as a whole."""
 
     phase: str  # "serving", or what is being loaded or compiled
     activity: Activity
-    work_periods: int = 0  # how often the loop became busy
-    progress: int = 0  # monotone counter of ``ProgressCounter``
-    forward_ct: int = 0  # steps handed to the runner
+    work_periods: int = 0  # number of times that the loop became busy
+    progress: int = 0  # the value of ``ProgressCounter``, which never decreases
+    forward_ct: int = 0  # number of plans submitted to the runner
 
 
 class ProgressCounter:
@@ -44,7 +44,7 @@ class ProgressCounter:
 
     def __init__(self) -> None:
         self.count = 0
-        self._marks: dict[str, int] = {}  # by rid: most tokens computed in iterations without an output token
+        self._marks: dict[str, int] = {}  # by request id: tokens computed since its last output token
 
     def record(self, output: Output, running: Iterable[Request]) -> bool:
         """Record one iteration: its output and the requests running after it. Returns True if it made progress."""
@@ -57,7 +57,8 @@ class ProgressCounter:
         marks: dict[str, int] = {}
         progressed = False
         for req in running:
-            # A retraction stores the high-water mark in the history, so marks of other requests need not be kept.
+            # A retraction stores the high-water mark in the request's history, so only marks of running requests are
+            # kept.
             mark = max(self._marks.get(req.rid, 0), req.history.high_water)
             marks[req.rid] = max(mark, req.num_confirmed)
             progressed |= req.num_confirmed > mark
@@ -66,7 +67,10 @@ class ProgressCounter:
 
 
 def _has_outcome(output: Output) -> bool:
-    """True for an output token, a finish, or an abort for memory. Client aborts and rejections do not count."""
+    """Returns True for an output token, a finish, or an abort because memory is exhausted.
+
+    Aborts by the client and rejections do not count.
+    """
     return any(item.tokens or item.finish not in (None, "abort") for item in output.items) or any(
         abort.reason == "kv_cache_exhausted" for abort in output.aborts
     )
@@ -76,9 +80,9 @@ def _has_outcome(output: Output) -> bool:
 class WatchdogTimeouts:
     """Time limits in seconds."""
 
-    hard_s: float  # without progress until the process ends
-    soft_s: float | None = None  # without progress until a dump is written; None: no such dump
-    load_s: float = 1800.0  # for loading and compiling in total
+    hard_s: float  # time without progress until the process ends
+    soft_s: float | None = None  # time without progress until a dump is written; None for no such dump
+    load_s: float = 1800.0  # time limit for loading and compiling in total
 
 
 class WatchdogAction(Enum):
@@ -89,17 +93,17 @@ class WatchdogAction(Enum):
 
 
 class StallDetector:
-    """Measures time without progress. Idle and paused time does not count; new work restarts the measurement."""
+    """Measures time without progress. Idle time and paused time do not count, and new work restarts the measurement."""
 
     def __init__(self, timeouts: WatchdogTimeouts) -> None:
         self._timeouts = timeouts
         self._seen: tuple[bool, int, int] | None = None
         self._since = 0.0
         self._soft_due = 0.0
-        self.stalled_s = 0.0  # at the last check
+        self.stalled_s = 0.0  # values at the last check
 
     def check(self, status: LoopStatus, now: float) -> WatchdogAction | None:
-        """The action that is due at ``now`` (seconds of a clock that stands still while the process is suspended)."""
+        """Return the action that is due at ``now`` (seconds of a clock that stops while the process is suspended)."""
         loading = status.phase != "serving"
         seen = (loading, status.work_periods, status.progress)
         if seen != self._seen or not status.activity.expects_progress:
@@ -115,12 +119,12 @@ class StallDetector:
     def _check_soft_timeout(self, *, loading: bool) -> WatchdogAction | None:
         if loading or not self._soft_due or self.stalled_s < self._soft_due:
             return None
-        self._soft_due = 2 * self.stalled_s  # a lasting stall is dumped at doubling intervals
+        self._soft_due = 2 * self.stalled_s  # during one stall, the interval between two dumps doubles
         return WatchdogAction.DUMP
 
 
 class AdmissionStallDetector:
-    """Detects that requests wait and none is admitted: after ``alarm_s`` seconds, then at doubling intervals."""
+    """Detects that requests wait and none is admitted. Warns after ``alarm_s`` seconds, then at doubling intervals."""
 
     def __init__(self, alarm_s: float) -> None:
         self._alarm_s = alarm_s
@@ -144,5 +148,5 @@ class AdmissionStallDetector:
         return waited
 
     def is_blocked_long(self, now: float) -> bool:
-        """True if the loop was blocked for ``alarm_s`` seconds or longer."""
+        """True if the loop has been blocked for ``alarm_s`` seconds or longer."""
         return self._blocked_since is not None and now - self._blocked_since >= self._alarm_s

@@ -1,7 +1,7 @@
 """Recovery from an invariant violation: quarantine the suspect pages, recompute the requests that used them, and go on.
 
-No request computes on a suspect page. A request that holds one loses its K/V, not its tokens, and is recomputed. All
-accounting is then derived from the remaining structures.
+No request computes on a suspect page. A request that holds a suspect page keeps its tokens and loses its K/V, which is
+recomputed. All counters are then derived from the remaining data structures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Recovery:
         kv_pools: Sequence[KvPool],
         steps_in_flight: StepsInFlight,
     ) -> None:
-        """pools: all of them; pool: the one that the prefix cache is on; kv_pools: those of running requests."""
+        """pool: the pool with the prefix cache. kv_pools: the pools of running requests. pools: all pools."""
         self._lifecycle = lifecycle
         self._pools = pools
         self._pool = pool
@@ -38,9 +38,9 @@ class Recovery:
         """Repair the state.
 
         Args:
-            pages: by pool name, suspect even if the accounting is consistent for them now.
-            everybody: the violation interrupted an operation, so no running request is certain to be intact, and all
-                are recomputed; otherwise only those that hold a suspect page.
+            pages: page numbers by pool name that are suspect even if the accounting is consistent for them now.
+            everybody: recompute all running requests, because the violation interrupted an operation; otherwise
+                recompute only the requests that hold a suspect page.
 
         Returns:
             The pages that were taken out of service, by pool.
@@ -51,7 +51,7 @@ class Recovery:
         )
         doubt = self._pool.quarantined
         cache = self._pool.tree_cache
-        # In an owner that lost a page, the other pages are at wrong positions: drop it, although they are intact.
+        # Drop every owner that lost a page: its other pages are intact but at wrong positions.
         alive = cache.drop_pages(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
         for req in list(self._lifecycle.running):
             in_doubt = id(req) in torn or id(req.node) not in alive or not doubt.isdisjoint(req.pages)
@@ -65,7 +65,8 @@ class Recovery:
     def _quarantine(self, pool: AuditedPool, pages: Sequence[int], *, everybody: bool) -> set[int]:
         """Returns ``id()`` of every owner that holds a suspect page or has lost a page.
 
-        The suspect pages of a pool of running requests leave service; other pools do this themselves in ``repair``.
+        The suspect pages of a pool of running requests are taken out of service here; other pools do this in
+        ``repair``.
         """
         everybody = everybody and pool in self._kv_pools
         running = [] if everybody else self._lifecycle.running
@@ -77,10 +78,11 @@ class Recovery:
         return owners_missing_pages(errors) | holders
 
     def _pages_in_doubt(self, errors: Iterable[OwnershipError], *, everybody: bool) -> set[int]:
-        """Pages with no owner, several, or one that the ledger does not record. A quarantined page must have no owner.
+        """Find the pages that have no owner, several owners, or an owner that the ledger does not record. A quarantined
+        page must have no owner.
 
-        A page that no owner lists is free, not suspect, if it belonged to a running request (with ``everybody``) or to
-        a part of the tree that was removed.
+        A page that no owner lists is free and not suspect in two cases: it belonged to a running request and
+        ``everybody`` is set, or it belonged to a removed part of the tree.
         """
         return {
             error.page
@@ -95,18 +97,20 @@ class Recovery:
         req.steps_in_flight = req.samples_in_flight = 0
         for _, requests in self._steps_in_flight:
             requests[:] = [None if other is req else other for other in requests]
-        if req in self._lifecycle.waiting:  # it was being admitted
+        if req in self._lifecycle.waiting:  # the request was being admitted
             self._lifecycle.leave_queue([req])
         self._lifecycle.requeue(req, front=True, counted=False)
 
     def _rebuild(self) -> None:
-        """Derive the pools' accounting, rows and counters from what is left."""
+        """Derive the pools' accounting, the rows and the counters from the remaining structures."""
         for pool in self._pools:
             pool.repair(self._lifecycle.running)
         self._lifecycle.recount()
 
     def _keep_promises(self) -> None:
-        """Release protected requests, the youngest first, until their needs fit each pool, which may have shrunk."""
+        """Release protected requests, the youngest first, until their reservations fit each pool: a pool may have
+        shrunk.
+        """
         while True:
             protected = [req for req in self._lifecycle.running if req.protected]
             fits = all(sum(promised_pages(pool, req) for req in protected) <= pool.capacity for pool in self._kv_pools)

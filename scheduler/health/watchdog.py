@@ -40,12 +40,12 @@ from .progress import (
 log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY_S = 0.25
-SNAPSHOT_WAIT_S = 0.6  # longer than an idle loop sleeps
+SNAPSHOT_WAIT_S = 0.6  # longer than the sleep of an idle loop
 MAX_EVENTS = 20
 
 
 class LoopMonitor:
-    """The loop's side of the watchdog: publishes status and snapshot in every iteration."""
+    """The part of the watchdog that the loop calls: it publishes status and snapshot in every iteration."""
 
     def __init__(self, alarm_s: float) -> None:
         self.status = LoopStatus("loading", Activity.RUNNING)
@@ -62,7 +62,7 @@ class LoopMonitor:
         self._plan: StepPlan | None = None
 
     def loading_started(self, text: str) -> None:
-        """``text`` says what is being loaded or compiled."""
+        """Report the stage of the start: ``text`` names what is being loaded or compiled."""
         self.status = LoopStatus(f"loading: {text}", Activity.RUNNING)
 
     def serving_started(self) -> None:
@@ -70,13 +70,16 @@ class LoopMonitor:
         self.status = LoopStatus("serving", Activity.IDLE)
 
     def work_arrived(self, now: float) -> None:
-        """An iteration with messages starts. Call it before anything that may hang."""
+        """Record the start of an iteration with messages. Call it before any work that may hang."""
         if not self.status.activity.expects_progress:
             self._progress_s = now
             self.status = replace(self.status, activity=Activity.RUNNING, work_periods=self.status.work_periods + 1)
 
     def step_planned(self, scheduler: Scheduler, plan: StepPlan, now: float) -> None:
-        """``plan`` is about to be handed to the runner. Takes a snapshot if the batch has grown or the last is old."""
+        """Record that ``plan`` is about to be submitted to the runner.
+
+        Takes a snapshot if the batch has grown or the last snapshot is old.
+        """
         self._plan = plan
         self._stepped = True
         self._admitted = any(item.init is not None for item in plan.items)
@@ -101,7 +104,10 @@ class LoopMonitor:
         self._stepped = self._admitted = False
 
     def heartbeat(self, scheduler: Scheduler, handled: int, now: float) -> Heartbeat:
-        """The heartbeat message with the loop's status. ``handled``: number of the last message handled."""
+        """Return the heartbeat message with the loop's status.
+
+        ``handled`` is the number of the last message that was handled.
+        """
         activity = self.status.activity
         stalled_s = now - self._progress_s if activity.expects_progress else 0.0
         reason = "; ".join(waiting_reasons(scheduler.state)) if self._admissions.is_blocked_long(now) else ""
@@ -137,10 +143,10 @@ class LoopMonitor:
 
 
 class WatchdogRaw:
-    """Detects a stalled loop. ``poll`` checks it once; ``start`` runs a thread that polls and serves SIGUSR1.
+    """Detects a stalled loop. ``poll`` checks the loop once; ``start`` starts a thread that polls and handles SIGUSR1.
 
     Attributes:
-        loop: what the loop publishes.
+        loop: the status and snapshots that the loop publishes.
         poll_s: seconds between two checks.
     """
 
@@ -156,7 +162,7 @@ class WatchdogRaw:
         """``write`` receives the text of a dump; ``end`` ends the process and returns only in tests."""
         self.loop = loop
         self.poll_s = min(1.0, timeouts.hard_s / 100, (timeouts.soft_s or timeouts.hard_s) / 100)
-        # A busy machine delays a poll by less than this. After a longer gap the process was suspended.
+        # On a busy machine a poll is delayed by less than this time. A longer gap means that the process was suspended.
         self._clock = SuspendAwareClock(clock, max(4 * self.poll_s, 0.5))
         self._stalls = StallDetector(timeouts)
         self._write = write
@@ -172,7 +178,7 @@ class WatchdogRaw:
             self._end()
 
     def dump(self, title: str) -> None:
-        """Write a dump. An error while rendering is written instead: it must not prevent the end of the process."""
+        """Write a dump. If rendering the dump fails, write the error instead, so that the process still ends."""
         loop = self.loop
         try:
             text = render_dump(title, loop.status, loop.snapshot, list(loop.events), thread_stacks())
@@ -201,11 +207,14 @@ class WatchdogRaw:
 
 
 def create_scheduler_watchdog(config: WatchdogConfig, dump_path: str = "") -> WatchdogRaw:
-    """The watchdog of this process, not yet started. Dumps go to stderr and, if ``dump_path`` is set, to that file."""
+    """Create the watchdog of this process without starting it.
+
+    Dumps are written to stderr and, if ``dump_path`` is set, to that file.
+    """
     timeouts = WatchdogTimeouts(config.watchdog_timeout, config.soft_watchdog_timeout, config.load_timeout)
 
     def end() -> None:
-        os._exit(WATCHDOG_EXIT_CODE)  # no cleanup, which could wait for the hung thread
+        os._exit(WATCHDOG_EXIT_CODE)  # exit without cleanup, which could wait for the hung thread
 
     return WatchdogRaw(
         timeouts, LoopMonitor(config.progress_alarm), time.monotonic, write=partial(write_dump, path=dump_path), end=end

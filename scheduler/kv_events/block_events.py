@@ -17,21 +17,21 @@ from ebbtide.errors import InvariantViolation
 from ..memory.node import Node
 
 MEDIUM = "GPU"  # the routers' name for the memory of the compute device, even if that is a CPU
-POSITIVE = 2**63 - 1  # mask: hashes fit into signed and unsigned 64-bit integers
+POSITIVE = 2**63 - 1  # keeps a hash within the range of both signed and unsigned 64-bit integers
 
 
 class KVCacheEvent(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """Encoded as a map: "type" and the fields."""
+    """An event, encoded as a map of "type" and the fields."""
 
 
 class BlockStored(KVCacheEvent, frozen=True):
     """Consecutive blocks were added to the cache."""
 
     block_hashes: list[int]
-    parent_block_hash: int | None  # of the preceding block; None at the start of a prompt
+    parent_block_hash: int | None  # hash of the preceding block; None at the start of a prompt
     token_ids: list[int]
     block_size: int  # tokens per block
-    lora_id: int | None = None  # routers require the fields from here on; no adapter is ever used
+    lora_id: int | None = None  # routers require the fields from here on; ebbtide has no LoRA adapters
     medium: str = MEDIUM
     lora_name: str | None = None
 
@@ -55,26 +55,33 @@ class EventBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def namespace_hash(namespace: str) -> int:
-    """Parent hash of a namespace's first blocks, so that equal tokens have different hashes in each namespace."""
+    """Return the parent hash of a namespace's first blocks: equal tokens get different hashes in different namespaces."""
     return _number(namespace.encode())
 
 
 def block_hash(parent: int, token_ids: Sequence[int]) -> int:
-    """Hash of a block's tokens and, through ``parent``, of all tokens before it. Equal in every process."""
+    """Return the hash of a block's tokens and, through ``parent``, of all tokens before it.
+
+    The result is the same in every process.
+    """
     return _number(struct.pack(f">q{len(token_ids)}I", parent, *token_ids))
 
 
 class BlockRecorder:
-    """A ``CacheObserver`` that collects events. It keeps one hash per page, so a split of a node changes none."""
+    """A ``CacheObserver`` that collects events.
+
+    It keeps one hash per page, so that splitting a node changes no hash.
+    """
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self._hashes: dict[int, int] = {}  # page in the tree → hash of its block
-        # A subscriber may hold the state of an earlier process at this address.
+        # The first event is AllBlocksCleared, because a subscriber may hold the state of an earlier process at this
+        # address.
         self._events: list[BlockStored | BlockRemoved | AllBlocksCleared] = [AllBlocksCleared()]
 
     def stored(self, node: Node) -> None:
-        """See ``CacheObserver``. Raises InvariantViolation if the parent was never stored."""
+        """See ``CacheObserver``. Raises InvariantViolation if the parent block was never stored."""
         assert node.parent is not None
         parent = None if node.parent.is_root else self._hash_of(node.parent.pages[-1])
         last = namespace_hash(node.namespace) if parent is None else parent

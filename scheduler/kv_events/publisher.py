@@ -1,4 +1,4 @@
-"""The ZMQ sockets on which external routers receive KV events. Independent of the content of the events.
+"""The ZMQ sockets on which external routers receive KV events. The module does not depend on the content of the events.
 
 A slow subscriber loses batches and detects it from the sequence numbers. It delays neither the scheduler nor other
 subscribers.
@@ -21,14 +21,14 @@ from .block_events import BlockRecorder, EventBatch
 log = logging.getLogger(__name__)
 
 TOPIC = b""  # the default of vLLM and SGLang; vllm-router ignores batches with another topic
-SUBSCRIBER_QUEUE = 10_000  # batches queued for one slow subscriber
+SUBSCRIBER_QUEUE = 10_000  # maximum number of batches queued for a slow subscriber
 REPLAY_BATCHES = 2_000
 REPLAY_BYTES = 64 << 20
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
 class ReplayBuffer:
-    """The newest batches: at most ``REPLAY_BATCHES`` and ``REPLAY_BYTES``, but at least one."""
+    """Keeps the newest batches: at most ``REPLAY_BATCHES`` batches and ``REPLAY_BYTES`` bytes, but at least one batch."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, bytes]] = deque()
@@ -42,7 +42,7 @@ class ReplayBuffer:
             self._num_bytes -= len(self._batches.popleft()[1])
 
     def since(self, number: int) -> list[tuple[int, bytes]]:
-        """The stored batches from ``number`` on, oldest first."""
+        """Return the stored batches from ``number`` on, oldest first."""
         return [batch for batch in self._batches if batch[0] >= number]
 
 
@@ -87,7 +87,7 @@ class KvEventPublisher:
             self._handle_replay_request(self._replay_socket)
 
     def close(self) -> None:
-        """Close the sockets. Messages already sent are flushed for a short time."""
+        """Close the sockets. Queued messages are still sent for a short time."""
         self._publisher.close()
         if self._replay_socket is not None:
             self._replay_socket.close()
@@ -107,7 +107,10 @@ class KvEventPublisher:
 
 
 def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size: int) -> KvEventPublisher | None:
-    """The publisher that the flags configure; None if KV events are off. Raises StartupError for invalid flags."""
+    """Create the publisher that the flags configure; None if KV events are off.
+
+    Raises StartupError for invalid flags.
+    """
     if config.kv_events is None:
         if config.kv_events_replay is not None:
             raise StartupError("--kv-events-replay requires --kv-events.")

@@ -1,7 +1,7 @@
-"""Page accounting of one pool: its conservation law, the owner of every page, and pages with ownership errors.
+"""Page accounting of one pool: its conservation equation, the owner of every page, and pages with ownership errors.
 
-Independent of the kind of pool. A new kind of page (sliding window, SSM state) is one more ``AuditedPool`` in
-``State.pools``; checker, dump and metrics include it from there.
+The module does not depend on the kind of pool. For a new kind of page (sliding window, SSM state), add an
+``AuditedPool`` to ``State.pools``: the checker, the dump and the metrics loop over that list.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .ledger import Ledger, PageOwner, tag
 
 T = TypeVar("T")
 
-SWEEP_SHARE = 1 / 64  # of all pages, checked after every step
-SWEEP_PAGES = 256  # upper bound of that share, so that the cost of a step is independent of the pool size
-DESCRIBED_ERRORS = 4  # described in full in a message
-LISTED_ERRORS = 64  # listed by page number
-LAST_MOVES = 4  # of any page, shown if no page has an ownership error
+SWEEP_SHARE = 1 / 64  # share of all pages that is checked after every step
+SWEEP_PAGES = 256  # upper bound of the pages checked per step, so that the cost does not depend on the pool size
+DESCRIBED_ERRORS = 4  # number of pages that a message describes in full
+LISTED_ERRORS = 64  # number of further pages that a message lists by number
+LAST_MOVES = 4  # number of last moves shown if no page has an ownership error
 
 
 @dataclass(frozen=True, slots=True)
 class PoolAccounting:
-    """The terms of the conservation law, in pages: the first five must add up to ``total``."""
+    """The terms of the conservation equation, in pages. The first five must add up to ``total``."""
 
     available: int
     evictable: int
@@ -35,7 +35,7 @@ class PoolAccounting:
     session_held: int
     uncached: int
     total: int
-    quarantined: int = 0  # out of service, not part of ``total``
+    quarantined: int = 0  # pages out of service, which are not part of ``total``
 
     @property
     def accounted(self) -> int:
@@ -48,7 +48,7 @@ class OwnershipError:
     """A page without exactly one owner, or whose owner is not the one that the ledger records."""
 
     page: int
-    listed_by: tuple[PageOwner | None, ...]  # owners whose structures list the page; None: the free list
+    listed_by: tuple[PageOwner | None, ...]  # owners that list the page; None stands for the free list
     ledger_owner: PageOwner | None
 
 
@@ -60,7 +60,10 @@ class QuarantineOwner:
 
 
 class AuditedPool(Protocol):
-    """Pages of one kind with their accounting. ``running`` is always the list of running requests."""
+    """Pages of one kind with their accounting.
+
+    The parameter ``running`` of the methods is the list of running requests.
+    """
 
     name: str
     page_size: int  # tokens
@@ -68,19 +71,19 @@ class AuditedPool(Protocol):
     quarantined: set[int]  # page numbers out of service
 
     def accounting(self) -> PoolAccounting:
-        """The terms as counted by each owner. The cost is independent of the pool size."""
+        """Returns the terms, each as its owner counts it. The cost is independent of the pool size."""
 
     def recount(self, running: Sequence[CachedRequest]) -> int:
-        """``uncached``, recounted from the page lists of its owners."""
+        """Returns the term ``uncached``, recounted from the page lists of the owners."""
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """Every owner of pages except the free list, with the pages in its own list."""
+        """Yields every owner of pages except the free list, with the pages in its own list."""
 
     def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
         """All ownership errors. The cost is proportional to the pool size."""
 
     def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
-        """Ownership errors in the next share of all pages. 1 / ``Sweep.share`` calls cover the whole pool."""
+        """Ownership errors in the next share of all pages. Successive calls cover the whole pool."""
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
         """Rebuild free list, ledger and counters from the owners' lists. No request may own a page in error."""
@@ -89,7 +92,10 @@ class AuditedPool(Protocol):
 def compare_with_ledger(
     allocator: PageAllocator, owners: Iterable[tuple[PageOwner, Sequence[int]]], out_of_service: Collection[int] = ()
 ) -> list[OwnershipError]:
-    """Every page not listed by exactly the owner that the ledger records. The cost is proportional to the pool size."""
+    """Return an error for every page that is not listed by exactly the owner that the ledger records.
+
+    The cost is proportional to the pool size.
+    """
     listed: defaultdict[int, tuple[PageOwner | None, ...]] = defaultdict(tuple)
     for page in allocator.free_pages():
         listed[page] += (None,)
@@ -109,14 +115,14 @@ def compare_with_ledger(
 
 
 def owners_missing_pages(errors: Iterable[OwnershipError]) -> set[int]:
-    """``id()`` of every owner that the ledger records for a page that the owner does not list."""
+    """Return the ``id()`` of every owner that does not list a page that the ledger assigns to it."""
     return {id(error.ledger_owner) for error in errors if error.ledger_owner not in error.listed_by}
 
 
 def rebuild(
     allocator: PageAllocator, owners: Iterable[tuple[PageOwner, Sequence[int]]], out_of_service: Collection[int]
 ) -> None:
-    """Rebuild free list and ledger from the owners' lists. Unlisted pages in service become free."""
+    """Rebuild free list and ledger from the owners' lists. Pages in service that no owner lists become free."""
     allocator.ledger.assign(range(allocator.num_pages), None)
     allocator.ledger.assign(out_of_service, QuarantineOwner())
     held = set(out_of_service)
@@ -127,14 +133,17 @@ def rebuild(
 
 
 def mismatches(ledger: Ledger, pages: Sequence[int], owner: PageOwner | None) -> list[OwnershipError]:
-    """One error for each of ``pages``, all listed by ``owner``, that the ledger assigns to another owner."""
+    """Return an error for each of ``pages`` that ``owner`` lists but the ledger assigns to another owner."""
     if ledger.all_owned_by(pages, owner):
         return []
     return [OwnershipError(page, (owner,), ledger.owner(page)) for page in pages if ledger.owner(page) is not owner]
 
 
 def describe(errors: Sequence[OwnershipError], ledger: Ledger) -> str:
-    """The pages in error with their owners and last moves. If there are none, names a wrong counter as the cause."""
+    """Describe the pages in error with their owners and last moves.
+
+    If there are no errors, the text says that a counter is wrong.
+    """
     if not errors:
         moves = "; ".join(ledger.recent(LAST_MOVES)) or "none recorded"
         return f"every page has exactly one owner, so a counter is wrong; last moves of any page: {moves}"
@@ -154,7 +163,7 @@ def _describe_error(error: OwnershipError, ledger: Ledger) -> str:
 
 
 class Sweep:
-    """Selects the share of a pool to check after each step, round-robin."""
+    """Selects the part of a pool that is checked after a step, in rotation."""
 
     def __init__(self, allocator: PageAllocator) -> None:
         self._allocator = allocator
@@ -171,7 +180,7 @@ class Sweep:
         return mismatches(self._allocator.ledger, self._allocator.free_pages(start, start + count), None)
 
     def next_share(self, items: Sequence[T]) -> list[T]:
-        """The next items to check, in rotation. ``items`` may have changed since the last call."""
+        """Return the next items to check, in rotation. ``items`` may have changed since the last call."""
         picked = []
         for _ in range(math.ceil(len(items) * self.share)):
             self._next_item = (self._next_item + 1) % len(items)

@@ -26,13 +26,13 @@ class PageAllocator:
 
     @property
     def available_pages(self) -> int:
-        """Pages in the free list, by its own count."""
+        """Number of pages in the free list, by its own counter."""
         return len(self._free)
 
     def take(self, count: int, owner: PageOwner) -> list[int]:
         """Allocate ``count`` pages to ``owner`` and return their numbers.
 
-        The caller must have made room: raises InvariantViolation if fewer pages are free.
+        The caller must have made room. Raises InvariantViolation if fewer pages are free.
         """
         if count > len(self._free):
             raise InvariantViolation(f"{owner.tag} takes {count} pages but only {len(self._free)} are free")
@@ -45,7 +45,7 @@ class PageAllocator:
         return taken
 
     def give(self, pages: Sequence[int], owner: PageOwner) -> None:
-        """Return pages to the free list. Raises InvariantViolation if ``owner`` does not own one of them."""
+        """Return pages to the free list. Raises InvariantViolation if ``owner`` does not own all of the pages."""
         self.ledger.move(pages, owner, None)
         self._free.extend(reversed(pages))
         if self._on_free is not None:

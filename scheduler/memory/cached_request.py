@@ -8,7 +8,10 @@ from .ledger import PageOwner
 
 
 class CacheNode(Protocol):
-    """The place in a cache where a request's shared pages end. Only the cache that created it reads it."""
+    """The position in a cache where the shared pages of a request end.
+
+    Only the cache that created the object reads it.
+    """
 
 
 class CachedRequest(PageOwner, Protocol):
@@ -17,30 +20,30 @@ class CachedRequest(PageOwner, Protocol):
     rid: str
     namespace: str  # requests of different namespaces share no pages
     known: list[int]  # prompt and output tokens
-    computed: int  # known tokens with K/V, including steps in flight
-    num_confirmed: int  # known tokens with K/V, without steps in flight
+    computed: int  # number of known tokens with K/V, steps in flight included
+    num_confirmed: int  # number of known tokens with K/V, steps in flight excluded
     pages: list[int]
     num_shared: int
     node: CacheNode | None
-    sent_pages: int  # page-table entries that the runner knows
-    protected: bool  # no longer a victim
-    max_samples: int  # most output tokens that one of its decode items yields
+    sent_pages: int  # number of page-table entries that the runner knows
+    protected: bool  # True if the request is never retracted again
+    max_samples: int  # maximum number of output tokens of one decode item
 
     @property
     def max_kv_tokens(self) -> int:
-        """Most tokens of K/V it can ever need."""
+        """The maximum number of tokens whose K/V the request can need."""
 
     @property
     def num_private(self) -> int:
-        """Number of its own pages."""
+        """Number of pages that the request owns."""
 
     @property
     def is_decoding(self) -> bool:
-        """True if its next item is one token."""
+        """True if the next item of the request computes one token."""
 
     @property
     def num_samples(self) -> int:
-        """Most tokens that its next decode item may yield; at least 1."""
+        """The maximum number of tokens that the next decode item may yield; at least 1."""
 
     @property
     def num_reusable(self) -> int:
@@ -52,4 +55,4 @@ class CachedRequest(PageOwner, Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """True if it is in the queue or held back, and has no row."""
+        """True if the request has no row: it is in the queue or held back."""

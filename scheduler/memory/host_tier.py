@@ -1,7 +1,7 @@
 """The host tier: K/V of retracted requests in host memory, so that they resume with a copy instead of a prefill.
 
-It is a pool of its own with its own accounting. It only decides and keeps page numbers; the runner copies the bytes as
-the plan says.
+It is a separate pool with its own accounting. It decides which pages to copy and keeps their numbers; the runner copies
+the bytes as the plan says.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class HostCopy:
     """Host copy of the K/V of one waiting request."""
 
     req: CachedRequest
-    pages: list[int]  # host pages, the copies of the request's pages from index ``first`` on
+    pages: list[int]  # host pages with copies of the request's pages from index ``first`` on
     first: int
-    num_tokens: int  # tokens of the request up to the end of the copy
+    num_tokens: int  # number of tokens of the request up to the end of the copy
     is_locked: ClassVar[bool] = False
     is_tree_node: ClassVar[bool] = False
 
@@ -60,24 +60,24 @@ class HostTier:
         self._restore_token_s = info.restore_token_s
         self._count = count
         self._copies: dict[str, HostCopy] = {}  # by rid
-        self._restored: list[HostCopy] = []  # read by the next plan and freed after that
+        self._restored: list[HostCopy] = []  # copies that the next plan reads, after which they are freed
         self._to_host: list[int] = []
         self._to_device: list[int] = []
         self.quarantined: set[int] = set()  # pages out of service
-        self._held = 0  # pages of all copies, updated with every change
+        self._held = 0  # number of pages of all copies, updated with every change
         self._sweep = Sweep(self.allocator)
 
     def accounting(self) -> PoolAccounting:
-        """See ``AuditedPool``. ``uncached`` are the pages of all copies."""
+        """See ``AuditedPool``. The term ``uncached`` counts the pages of all copies."""
         out = len(self.quarantined)
         return PoolAccounting(self.allocator.available_pages, 0, 0, 0, self._held, self.allocator.num_pages - out, out)
 
     def copies(self) -> list[HostCopy]:
-        """All copies: those of waiting requests and those that the next plan reads."""
+        """Yield all copies: those of waiting requests and those that the next plan reads."""
         return [*self._copies.values(), *self._restored]
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """The copies of waiting requests and those that the next plan reads. Any other copy is a leak."""
+        """The copies of waiting requests and those that the next plan reads. Any other copy would be a leak."""
         for copy in self._copies.values():
             if copy.req.is_waiting:
                 yield copy, copy.pages
@@ -117,7 +117,7 @@ class HostTier:
         before it writes anything, so the device pages may be freed at once.
         """
         if any(copy.req is req for copy in self._restored):
-            return False  # its device pages receive their K/V only in the next plan
+            return False  # the device pages of the request receive their K/V only in the next plan
         num_tokens = min(req.computed, len(req.known) - 1)
         last = pages_for(num_tokens, self.page_size)
         if not 0 < last - first <= self.allocator.available_pages or not self._pays(num_tokens, last - first):
@@ -132,7 +132,9 @@ class HostTier:
         return True
 
     def restorable(self, req: CachedRequest, num_cached: int) -> int:
-        """Number of tokens after ``restore`` if the first ``num_cached`` pages are cached; 0 without a usable copy."""
+        """Return the number of tokens with K/V after ``restore`` if the first ``num_cached`` pages are cached; 0
+        without a usable copy.
+        """
         copy = self._copies.get(req.rid)
         return copy.num_tokens if copy is not None and num_cached >= copy.first else 0
 
@@ -155,19 +157,22 @@ class HostTier:
         self._count("kv_restored_tokens_total", copy.num_tokens - req.num_shared * self.page_size)
 
     def discard(self, req: CachedRequest) -> None:
-        """Free the copy of a request that ended or resumes without it."""
+        """Free the copy of a request that has ended or resumes without the copy."""
         copy = self._copies.pop(req.rid, None)
         if copy is not None:
             self._give(copy)
 
     def take_copies(self) -> PageCopies | None:
-        """The copies for the plan under construction; None if there are none. Frees the host pages that it reads."""
+        """Return the copies for the plan under construction; None if there are none.
+
+        Frees the host pages that the copies read.
+        """
         if not self._to_host and not self._to_device:
             return None
         for copy in self._restored:
             self._give(copy)
         self._restored = []
-        copies = PageCopies(self._to_host, self._to_device)  # last, because a violation above must not lose a copy
+        copies = PageCopies(self._to_host, self._to_device)  # last, so that a violation above loses no copy
         self._to_host, self._to_device = [], []
         return copies
 
@@ -176,5 +181,5 @@ class HostTier:
         self._held -= len(copy.pages)
 
     def _pays(self, num_tokens: int, num_pages: int) -> bool:
-        """True if copying the pages back is estimated to be faster than a prefill of all tokens."""
+        """True if copying the pages back is estimated to take less time than a prefill of all tokens."""
         return self._restore_token_s * num_pages * self.allocator.page_size < self._recompute_token_s * num_tokens

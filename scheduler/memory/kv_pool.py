@@ -18,7 +18,7 @@ class KvPool(AuditedPool, Protocol):
 
     @property
     def capacity(self) -> int:
-        """Pages in service: what one request alone could use."""
+        """Number of pages in service, which a request could use if it ran alone."""
 
     @property
     def available_pages(self) -> int:
@@ -26,25 +26,28 @@ class KvPool(AuditedPool, Protocol):
 
     @property
     def usable_pages(self) -> int:
-        """Free pages plus pages that eviction can free. Admission is based on this number."""
+        """Number of free pages plus pages that eviction can free. Admission is based on this number."""
 
     def pages_for(self, num_tokens: int) -> int:
-        """Most pages that a request holds until its K/V has ``num_tokens`` tokens."""
+        """The maximum number of pages that a request holds until its K/V has ``num_tokens`` tokens."""
 
     def num_pages(self, req: CachedRequest) -> int:
-        """Pages that ``req`` holds, shared ones included."""
+        """Number of pages that ``req`` holds, shared pages included."""
 
     def missing_pages(self, req: CachedRequest, num_tokens: int) -> int:
-        """Pages that ``allocate_up_to`` would take from the free list, without regard to how many are free."""
+        """Number of pages that ``allocate_up_to`` would take from the free list, even if fewer are free."""
 
     def freed_by(self, req: CachedRequest) -> int:
-        """Pages that a retraction of ``req`` makes usable."""
+        """Number of pages that become usable if ``req`` is retracted."""
 
     def demand(self, running: Sequence[CachedRequest]) -> int:
-        """Pages that the next step of ``running`` takes from the free list."""
+        """Number of pages that the next step of ``running`` takes from the free list."""
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
-        """Evict only the shortfall to ``num_pages`` free pages. Returns True if that many are free."""
+        """Evict cached pages until ``num_pages`` pages are free, but no more than that.
+
+        Returns True if that many are free.
+        """
 
     def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
         """Allocate pages for the first ``num_tokens`` tokens of ``req``, evicting as needed.
@@ -53,17 +56,20 @@ class KvPool(AuditedPool, Protocol):
         """
 
     def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
-        """Free the pages of ``req``. is_insert: cache its full computed pages first, if there is a cache."""
+        """Free the pages of ``req``. is_insert: first add its full computed pages to the cache, if there is one."""
 
 
 class FurtherPool(KvPool, Protocol):
     """A pool besides the first one. It has no prefix cache and keeps its page lists by request id."""
 
     def page_list(self, req: CachedRequest) -> tuple[int, Sequence[int]]:
-        """The page index of the first page that ``req`` holds, and its pages from there on."""
+        """Return the index of the first page that ``req`` holds, and the pages from that index on."""
 
     def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
-        """The page index and pages of ``req`` that no plan has yet. They count as sent from now on."""
+        """Return the index of the first page of ``req`` that no plan contains yet, and the pages from that index on.
+
+        These pages count as sent from now on.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Shortage:
 
 
 def total_demand(needs: Iterable[tuple[CachedRequest, int]], num_running: int) -> int:
-    """The demand of a pool, from the pages that the next token or decode item of each running request needs.
+    """Return the demand of a pool; ``needs`` has the pages that the next token or decode item of each request needs.
 
     A protected request in mid-prefill takes one page, for which others are retracted. If nothing decodes, the smallest
     chunk counts: half-prefilled prompts can fill a pool too. Requests that need no page may be left out of ``needs``.
@@ -88,16 +94,18 @@ def total_demand(needs: Iterable[tuple[CachedRequest, int]], num_running: int) -
 
 
 def promised_pages(pool: KvPool, req: CachedRequest) -> int:
-    """Pages that a protected request is promised: those of its maximum length, at most the whole pool."""
+    """Number of pages reserved for a protected request: those of its maximum length, at most the whole pool."""
     return min(pool.pages_for(req.max_kv_tokens), pool.capacity)
 
 
 def first_too_small(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:
-    """The first pool that cannot hold the request's known tokens; the first of all if each can."""
+    """Return the first pool that cannot hold the request's known tokens; the first of all pools if each of them can."""
     known = len(req.known)
     return next((pool for pool in pools if pool.pages_for(known) > pool.capacity), pools[0])
 
 
 def first_without_page(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:
-    """The first pool in which ``req`` has no page for its next token; the first of all if it has one in each."""
+    """Return the first pool in which ``req`` has no page for its next token; the first of all pools if it has one in
+    each.
+    """
     return next((pool for pool in pools if pool.missing_pages(req, req.computed + 1)), pools[0])

@@ -1,6 +1,6 @@
 """The page ledger: exactly one owner for every page.
 
-It is an independent check of the accounting: it counts nothing, and every owner counts its pages from its own list.
+The ledger checks the accounting independently: it has no counters, and every owner counts the pages in its own list.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol
 
 from ebbtide.errors import InvariantViolation
 
-MAX_EVENTS = 2048  # moves kept for error messages
-SHOWN_PAGES = 8  # page numbers shown of one move
+MAX_EVENTS = 2048  # number of moves kept for error messages
+SHOWN_PAGES = 8  # number of page numbers shown for one move
 
 
 class PageOwner(Protocol):
@@ -30,7 +30,7 @@ class PageOwner(Protocol):
 
     @property
     def is_tree_node(self) -> bool:
-        """True for nodes of a prefix tree: the pages of a removed subtree are free, they are not lost."""
+        """True for nodes of a prefix tree: if a subtree is removed, its pages are free and not lost."""
 
 
 class Ledger:
@@ -49,11 +49,14 @@ class Ledger:
         return self._owners
 
     def owner(self, page: int) -> PageOwner | None:
-        """The owner of ``page``; None if it is free."""
+        """Return the owner of ``page``; None if the page is free."""
         return self._owners[page]
 
     def move(self, pages: Sequence[int], old: PageOwner | None, new: PageOwner | None) -> None:
-        """Transfer pages from one owner to another. Raises InvariantViolation if ``old`` does not own one of them."""
+        """Transfer pages from one owner to another.
+
+        Raises InvariantViolation if ``old`` does not own all of the pages.
+        """
         self._events.append((tag(old), tag(new), pages))
         owners = self._owners
         for page in pages:
@@ -65,13 +68,13 @@ class Ledger:
             owners[page] = new
 
     def owners_of(self, pages: Sequence[int]) -> list[PageOwner | None]:
-        """The owner of each page. Costs about 10 ns per page plus cache misses."""
+        """Return the owner of each page. The cost is about 10 ns per page plus cache misses."""
         if len(pages) < 2:  # itemgetter with one index returns the item itself, not a tuple
             return [self._owners[page] for page in pages]
         return list(itemgetter(*pages)(self._owners))
 
     def all_owned_by(self, pages: Sequence[int], owner: PageOwner | None) -> bool:
-        """True if ``owner`` owns all of ``pages``. Costs as much as ``owners_of``."""
+        """True if ``owner`` owns all of ``pages``. The cost is that of ``owners_of``."""
         return self.owners_of(pages).count(owner) == len(pages)
 
     def assign(self, pages: Iterable[int], owner: PageOwner | None) -> None:
@@ -80,13 +83,13 @@ class Ledger:
             self._owners[page] = owner
 
     def history(self, pages: Sequence[int], limit: int = 8) -> str:
-        """The last moves of ``pages`` as text, oldest first."""
+        """Describe the last moves of ``pages``, oldest first."""
         wanted = set(pages)
         moves = [f"{old} -> {new}" for old, new, moved in self._events if wanted.intersection(moved)]
         return ", ".join(moves[-limit:]) or "none recorded"
 
     def recent(self, count: int) -> list[str]:
-        """The last ``count`` moves of any pages as text, oldest first."""
+        """Describe the last ``count`` moves of any pages, oldest first."""
         return [_describe_move(*event) for event in islice(reversed(self._events), count)][::-1]
 
 
@@ -96,5 +99,5 @@ def _describe_move(old: str, new: str, pages: Sequence[int]) -> str:
 
 
 def tag(owner: PageOwner | None) -> str:
-    """The owner's name in messages."""
+    """Return the owner's name for messages."""
     return "the free list" if owner is None else owner.tag

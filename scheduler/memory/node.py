@@ -15,9 +15,9 @@ class Node:
     pages: list[int]
     parent: Node | None  # None for a root
     namespace: str
-    children: dict[tuple[int, ...], Node] = field(default_factory=dict)  # by the tokens of their first page
-    locks: int = 0  # running requests whose prefix includes this node
-    last_access: int = 0  # value of the tree's access clock
+    children: dict[tuple[int, ...], Node] = field(default_factory=dict)  # by the tokens of a child's first page
+    locks: int = 0  # number of running requests whose prefix includes this node
+    last_access: int = 0  # value of the tree's access clock at the last access
     is_tree_node: ClassVar[bool] = True
 
     @property
@@ -37,7 +37,10 @@ class Node:
 
 
 class CacheObserver(Protocol):
-    """Called for every page that enters or leaves the tree, in order. A split moves no page and is not reported."""
+    """The tree calls it for every page that is added or removed, in order.
+
+    A split of a node is not reported, because no page is added or removed.
+    """
 
     def stored(self, node: Node) -> None:
         """``node`` was added to the tree as a leaf."""

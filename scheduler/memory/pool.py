@@ -1,6 +1,7 @@
 """One pool of KV pages: allocator, prefix cache, and the private pages of running requests.
 
-There is one pool per kind of KV (full attention now). Demand, allocation and accounting are per pool.
+There is one pool per kind of KV; the models supported now have full attention only. Demand, allocation and accounting
+are per pool.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Pool:
         self.page_size = allocator.page_size  # tokens
         self.ledger = allocator.ledger
         self.tree_cache = tree_cache
-        self.uncached = 0  # private pages of running requests, updated with every change
+        self.uncached = 0  # number of private pages of running requests, updated with every change
         self.quarantined: set[int] = set()  # pages out of service
         self.evicted_pages = 0
         self._sweep = Sweep(allocator)
@@ -62,7 +63,7 @@ class Pool:
         return len(req.pages)
 
     def freed_by(self, req: CachedRequest) -> int:
-        """See ``KvPool``. Pages that other requests share are not freed."""
+        """See ``KvPool``. Pages that other requests share do not count."""
         return req.num_private + self.tree_cache.exclusively_locked_pages(req)
 
     def demand(self, running: Sequence[CachedRequest]) -> int:
@@ -110,7 +111,7 @@ class Pool:
         return errors
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
-        """See ``AuditedPool``. Rebuilds the locks of the cache as well."""
+        """See ``AuditedPool``. It also rebuilds the locks of the cache."""
         rebuild(self.token_to_kv_pool_allocator, self.owners(running), self.quarantined)
         self.uncached = self.recount(running)
         self.tree_cache.rebuild_locks(running)
@@ -123,7 +124,7 @@ class Pool:
         return self.token_to_kv_pool_allocator.available_pages >= num_pages
 
     def allocate(self, req: CachedRequest, num_pages: int) -> None:
-        """Give ``req`` that many more private pages. They must be free."""
+        """Give ``req`` ``num_pages`` more private pages. At least that many pages must be free."""
         req.pages += self.token_to_kv_pool_allocator.take(num_pages, req)
         self.uncached += num_pages
 

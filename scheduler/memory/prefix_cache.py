@@ -1,6 +1,6 @@
 """The interface between scheduler and prefix cache, and a prefix cache that stores nothing.
 
-A wrapper (sessions) implements the same protocol and delegates the rest to the cache that it wraps.
+A wrapper, such as the one for sessions, implements the same protocol and delegates to the cache that it wraps.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ class MatchResult:
     """The longest cached prefix of a request's known tokens."""
 
     pages: list[int] = field(default_factory=list)  # in order
-    num_locked: int = 0  # pages that running requests lock already: sharing them takes nothing from the pool
-    node: CacheNode | None = None  # where the match ends, for ``attach``
-    num_in_node: int = 0  # matching pages of ``node``
+    num_locked: int = 0  # number of pages that running requests lock already: sharing them makes no page unavailable
+    node: CacheNode | None = None  # the end of the match, for ``attach``
+    num_in_node: int = 0  # number of matching pages of ``node``
 
 
 class AuditedCache(Protocol):
-    """The part of a cache that audits and recovery use."""
+    """The part of the cache interface that audits and recovery use."""
 
     def owners(self) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """Every owner of pages in the cache, with its pages. The cost is proportional to the cache size."""
+        """Yields every owner of pages in the cache, with its pages. The cost is proportional to the cache size."""
 
     def next_owners(self, share: float) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """The next ``share`` of all owners, round-robin. 1 / share calls cover the whole cache."""
+        """Yields the next ``share`` of all owners, in rotation. Successive calls cover the whole cache."""
 
     def validate(self, running: Sequence[CachedRequest]) -> list[str]:
-        """Descriptions of all errors in counters, locks and structure. The cost is proportional to the cache size."""
+        """Returns descriptions of all errors in counters, locks and structure.
+
+        The cost is proportional to the cache size.
+        """
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:
         """Remove every owner of one of ``pages``, and everything that depends on it.
@@ -47,12 +50,13 @@ class AuditedCache(Protocol):
 
 
 class BasePrefixCache(AuditedCache, Protocol):
-    """Computed pages that later requests can share."""
+    """A cache of computed pages that later requests can share."""
 
     def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        """The longest cached prefix of ``req``, at most ``limit`` pages. At least one known token is left to compute.
+        """Find the longest cached prefix of ``req``, at most ``limit`` pages. The match leaves at least one known token
+        to compute.
 
-        Changes nothing, so it can be repeated for a request that is not admitted.
+        It has no side effects, so it can be repeated for a request that is not admitted.
         """
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
@@ -65,51 +69,54 @@ class BasePrefixCache(AuditedCache, Protocol):
         """Move the request's first ``num_pages`` pages into the cache and lock them for the request.
 
         If the tokens of a page are cached already, the request switches to the cached page and its own page is freed.
-        ``sent_pages`` is lowered then, so that the next plan updates the runner's page table before the freed page
-        can be reused.
+        In that case ``sent_pages`` is lowered, so that the next plan updates the runner's page table before the freed
+        page is reused.
         """
 
     def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
-        """Cache the first ``num_pages`` pages of a request that finished normally. ``release`` is called next."""
+        """Cache the first ``num_pages`` pages of a request that finished normally.
+
+        The caller then calls ``release``.
+        """
 
     def release(self, req: CachedRequest) -> None:
-        """Unlock the request's shared pages. They stay in the cache."""
+        """Unlock the request's shared pages. The pages stay in the cache."""
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
         """Free up to ``num_pages`` pages, least recently used first, and return the number of pages freed.
 
-        accessed_before: evict only pages whose last access is earlier than this value of ``access_clock``.
+        accessed_before: evict only pages that were last accessed before this value of ``access_clock``.
         """
 
     def clear(self) -> None:
         """Free all unlocked pages and notify the observer that the cache is empty. No request may be running."""
 
     def exclusively_locked_pages(self, req: CachedRequest) -> int:
-        """Number of shared pages that only this request locks: they become evictable when it is released."""
+        """Number of shared pages that only this request locks, and that become evictable when it is released."""
 
     @property
     def evictable_pages(self) -> int:
-        """Unlocked pages of the cache, without sessions, by its own count."""
+        """Number of unlocked pages of the cache, without those of sessions, by its own counter."""
 
     @property
     def protected_pages(self) -> int:
-        """Locked pages, by the cache's own count."""
+        """Number of locked pages, by the cache's own counter."""
 
     @property
     def session_held_pages(self) -> int:
-        """Pages of sessions, by the cache's own count."""
+        """Number of pages of sessions, by the cache's own counter."""
 
     @property
     def evictable_session_pages(self) -> int:
-        """Pages of sessions that ``evict`` can free."""
+        """Number of pages of sessions that ``evict`` can free."""
 
     @property
     def access_clock(self) -> int:
-        """Logical time of last use. Increases with every release."""
+        """Logical time for the order of last use. It increases with every release."""
 
 
 class NoCache:
-    """The cache of ``--disable-radix-cache``: stores nothing, so every prompt is computed."""
+    """The cache for ``--disable-radix-cache``: it stores nothing, so every prompt is computed."""
 
     evictable_pages = protected_pages = session_held_pages = evictable_session_pages = access_clock = 0
 

@@ -1,9 +1,9 @@
 """A prefix cache: one radix tree per namespace, keyed by tokens, with the pages of computed prefixes.
 
 Follows RadixAttention (Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", 2023) over a
-radix tree (Morrison, "PATRICIA", 1968) with LRU eviction of leaves. Knows tokens and page numbers, no rows, queues or
-devices. Nodes hold whole pages, so a node boundary is always a page boundary. No operation recurses, because a
-conversation that grows by one page per request produces a chain of thousands of nodes.
+radix tree (Morrison, "PATRICIA", 1968) with LRU eviction of leaves. The module handles tokens and page numbers, but no
+rows, queues or devices. Nodes hold whole pages, so a node boundary is always a page boundary. No operation recurses,
+because a conversation that grows by one page per request produces a chain of thousands of nodes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class RadixCache:
         self._roots: dict[str, Node] = {}
         self.access_clock = 0
         self._serial = 0
-        # Heap of (last_access, serial, leaf) with lazy deletion: an entry is stale if its leaf was used since.
+        # Heap of (last_access, serial, leaf) with lazy deletion: an entry is stale if its leaf was accessed later.
         self._leaves: list[tuple[int, int, Node]] = []
         self._nodes: deque[Node] = deque()  # all nodes with pages, in audit order; evicted ones are removed lazily
         self.evictable_pages = 0
         self.protected_pages = 0
-        self.session_held_pages = self.evictable_session_pages = 0  # sessions are kept by a wrapper
+        self.session_held_pages = self.evictable_session_pages = 0  # a wrapper keeps the sessions
 
     def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        """See ``BasePrefixCache``. Compares the tokens themselves, not hashes of them."""
+        """See ``BasePrefixCache``. The comparison uses the tokens themselves, not hashes."""
         most = req.num_reusable // self._page_size
         limit = most if limit is None else min(limit, most)
         match = MatchResult()
@@ -70,7 +70,10 @@ class RadixCache:
         req.num_shared = len(match.pages)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
-        """See ``BasePrefixCache``. Starts at the end of the shared pages, so the cost depends on the new pages only."""
+        """See ``BasePrefixCache``.
+
+        The walk starts at the end of the shared pages, so the cost depends on the new pages only.
+        """
         node = req.node
         assert isinstance(node, Node)
         while req.num_shared < num_pages:
@@ -134,7 +137,10 @@ class RadixCache:
         return count
 
     def walk(self) -> Iterator[Node]:
-        """All nodes except roots, parents before children. For audits: the cost is proportional to the tree size."""
+        """Yield all nodes except roots, parents before children.
+
+        Only audits call it, because the cost is proportional to the tree size.
+        """
         stack = [child for root in self._roots.values() for child in root.children.values()]
         while stack:
             node = stack.pop()
@@ -142,7 +148,7 @@ class RadixCache:
             stack.extend(node.children.values())
 
     def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """See ``AuditedCache``. The owners are the nodes."""
+        """See ``AuditedCache``. The owners of cached pages are the nodes."""
         return ((node, node.pages) for node in self.walk())
 
     def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
@@ -151,7 +157,7 @@ class RadixCache:
         seen: list[tuple[PageOwner, Sequence[int]]] = []
         for _ in range(count):
             node = self._nodes.popleft()
-            if node.pages:  # otherwise it was evicted since the last round
+            if node.pages:  # a node without pages was evicted since the last round
                 self._nodes.append(node)
                 seen.append((node, node.pages))
         return seen
@@ -191,15 +197,16 @@ class RadixCache:
         return tuple(tokens[start : start + self._page_size])
 
     def _num_equal_pages(self, node: Node, tokens: list[int], page_index: int) -> int:
-        """Number of leading pages of ``node`` that equal the tokens from ``page_index`` on.
+        """Return the number of leading pages of ``node`` whose tokens equal those of the request from ``page_index``
+        on.
 
-        The first page is equal, because children are found by its tokens. The rest is a binary search.
+        The first page matches, because children are found by its tokens. A binary search finds the other pages.
         """
         size, start = self._page_size, page_index * self._page_size
         if tokens[start : start + len(node.tokens)] == node.tokens:
             return len(node.pages)
         low, high = 1, len(node.pages) - 1
-        while low < high:  # the result lies in [low, high]; pages before low are equal
+        while low < high:  # the result is in [low, high]; the pages before low match
             middle = (low + high + 1) // 2
             if node.tokens[low * size : middle * size] == tokens[start + low * size : start + middle * size]:
                 low = middle
@@ -216,7 +223,7 @@ class RadixCache:
     def _split(self, node: Node, num_pages: int) -> Node:
         """Split a node and return the new upper node with the first ``num_pages`` pages.
 
-        The lower node keeps the object, because requests refer to the node where their prefix ends.
+        The lower node keeps its object identity, because requests refer to the node where their prefix ends.
         """
         cut = num_pages * self._page_size
         parent = node.parent
@@ -252,7 +259,7 @@ class RadixCache:
         return leaf
 
     def _use_cached_pages(self, node: Node, req: CachedRequest) -> None:
-        """Replace the request's own pages by those of ``node``, which hold the same tokens, and free its own."""
+        """Replace the request's own pages by those of ``node`` with the same tokens, and free its own pages."""
         start, end = req.num_shared, req.num_shared + len(node.pages)
         duplicates = req.pages[start:end]
         req.pages[start:end] = node.pages
@@ -273,7 +280,7 @@ class RadixCache:
             walk = walk.parent
 
     def _offer_for_eviction(self, node: Node) -> None:
-        """Add an unlocked leaf to the eviction order. Removes a root without children."""
+        """Add an unlocked leaf to the eviction order. If the node is a root without children, remove it instead."""
         if node.locks or node.children:
             return
         if node.is_root:

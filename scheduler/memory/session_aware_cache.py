@@ -23,16 +23,16 @@ from .prefix_cache import BasePrefixCache, MatchResult
 class SessionSlot:
     """K/V of a session's committed tokens, in whole pages.
 
-    The pages before index ``first`` are shared pages of the inner cache. Every access to the slot accesses them too, so
-    they are never evicted before it.
+    The pages before index ``first`` are shared pages of the inner cache. Every access to the slot also accesses those
+    shared pages, so they are never evicted before it.
     """
 
-    session: str  # the session's key, which is never reused
+    session: str  # key of the session, which is never reused
     first: int = 0  # page index of the first of ``pages``
     pages: list[int] = field(default_factory=list)
-    pinned_by: str = ""  # rid of the running turn; "" while the slot is evictable
-    last_access: int = 0  # value of the cache's access clock
-    closed: bool = False  # the session is closed: the slot is freed when its running turn ends
+    pinned_by: str = ""  # request id of the running turn; "" while the slot is evictable
+    last_access: int = 0  # value of the cache's access clock at the last access
+    closed: bool = False  # True if the session is closed: the slot is freed when its running turn ends
     is_tree_node: ClassVar[bool] = False
 
     @property
@@ -42,16 +42,16 @@ class SessionSlot:
 
     @property
     def is_locked(self) -> bool:
-        """True while a turn runs on it."""
+        """True while a turn runs on the slot."""
         return bool(self.pinned_by)
 
     @property
     def end(self) -> int:
-        """Page index after the last page."""
+        """The page index after the last page of the slot."""
         return self.first + len(self.pages)
 
     def restore_to_req(self, req: CachedRequest) -> None:
-        """Share the pages with ``req``, which has the pages before ``first`` already. The slot keeps them.
+        """Share the slot's pages with ``req``, which already has the pages before ``first``. The slot keeps its pages.
 
         A turn that is not admitted or is retracted can therefore attach again with the same result.
         """
@@ -61,7 +61,7 @@ class SessionSlot:
 
     def save_from_req(self, req: CachedRequest, num_pages: int, ledger: Ledger) -> int:
         """Take over the request's own pages up to index ``num_pages`` and return their number."""
-        if self.pinned_by != req.rid:  # computed without the slot, so all earlier pages belong to the inner cache
+        if self.pinned_by != req.rid:  # the turn did not use the slot, so all earlier pages belong to the inner cache
             self.first, self.pinned_by = req.num_shared, req.rid
         new = req.pages[req.num_shared : num_pages]
         ledger.move(tuple(new), req, self)
@@ -72,10 +72,10 @@ class SessionSlot:
 
 @dataclass(slots=True)
 class SessionMatch(MatchResult):
-    """A match that ends in a slot."""
+    """A match whose last pages are in a slot."""
 
     slot: SessionSlot | None = None
-    inner: MatchResult = field(default_factory=MatchResult)  # the part before the slot
+    inner: MatchResult = field(default_factory=MatchResult)  # the part of the match before the slot
 
 
 class SessionAwareCache:
@@ -87,7 +87,7 @@ class SessionAwareCache:
         self.evictable_session_pages = 0
         self._allocator = allocator
         self._slots: OrderedDict[str, SessionSlot] = OrderedDict()
-        self._turns: dict[str, SessionSlot] = {}  # by rid, from ``begin_turn`` to ``end_turn``
+        self._turns: dict[str, SessionSlot] = {}  # by request id, from ``begin_turn`` to ``end_turn``
         self._unpinned: OrderedDict[int, SessionSlot] = OrderedDict()  # slots with pages, least recently used first
 
     @property
@@ -106,7 +106,7 @@ class SessionAwareCache:
         return self.inner.access_clock
 
     def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        """The session's slot, or the match of the inner cache if that is longer or the slot is empty."""
+        """Match the session's slot, or the inner cache if its match is longer or the slot is empty."""
         slot = self._turns.get(req.rid)
         whole = self.inner.match_prefix(req, limit)
         if (
@@ -121,7 +121,7 @@ class SessionAwareCache:
         return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot, before)
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
-        """Pin the slot while the turn runs. Frees a slot that is not part of the match."""
+        """The slot is pinned while the turn runs. If the match does not include the slot, free the slot."""
         if isinstance(match, SessionMatch) and match.slot is not None:
             self.inner.attach(req, match.inner)
             self._pin(match.slot)
@@ -169,30 +169,30 @@ class SessionAwareCache:
         return freed + self.inner.evict(num_pages - freed, accessed_before)
 
     def clear(self) -> None:
-        """Free the K/V of all sessions as well. The sessions keep their tokens."""
+        """Reset the inner cache and free the K/V of all sessions. Sessions keep their tokens."""
         for slot in list(self._unpinned.values()):
             self._empty(slot)
         self.inner.clear()
 
     def exclusively_locked_pages(self, req: CachedRequest) -> int:
-        """Includes the pages of the turn's slot, which become evictable when the turn is released."""
+        """The number includes the pages of the turn's slot, which become evictable when the turn is released."""
         slot = self._turns.get(req.rid)
         pinned = len(slot.pages) if slot is not None and slot.pinned_by == req.rid else 0
         return self.inner.exclusively_locked_pages(req) + pinned
 
     def begin_turn(self, session: str, rid: str) -> None:
-        """Register request ``rid`` as a turn of the session."""
+        """Register the request ``rid`` as a turn of the session."""
         slot = self._slots.get(session)
         if slot is None:
             slot = self._slots[session] = SessionSlot(session)
         self._turns[rid] = slot
 
     def end_turn(self, rid: str) -> None:
-        """Forget a turn that ended. If it ran, it was released before."""
+        """Remove a turn that has ended. If the turn ran, its memory must have been released before."""
         self._turns.pop(rid, None)
 
     def close(self, session: str) -> None:
-        """Free the session's K/V, or, if a turn runs on it, free it when that turn is released."""
+        """Free the session's K/V now, or, if a turn runs on the slot, when that turn is released."""
         slot = self._slots.pop(session, None)
         if slot is not None:
             slot.closed = True
@@ -200,7 +200,7 @@ class SessionAwareCache:
                 self._empty(slot)
 
     def truncate(self, session: str, num_tokens: int) -> None:
-        """Free all pages that hold tokens after the first ``num_tokens``."""
+        """Free the pages of the session's slot that hold tokens after the first ``num_tokens``."""
         slot = self._slots.get(session)
         if slot is not None:
             self._trim(slot, max(num_tokens // self._allocator.page_size - slot.first, 0))
@@ -216,11 +216,11 @@ class SessionAwareCache:
         return len(self._turns)
 
     def slots(self) -> list[SessionSlot]:
-        """All slots, including those of closed sessions whose last turn still runs."""
+        """Return all slots, including those of closed sessions whose last turn still runs."""
         return list({id(slot): slot for slot in [*self._slots.values(), *self._turns.values()]}.values())
 
     def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """See ``AuditedCache``. The owners of the inner cache and the slots."""
+        """See ``AuditedCache``. Yields the owners of the inner cache and the slots."""
         yield from self.inner.owners()
         for slot in self.slots():
             yield slot, slot.pages

@@ -14,7 +14,7 @@ NAMED_NODES = 8
 def validate_tree(
     nodes: Sequence[Node], evictable_pages: int, protected_pages: int, ends: Iterable[CacheNode | None]
 ) -> list[str]:
-    """Descriptions of all errors. ``ends``: for each running request, the node where its prefix ends."""
+    """Return descriptions of all errors. ``ends`` has the node where the prefix of each running request ends."""
     errors = []
     evictable = sum(len(node.pages) for node in nodes if not node.locks)
     protected = sum(len(node.pages) for node in nodes if node.locks)

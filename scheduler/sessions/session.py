@@ -1,7 +1,7 @@
 """The state of a session: committed turns of token ids. Contains no decisions.
 
-A streaming session is one growing list of tokens. A plain session is a tree of turns, so that any earlier turn can be
-continued.
+A streaming session is a single list of tokens that only grows. A plain session is a tree of turns, so that any earlier
+turn can be continued.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Protocol
 class SessionLimits:
     """Quotas of sessions."""
 
-    max_sessions: int = 1000  # open at the same time
+    max_sessions: int = 1000  # maximum number of sessions that are open at the same time
     timeout_s: float = 600.0  # idle seconds until a session expires, unless it was opened with a timeout of its own
-    max_per_owner: int | None = None  # open sessions of one API key; None: no limit
+    max_per_owner: int | None = None  # maximum number of open sessions of one API key; None for no limit
 
 
 class SessionKvStore(Protocol):
@@ -39,12 +39,12 @@ class CommittedTurn:
 
     name: str
     parent: CommittedTurn | None
-    keep: int  # leading tokens of the parent's context that this turn continues
-    tokens: list[int]  # the turn's own tokens after those
+    keep: int  # number of leading tokens of the parent's context that this turn continues
+    tokens: list[int]  # the turn's own tokens, which follow that context
     input_len: int  # tokens of its context before its output
 
     def context(self) -> list[int]:
-        """All tokens from the start of the conversation to the end of this turn."""
+        """Return all tokens from the start of the conversation to the end of this turn."""
         pieces: list[list[int]] = []
         turn: CommittedTurn | None = self
         end = self.keep + len(self.tokens)
@@ -72,11 +72,11 @@ class Session:
     timeout_s: float
     last_active_s: float
     tokens: list[int] = field(default_factory=list)  # committed tokens of a streaming session
-    turns: dict[str, CommittedTurn] = field(default_factory=dict)  # of a plain session, by name, in commit order
+    turns: dict[str, CommittedTurn] = field(default_factory=dict)  # turns of a plain session, in commit order
     names: set[str] = field(default_factory=set)  # turn names chosen by clients
-    open_turns: dict[str, Lease] = field(default_factory=dict)  # running or waiting, by rid
+    open_turns: dict[str, Lease] = field(default_factory=dict)  # running or waiting turns by request id
     num_turns: int = 0  # committed turns
-    last_rid: str = ""  # of the newest committed turn, which a late stop string may still truncate
+    last_rid: str = ""  # request id of the newest committed turn, which a late stop string may still truncate
     last_input_len: int = 0  # tokens of its context before its output
 
     @property
@@ -86,7 +86,7 @@ class Session:
 
     @property
     def deadline_s(self) -> float:
-        """Time at which it expires, unless a turn is open then."""
+        """The time at which the session expires, unless a turn is open then."""
         return self.last_active_s + self.timeout_s
 
 
@@ -96,8 +96,8 @@ class Lease:
 
     session: Session
     name: str
-    named: bool  # the client chose the name
+    named: bool  # True if the client chose the name
     parent: CommittedTurn | None = None  # plain session: the turn that it continues
-    keep: int = 0  # plain session: leading tokens of the parent's context that it continues
+    keep: int = 0  # plain session: number of leading tokens of the parent's context that it continues
     replace: bool = False  # plain session: the commit removes the parent's other descendants
     answer_end: list[int] = field(default_factory=list)  # the token after an answer in the chat template, if any

@@ -1,7 +1,9 @@
-"""Sessions: open, append, commit, roll back, branch, close, expire. Owns their tokens; ``SessionKvStore`` has the K/V.
+"""Sessions: open, append, commit, roll back, branch, close, expire. The controller owns the tokens of sessions;
+``SessionKvStore`` has the K/V.
 
-A turn is either rejected before any state changes or holds a lease until it ends. A normal end commits its tokens; an
-abort leaves the session unchanged. The current time is that of the last ``expire_sessions``.
+A turn is either rejected before any state changes or holds a lease until it ends. If the turn ends normally, its tokens
+are committed; if it is aborted, the session stays unchanged. The current time is the argument of the last call of
+``expire_sessions``.
 """
 
 from __future__ import annotations
@@ -30,19 +32,19 @@ from .session_turns import append_turn, branch_turn, remove_descendants
 
 MAX_TOMBSTONES = 10_000
 LONGEST_TIMEOUT_S = 86_400.0  # the longest timeout that a client may request
-TREE_CONTEXTS = 64  # most tokens that a plain session stores, in context lengths
+TREE_CONTEXTS = 64  # maximum number of tokens of a plain session, as a multiple of the context length
 
 
 FitCheck = Callable[[int, int], str]
 
 
 class SessionController:
-    """All sessions of one scheduler."""
+    """Holds all sessions of one scheduler."""
 
     def __init__(self, limits: SessionLimits, kv: SessionKvStore | None, info: RunnerInfo, misfit: FitCheck) -> None:
         """``kv`` is None if streaming sessions are off.
 
-        ``misfit(prompt_len, max_tokens)`` says why such a request can never run; "" if it can.
+        ``misfit(prompt_len, max_tokens)`` returns the reason why such a request can never run; "" if it can run.
         """
         self._limits = limits
         self._kv_store = kv
@@ -52,7 +54,7 @@ class SessionController:
         self._misfit = misfit
         self._sessions: dict[tuple[str, str], Session] = {}  # by owner and id
         self._leases: dict[str, Lease] = {}  # by rid
-        self._deadlines: list[tuple[float, int, Session]] = []  # heap; an entry may be too early, never too late
+        self._deadlines: list[tuple[float, int, Session]] = []  # heap of expiry times, at or before the real ones
         self._tombstones: OrderedDict[tuple[str, str], float] = OrderedDict()  # (owner, id) → expiry time
         self._serial = 0
         self._now = 0.0
@@ -119,7 +121,7 @@ class SessionController:
         return Reply(message.call, sessions=[self._describe(session)])
 
     def _exceeded_quota(self, owner: str) -> str:
-        """The reason why ``owner`` cannot open another session; "" if it can."""
+        """Return the reason why ``owner`` cannot open another session; "" if it can."""
         limits = self._limits
         if len(self._sessions) >= limits.max_sessions:
             return f"No more than {limits.max_sessions} sessions may be open (--max-sessions)."
@@ -128,7 +130,7 @@ class SessionController:
         return ""
 
     def _close(self, message: CloseSessionReq) -> Reply:
-        """Close the session if it is open. An open turn continues but is not committed."""
+        """Close the session if it is open. An open turn runs on but is not committed."""
         session = self._sessions.get((message.owner, message.session_id))
         if session is not None:
             self._close_session(session)
@@ -147,7 +149,7 @@ class SessionController:
     def accept_turn(self, message: GenerateReq) -> GenerateReq:
         """Lease the turn and return it as an ordinary request with its full context.
 
-        Raises Rejected without any change of the session.
+        If it raises Rejected, the session is unchanged.
         """
         turn = message.session
         assert turn is not None
@@ -159,7 +161,7 @@ class SessionController:
             lease, prompt = append_turn(session, turn, rid, message.prompt)
         else:
             lease, prompt = branch_turn(session, turn, rid, message.prompt)
-            if lease.parent is not None or not lease.replace:  # otherwise everything stored is replaced
+            if lease.parent is not None or not lease.replace:  # otherwise the turn replaces all stored tokens
                 self._check_size(session, len(prompt) - lease.keep)
         message = self._fitted(message, prompt, turn)
         if lease.named:
@@ -172,7 +174,7 @@ class SessionController:
         return message
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """A request has ended. If it was a turn, commit it if it finished normally, otherwise discard it."""
+        """A request has ended. If it was a turn, commit the turn after a normal end and discard it otherwise."""
         lease = self._leases.pop(req.rid, None)
         if lease is None:
             return
@@ -196,12 +198,12 @@ class SessionController:
             own = tokens[lease.keep :]
             session.turns[lease.name] = CommittedTurn(lease.name, lease.parent, lease.keep, own, req.prompt_len)
             if lease.named:
-                session.names.add(lease.name)  # remove_descendants removed it with the others
+                session.names.add(lease.name)  # remove_descendants has removed the turn together with the others
 
     def truncate_last_turn(self, rid: str, num_outputs: int) -> None:
-        """Drop the outputs after ``num_outputs`` of a committed turn in which a stop string was found late.
+        """Truncate a committed turn to ``num_outputs`` output tokens, because a stop string was found late.
 
-        Has no effect once another turn was accepted. Scans all sessions, which is acceptable for a rare event.
+        It has no effect after another turn was accepted. Scans all sessions, which is acceptable for a rare event.
         """
         for session in self._sessions.values():
             if session.last_rid == rid:
@@ -219,7 +221,10 @@ class SessionController:
             raise Rejected(text, status=429, kind="rate_limit_error", code="session_full", should_retry=False)
 
     def _fitted(self, message: GenerateReq, prompt: list[int], turn: SessionTurn) -> GenerateReq:
-        """The request with its full prompt. Raises Rejected if prompt and completion exceed the context length."""
+        """Return the request with the full prompt of the turn.
+
+        Raises Rejected if prompt and completion exceed the context length.
+        """
         rest = self._context_length - len(prompt)
         wanted = message.sampling.max_tokens
         if rest < 1 or (wanted > rest and not turn.context_limit):
@@ -275,9 +280,9 @@ class SessionController:
 
 
 def _committed_tokens(req: Request, lease: Lease) -> list[int]:
-    """The tokens from which the next turn continues.
+    """Return the tokens from which the next turn continues.
 
-    A stop token that was not shown to the client is dropped, unless it ends the answer in the chat template.
+    A stop token that the client did not see is dropped, unless the chat template ends an answer with it.
     """
     last = req.known[-1:]
     stopped = req.num_outputs > req.sampling.min_tokens and last[0] in req.stop_ids

@@ -9,7 +9,7 @@ from .session import CommittedTurn, Lease, Session
 
 
 def append_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
-    """Lease and full prompt of the next turn of a streaming session. Raises Rejected."""
+    """Return the lease and the full prompt of the next turn of a streaming session. Raises Rejected."""
     if turn.parent or turn.offset >= 0 or turn.replace or turn.drop_previous_output:
         raise Rejected(
             "A streaming session is append-only: rid, offset, replace and drop_previous_output are not allowed."
@@ -21,7 +21,10 @@ def append_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]
 
 
 def branch_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
-    """Lease and full prompt of a turn of a plain session, after the latest or a named turn. Raises Rejected."""
+    """Return the lease and the full prompt of a turn of a plain session, which continues the latest or a named turn.
+
+    Raises Rejected.
+    """
     parent = _parent(session, turn)
     context = [] if parent is None else parent.context()
     keep = len(context)
@@ -54,7 +57,7 @@ def _lease(session: Session, turn: SessionTurn, rid: str) -> Lease:
 
 
 def _parent(session: Session, turn: SessionTurn) -> CommittedTurn | None:
-    """The turn to continue; None at the start of the session."""
+    """Return the turn to continue; None at the start of the session."""
     if turn.replace and session.open_turns:
         raise _busy()
     if turn.replace and not turn.parent:
@@ -67,12 +70,12 @@ def _parent(session: Session, turn: SessionTurn) -> CommittedTurn | None:
         text = f"The session has no turn {turn.parent[:100]!r}."
         raise Rejected(text, status=404, kind="not_found_error", code="turn_not_found", param="rid")
     if session.open_turns:
-        raise _busy()  # which turn is the latest is not known yet
+        raise _busy()  # the latest turn is not known while another turn runs
     return next(reversed(session.turns.values()), None)
 
 
 def _addition(prompt: list[int], turn: SessionTurn, before: list[int], *, is_first: bool) -> list[int]:
-    """The tokens that the turn adds to ``before``. Raises Rejected if there are none."""
+    """Return the tokens that the turn adds to ``before``. Raises Rejected if the turn adds no tokens."""
     added = prompt if is_first or turn.continuation is None else _without_repeats(turn.continuation, turn.head, before)
     if not added and turn.refusal:
         raise Rejected(turn.refusal, code="session_chat_unsupported", param="messages")
@@ -82,7 +85,7 @@ def _addition(prompt: list[int], turn: SessionTurn, before: list[int], *, is_fir
 
 
 def _without_repeats(continuation: list[int], head: int, before: list[int]) -> list[int]:
-    """Drop the longest prefix of the first ``head`` tokens of ``continuation`` that ``before`` already ends with."""
+    """Return ``continuation`` without the part of its first ``head`` tokens with which ``before`` already ends."""
     for count in range(min(head, len(before)), 0, -1):
         if before[-count:] == continuation[:count]:
             return continuation[count:]
