@@ -24,7 +24,7 @@ def secret(help_text: str, *, metavar: str) -> Any:
 
 
 def option_list(help_text: str, *, flag: str, metavar: str, shown: bool = True) -> Any:
-    """A field that is a repeatable CLI flag. shown: False leaves it out of the repr."""
+    """A field that is a repeatable CLI flag. shown: if False, the repr does not contain it."""
     return field(default=(), repr=shown, metadata={"help": help_text, "flag": flag, "metavar": metavar})
 
 
@@ -116,19 +116,19 @@ class LimitsConfig:
 
     max_connections: int | None = option(
         None,
-        "maximum of open connections; more get 503, except probes (default: from the limit of open files)",
+        "limit on open connections; further ones get 503, except probes (default: from the open-file limit)",
         metavar="N",
         within="[1, inf)",
     )
     receive_timeout: float = option(
         60.0,
-        "seconds in which a request must arrive, else 408; longer if it arrives at 16 KiB/s",
+        "seconds within which a request must arrive, else 408; the time is longer if it arrives at 16 KiB/s",
         metavar="S",
         within="(0, inf)",
     )
     max_requests_per_key: int | None = option(
         None,
-        "maximum of open requests per API key; more get 429 (default: no limit)",
+        "limit on open requests per API key; further ones get 429 (default: no limit)",
         metavar="N",
         within="[1, inf)",
     )
@@ -155,7 +155,7 @@ class SchedulerConfig:
     )
     schedule_conservativeness: float = option(
         1.0,
-        "how much of the expected outputs admission reserves; a larger value means fewer retractions",
+        "share of the expected outputs that admission reserves; a larger value means fewer retractions",
         within="(0, inf)",
     )
     disable_radix_cache: bool = option(False, "do not reuse the KV of earlier prompts")
@@ -170,7 +170,7 @@ class SchedulerConfig:
         within="[-1, inf)",
     )
     max_queued_requests: int | None = option(
-        None, "maximum of waiting requests; more get 429 (default: no limit)", metavar="N", within="[1, inf)"
+        None, "limit on waiting requests; further ones get 429 (default: no limit)", metavar="N", within="[1, inf)"
     )
     memory_check: Literal["strict", "quarantine", "off"] = option(
         "quarantine",
@@ -183,9 +183,9 @@ class SchedulerConfig:
         None, "answer requests for missed events here: tcp://127.0.0.1:5558", metavar="ADDRESS"
     )
     enable_streaming_session: bool = option(False, "sessions keep the KV of their turns between requests")
-    max_sessions: int = option(1000, "maximum of open sessions; more get 429", metavar="N", within="[1, inf)")
+    max_sessions: int = option(1000, "limit on open sessions; further ones get 429", metavar="N", within="[1, inf)")
     max_sessions_per_key: int | None = option(
-        None, "maximum of open sessions per API key (default: no separate limit)", metavar="N", within="[1, inf)"
+        None, "limit on open sessions per API key (default: no separate limit)", metavar="N", within="[1, inf)"
     )
     session_timeout: float = option(
         600.0, "idle seconds after which a session is closed", metavar="S", within="(0, inf)"
@@ -206,7 +206,7 @@ class RunnerConfig:
     )
     attention_backend: str = option("auto", "attention implementation; auto selects the fastest available one")
     context_length: int | None = option(
-        None, "maximum of prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"
+        None, "maximum length of prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"
     )
     max_total_tokens: int | None = option(
         None,
@@ -222,7 +222,7 @@ class RunnerConfig:
     )
     mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool", within="(0, 1]")
     page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, inf)")
-    max_running_requests: int = option(256, "maximum of running requests", metavar="N", within="[1, inf)")
+    max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, inf)")
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"
@@ -255,7 +255,7 @@ class WatchdogConfig:
         1800.0, "time limit for loading and compiling, in seconds", metavar="S", within="(0, inf)"
     )
     restart_on_failure: int = option(
-        0, "how often failed engine processes are restarted while HTTP stays up", metavar="N", within="[0, inf)"
+        0, "limit on engine restarts after a failure; HTTP stays up meanwhile", metavar="N", within="[0, inf)"
     )
 
 
@@ -305,7 +305,7 @@ class SchedulerSection:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizerSection:
-    """The configuration of the detokenizer process, sent once before it starts."""
+    """The configuration of the detokenizer process, sent once before the process starts."""
 
     vocabulary: Vocabulary
     log: LogConfig

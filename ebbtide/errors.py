@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 
 
 class EbbtideError(Exception):
-    """Base of all exceptions that ebbtide raises deliberately."""
+    """The base class of all exceptions that ebbtide raises deliberately."""
 
 
 class StartupError(EbbtideError):
     """The daemon cannot start. The message is one sentence that tells the operator what to change.
 
-    Whatever a damaged file contributes to the message, it is one line that can be encoded: each run of white space
-    becomes one space, and surrogates are written as escapes.
+    The message is one line that can be encoded, even if it contains text from a damaged file: each run of white space
+    becomes one space, and surrogates become escapes.
     """
 
     def __init__(self, message: str) -> None:
@@ -70,7 +70,7 @@ class InvariantViolation(EbbtideError):
     """The page accounting is inconsistent. The message names the pages and their owners.
 
     Attributes:
-        pages: by pool name, pages that must not be used even though owner and ledger agree about them now.
+        pages: page numbers by pool name that must not be used, even though owner and ledger agree about them now.
     """
 
     def __init__(self, message: str, *, pages: Mapping[str, Sequence[int]] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Grammars, compiled by llguidance for one model's vocabulary and matched token by token.
 
-The only file that uses llguidance, except for the GBNF converter. It knows bytes and token ids, but neither requests
-nor HTTP. Compiling a grammar and computing a mask release the GIL.
+No other file uses llguidance, except the GBNF converter. The module handles bytes and token ids, and does not
+depend on requests or HTTP. Compiling a grammar and computing a mask release the GIL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GAP = "GAP: /\\s{0,2}/\n"  # whitespace that models write around markers
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPrefix:
-    """Free text before the constrained part of an output. Each marker may be a control token.
+    """Free text before the constrained part of an output. A marker may be a control token.
 
     Attributes:
         closes: marker that ends the prefix.
@@ -34,7 +34,10 @@ class ReasoningPrefix:
 
 
 def lark_of_regex(regex: str) -> str:
-    """Convert ``regex`` to a Lark grammar that matches whole texts. Does not check that the regex is valid."""
+    """Convert ``regex`` to a Lark grammar that matches whole texts.
+
+    The function does not check that the regex is valid.
+    """
     written = json.loads(LLMatcher.grammar_from_regex(regex))
     lark: str = written["grammars"][0]["lark_grammar"]
     return lark
@@ -86,7 +89,7 @@ class Guidance:
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_ids: Iterable[int]) -> None:
         """vocab_size: number of logits per row. eos_ids: end tokens in addition to the vocabulary's own."""
         ends = {token for token in (*eos_ids, *vocabulary.eos_ids) if token < vocab_size}
-        self._eos_ids = frozenset(ends or {vocab_size})  # without end tokens: an id that no model can sample
+        self._eos_ids = frozenset(ends or {vocab_size})  # if there is no end token: an id that no model can sample
         special = [token for token in vocabulary.special_ids if token < vocab_size]
         pieces = vocabulary.pieces[:vocab_size]
         pieces += [b""] * (vocab_size + 1 - len(pieces))  # masks must also cover logits without a token
@@ -101,7 +104,7 @@ class Guidance:
             raise GrammarError(_sentence(inner.get_error()))
         warnings = inner.get_grammar_warnings()
         if warnings:
-            raise GrammarError(_sentence(warnings[0]))  # a warning means that a part is not enforced
+            raise GrammarError(_sentence(warnings[0]))  # llguidance warns if it does not enforce a part
         return GrammarMatcher(inner, self._eos_ids)
 
 
@@ -121,7 +124,7 @@ class _Tokens(TokenizerWrapper):  # type: ignore[misc]  # mypy skips llguidance
 
 
 class GrammarMatcher:
-    """Position of one output in a grammar. Its state depends only on the grammar and the tokens so far.
+    """The position of one output in a grammar. The state depends only on the grammar and the tokens so far.
 
     Attributes:
         mask: tokens that may come next, one bit per token id, least significant bit first; b"" if there is none.
@@ -149,7 +152,7 @@ class GrammarMatcher:
         return 0 <= token >> 3 < len(self.mask) and bool(self.mask[token >> 3] >> (token & 7) & 1)
 
     def advance(self, token: int) -> None:
-        """Consume one token. Raises GrammarError if it is not allowed; the matcher is unusable afterwards."""
+        """Consume one token. Raises GrammarError if the token is not allowed; the matcher is unusable afterwards."""
         if not self.allows(token):
             raise GrammarError(f"Token {token} is not allowed here.")
         if token in self._eos_ids:
@@ -160,7 +163,7 @@ class GrammarMatcher:
         self._update_mask()
 
     def without_end(self) -> bytes:
-        """Return the mask without the end tokens. It allows at least one token unless ``complete``."""
+        """Return the mask without the end tokens. The mask allows at least one token unless ``complete``."""
         rest = bytearray(self.mask)
         for token in self._eos_ids:
             if token >> 3 < len(rest):

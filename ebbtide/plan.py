@@ -27,7 +27,7 @@ class RowInit(Part, frozen=True):
 
 
 class PromptLogprobSpec(Part, frozen=True):
-    """Asks for the log-probabilities of known tokens.
+    """A request for the log-probabilities of known tokens.
 
     Attributes:
         first: index within the item's tokens; target i follows the item's token ``first + i``.
@@ -41,7 +41,7 @@ class PromptLogprobSpec(Part, frozen=True):
 
 
 class PageWrite(Part, frozen=True):
-    """Pages of one row in a pool other than the first one.
+    """The pages of one row in a pool other than the first one.
 
     Attributes:
         pool: index in ``RunnerInfo.pools``.
@@ -54,19 +54,20 @@ class PageWrite(Part, frozen=True):
 
 
 class PlanItem(Part, frozen=True):
-    """Some tokens of one row.
+    """The tokens of one row that a step computes.
 
     Attributes:
         start: position of the first token.
         tokens: token ids; None for one token, which is the row's last sample.
         pages: page numbers to write into the row's page table of the first pool from ``page_index`` on, before
             computing.
-        num_samples: most tokens to sample after the last one; 0 for none. With more than one, the pages hold the K/V of
-            all of them but the last, which the runner writes, and the row has no later item in flight.
+        num_samples: maximum number of tokens to sample after the last one; 0 for none. If it is more than one, the
+            item's pages must hold the K/V of all samples except the last, and the row must have no later item in
+            flight.
         init: set only on the first item of an admission.
         mask: tokens that may be sampled, one bit per token id, least significant bit first; b"" for all. An item with a
-            mask samples one token; a row whose mask depends on a token that is not collected yet has no item in the
-            plan.
+            mask samples one token. If a row's mask depends on a token that is not collected yet, the plan has no item
+            for the row.
         prompt_logprobs: tokens whose log-probabilities this item must return.
         more_pages: the same as ``pages`` for the other pools; at most one entry per pool.
     """
@@ -84,11 +85,11 @@ class PlanItem(Part, frozen=True):
 
     @property
     def end(self) -> int:
-        """Position after the last token."""
+        """The position after the last token."""
         return self.start + (1 if self.tokens is None else len(self.tokens))
 
     def write_to(self, pool: int) -> tuple[int, list[int]]:
-        """The page index and pages to write into the row's page table of the pool with that index."""
+        """Return the page index and the pages to write into the row's page table of pool number ``pool``."""
         if pool == 0:
             return self.page_index, self.pages
         return next(((write.page_index, write.pages) for write in self.more_pages if write.pool == pool), (0, []))
@@ -168,7 +169,7 @@ class Runner(Protocol):
     def info(self) -> RunnerInfo: ...
 
     def submit(self, plan: StepPlan) -> None:
-        """Start a plan. Returns once its inputs have been read, before it has been computed."""
+        """Start a plan. It returns after reading the plan's inputs, before the plan has been computed."""
 
     def collect(self) -> StepResult:
         """Wait for the oldest plan in flight and return its result."""

@@ -1,6 +1,6 @@
-"""Retract policies: which running request is retracted first. Each is one function and one table entry.
+"""Retract policies: which running request is retracted first. Each policy is one function and one table entry.
 
-The configuration takes the names of the flag from the table, the scheduler its function. A policy may read the
+The configuration takes the flag's values from the table, and the scheduler takes the function. A policy may read the
 attributes of ``Retractable``.
 """
 
@@ -32,15 +32,15 @@ class Candidate(Generic[R]):
     """A possible victim."""
 
     req: R
-    frees: int  # pages that its retraction makes usable
-    cost: int  # tokens of K/V to recompute
+    frees: int  # pages that the request's retraction makes usable
+    cost: int  # tokens of K/V to recompute after its retraction
 
 
 class VictimPolicy(Protocol):
-    """Chooses one of the candidates, which are in order of admission and at least one."""
+    """Chooses one of the candidates, which are in order of admission. There is at least one."""
 
     def __call__(self, candidates: Sequence[Candidate[R]], shortfall: int, /) -> Candidate[R]:
-        """The request to retract next. shortfall: pages that are still missing."""
+        """Return the request to retract next. shortfall: number of pages that are still missing."""
 
 
 def shortest_output_first(req: Retractable) -> tuple[int, int, int, str]:
@@ -52,20 +52,20 @@ def shortest_output_first(req: Retractable) -> tuple[int, int, int, str]:
 
 
 def by_length(candidates: Sequence[Candidate[R]], _shortfall: int) -> Candidate[R]:
-    """``length``: the shortest output."""
+    """``length``: retract the request with the shortest output first."""
     return min(candidates, key=lambda candidate: shortest_output_first(candidate.req))
 
 
 def by_priority(candidates: Sequence[Candidate[R]], _shortfall: int) -> Candidate[R]:
-    """``priority``: the lowest priority, then as ``length``."""
+    """``priority``: retract the request of the lowest priority first; among equal priorities like ``length``."""
     return min(candidates, key=lambda candidate: (candidate.req.priority, shortest_output_first(candidate.req)))
 
 
 def by_cost(candidates: Sequence[Candidate[R]], shortfall: int) -> Candidate[R]:
-    """``cost``: the victim that frees the shortfall for the fewest tokens to recompute.
+    """``cost``: retract the request that frees the shortfall at the cost of the fewest recomputed tokens.
 
-    If no single victim frees enough, the one that frees most is chosen first, so that there are few victims; the last
-    of them is again the cheapest that suffices.
+    If no single request frees enough, the one that frees the most pages is chosen first, so that few requests are
+    retracted. The last victim is again the cheapest request that frees the rest.
     """
     enough = [candidate for candidate in candidates if candidate.frees >= shortfall]
     if enough:
@@ -77,7 +77,7 @@ def by_cost(candidates: Sequence[Candidate[R]], shortfall: int) -> Candidate[R]:
 
 @dataclass(frozen=True, slots=True)
 class RetractPolicy:
-    """A value of ``--retract-policy``. first: the request that is retracted first, for the help text."""
+    """A value of ``--retract-policy``. first: description of the first victim, for the help text."""
 
     select_victim: VictimPolicy
     first: str

@@ -19,5 +19,5 @@ def choice_seed(seed: int, choice: int) -> int:
 
 
 def uniform(seed: int, index: int) -> float:
-    """Return the random number in [0, 1) for output token ``index``. Depends only on the arguments."""
+    """Return the random number in [0, 1) for output token ``index``. The number depends only on the arguments."""
     return (_mix(_mix(seed) + (index + 1) * 0x9E3779B97F4A7C15) >> 11) / (1 << 53)

@@ -1,5 +1,7 @@
-"""Operator requests to the whole scheduler: flush the cache, pause, continue. The caller passes the current time, in
-seconds."""
+"""Operator requests to the whole scheduler: flush the cache, pause, continue.
+
+The caller passes the current time, in seconds.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,10 @@ class Control:
         self._pending: list[_PendingFlush] = []
 
     def handle(self, message: ControlReq, now: float) -> None:
-        """Carry out one operator request, or keep it until that is possible. Every operator request gets exactly one
-        reply."""
+        """Carry out one operator request, or keep it until that is possible.
+
+        Every operator request gets exactly one reply.
+        """
         match message.action:
             case "pause" | "continue":
                 self.paused = message.action == "pause"

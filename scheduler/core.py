@@ -52,8 +52,10 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """True if no request runs or waits and no step is in flight. A scheduler that could not plan a step is not
-        necessarily idle."""
+        """True if no request runs or waits and no step is in flight.
+
+        A scheduler that could not plan a step is not necessarily idle.
+        """
         return not self.state.requests and not self.state.steps_in_flight
 
     @property
@@ -97,8 +99,10 @@ class Scheduler:
             self.state.lifecycle.abort(req, abort, tell_front=True)
 
     def next_step(self, now: float) -> StepPlan | None:
-        """Returns the next plan; evicts pages and retracts requests if necessary. Returns None if nothing can run now,
-        which does not mean that the scheduler is idle."""
+        """Returns the next plan; evicts pages and retracts requests if necessary.
+
+        Returns None if nothing can run now, which does not mean that the scheduler is idle.
+        """
         if self.paused:
             return None
         try:
@@ -244,7 +248,8 @@ class Scheduler:
 
     def _computed(self, req: Request, item: PlanItem, num_sampled: int) -> None:
         """Record that the K/V of the item and of all sampled tokens except the last exists, and publish full prompt
-        pages."""
+        pages.
+        """
         req.num_confirmed = item.end
         if num_sampled > 1:
             req.num_confirmed += num_sampled - 1

@@ -1,5 +1,7 @@
-"""Gates decide when a waiting request is ready to be admitted. Grammar compilation is one gate; a new kind of gate is a
-new class."""
+"""Gates decide when a waiting request is ready to be admitted.
+
+Grammar compilation is one gate; a new kind of gate is a new class.
+"""
 
 from __future__ import annotations
 

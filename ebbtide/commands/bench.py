@@ -1,7 +1,7 @@
 """``ebbtide bench``: measures the speed of any OpenAI-compatible server under load.
 
-This file holds the command line only. Modules of bench_load/ that need a network library are imported when the command
-runs, so that other commands start faster.
+This file contains the command line only. Modules of bench_load/ that need a network library are imported only when the
+command runs, so that the other commands start faster.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="request exactly --output-len tokens (on); if the server rejects unknown fields: --no-ignore-eos",
+        help="request exactly --output-len tokens (on); use --no-ignore-eos if the server rejects unknown fields",
     )
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
     add_value(group, "--num-requests", positive_int, "64", "N", "number of measured requests")
-    add_value(group, "--warmup", int, "2", "N", "number of earlier requests that are not measured")
+    add_value(group, "--warmup", int, "2", "N", "number of warm-up requests, which are not measured")
     add_value(group, "--prompt-len", _lengths, "128", "N|LO:HI", "tokens per prompt")
     add_value(group, "--output-len", _lengths, "128", "N|LO:HI", "tokens per answer")
     add_value(group, "--shared-prefix", fraction, "0", "F", "fraction of each prompt that all prompts share")

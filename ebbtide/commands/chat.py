@@ -1,7 +1,8 @@
 """``ebbtide chat``: talks to a running server, in a session if the server supports them.
 
-This file holds the terminal only: lines in, text and notes out. Answers go to stdout, everything else to stderr.
-Modules that need a network library are imported when the command runs, so that other commands start faster.
+This file handles the terminal only: it reads lines and prints text and notes. Answers go to stdout, everything else to
+stderr. Modules that need a network library are imported only when the command runs, so that the other commands start
+faster.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             return _talk(runner, conversation)
         except KeyboardInterrupt:
-            return 0  # a second Ctrl-C while the first one was handled
+            return 0  # the user pressed Ctrl-C again while the first one was handled
         finally:
             runner.run(_disconnect(conversation, http))
 
@@ -78,7 +79,7 @@ async def _disconnect(conversation: Conversation, http: aiohttp.ClientSession) -
 
 
 def _talk(runner: asyncio.Runner, conversation: Conversation) -> int:
-    """Read lines until the end. Ctrl-C outside an answer discards the line; a second one quits."""
+    """Read and handle lines until the input ends. Ctrl-C outside an answer discards the line; a second one quits."""
     prompt = _prompt()
     answered, interrupted = True, False
     while True:
@@ -114,7 +115,7 @@ def _line(prompt: str) -> str:
 def _prompt() -> str:
     """Return the input prompt; "" if stdin is not a terminal."""
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="strict")  # the C locale would pass invalid bytes on to the server
+        sys.stdin.reconfigure(errors="strict")  # without this, the C locale would pass invalid bytes on to the server
     if not sys.stdin.isatty():
         return ""
     with contextlib.suppress(ImportError):

@@ -1,4 +1,5 @@
-"""One conversation with a server over HTTP, in a session if the server supports them. Independent of the terminal.
+"""One conversation with a server over HTTP, in a session if the server supports them. The module does not use the
+terminal.
 
 The client also keeps the conversation, to send it again if the session or the whole server is lost.
 """
@@ -19,7 +20,7 @@ from .bench_load.client import DECODER, MAX_LINE_BYTES, Chunk, Usage, authorizat
 RETRY_S = 0.2
 BUSY_S = 10.0  # how long an interrupted turn may take to end
 AWAY_S = 120.0  # how long to wait for an unavailable server
-AWAY_STATUSES = (502, 503, 504)  # starting, draining, or a proxy without a backend
+AWAY_STATUSES = (502, 503, 504)  # the server is starting or draining, or a proxy has no backend
 
 
 class Refused(Exception):
@@ -42,7 +43,7 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Target and parameters of the conversation. None means the server's default.
+    """The target and the parameters of a conversation. A parameter that is None takes the server's default.
 
     Attributes:
         base_url: URL including /v1.
@@ -57,7 +58,7 @@ class Settings:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of every request."""
+        """Return the fields that every request has."""
         chosen = {"max_tokens": self.max_tokens, "temperature": self.temperature}
         given = {name: value for name, value in chosen.items() if value is not None}
         return {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **given}
@@ -179,12 +180,12 @@ class Conversation:
                 self._note("The answer was cut off; the text shown is discarded.")
 
     async def _recover(self, error: Refused, began: float) -> None:
-        """Prepare the next try. Re-raises the error if a retry cannot succeed."""
+        """Prepare the next attempt. Re-raises the error if a retry cannot succeed."""
         if error.code in ("session_not_found", "session_closed") and self.session_id is not None:
             self.session_id = None
             self._note("The session was lost: sending the whole conversation again.")
         elif error.code == "session_busy" and time.monotonic() - began < BUSY_S:
-            await asyncio.sleep(RETRY_S)  # the interrupted turn is about to end
+            await asyncio.sleep(RETRY_S)  # the interrupted turn will end soon
         elif error.code == "session_chat_unsupported" and self._wants_session:
             await self.close()
             self._wants_session = False
@@ -193,7 +194,10 @@ class Conversation:
             raise error
 
     async def _open(self) -> None:
-        """Open a session of the type that the server supports. Without one, every request has the full history."""
+        """Open a session of the type that the server supports.
+
+        Without a session, every request contains the full history.
+        """
         try:
             self.session_id = (await self._call("POST", "/sessions", {}))["id"]
         except Refused as error:

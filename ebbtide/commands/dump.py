@@ -1,4 +1,7 @@
-"""``ebbtide dump``: requests a state dump of a running server and prints it. Also works if the server hangs."""
+"""``ebbtide dump``: requests a state dump of a running server and prints it.
+
+The command also works if the server hangs.
+"""
 
 from __future__ import annotations
 

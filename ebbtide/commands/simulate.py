@@ -1,6 +1,6 @@
 """``ebbtide simulate``: compares pool sizes and policies by running the scheduler on a virtual clock.
 
-This file holds the command line only. The scheduler is imported when the command runs.
+This file contains the command line only. The scheduler is imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SWEPT = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``ebbtide simulate``."""
     _add_load(parser.add_argument_group("load"))
-    _add_cases(parser.add_argument_group("cases: every pool size with every policy and admission parameter"))
+    _add_cases(parser.add_argument_group("cases: every combination of pool size, policy and admission parameter"))
     _add_machine(parser.add_argument_group("machine"))
-    _add_cost(parser.add_argument_group("duration of a step; measure your own values"))
+    _add_cost(parser.add_argument_group("duration of a step (replace the defaults by your own measurements)"))
     group = parser.add_argument_group("output")
     group.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this JSON file")
     group.add_argument("--plot", type=Path, metavar="FILE.png", help="plot pool use and queue length over time")
@@ -62,13 +62,13 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
 
 def _add_cases(group: argparse._ArgumentGroup) -> None:
     pool = group.add_mutually_exclusive_group()
-    pool.add_argument("--pool", type=positive_int, nargs="+", metavar="TOKENS", help="sizes of the KV pool in tokens")
+    pool.add_argument("--pool", type=positive_int, nargs="+", metavar="TOKENS", help="pool sizes in tokens")
     pool.add_argument(
         "--pool-fraction",
         type=positive_float,
         nargs="+",
         metavar="F",
-        help="sizes as fractions of the demand, which is the load's peak KV use on an unlimited pool (default: 0.6)",
+        help="pool sizes as fractions of the demand, the load's peak KV use in an unlimited pool (default: 0.6)",
     )
     pool.add_argument("--sweep", action="store_true", help="use 30, 40, … 100 %% of the demand")
     group.add_argument(
@@ -100,19 +100,19 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     add_value(group, "--page-size", positive_int, "16", "TOKENS", "tokens per page")
     add_value(group, "--rows", positive_int, "64", "N", "maximum number of running requests")
     add_value(group, "--chunk", positive_int, "2048", "TOKENS", "prefill tokens per step")
-    add_value(group, "--context-length", positive_int, "32768", "TOKENS", "maximum prompt plus output")
+    add_value(group, "--context-length", positive_int, "32768", "TOKENS", "maximum length of prompt plus output")
     group.add_argument(
         "--schedule-policy",
         choices=("fcfs", "lpm", "priority"),
         default="fcfs",
         help="order of the waiting queue (default: fcfs)",
     )
-    add_value(group, "--max-retractions", int, "3", "N", "as in serve; not for vllm and sglang")
+    add_value(group, "--max-retractions", int, "3", "N", "as --max-retractions of serve; no effect on vllm and sglang")
     group.add_argument(
         "--headroom",
         type=int,
         metavar="PAGES",
-        help="pages per running row that a retraction frees beyond the next step; not for vllm and sglang",
+        help="pages per running row that a retraction frees in addition to the next step; no effect on vllm and sglang",
     )
 
 

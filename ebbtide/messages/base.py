@@ -6,11 +6,11 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base of the tagged messages."""
+    """The base class of all messages, which have a type tag."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of the untagged parts of messages."""
+    """The base class of the parts of messages, which have no type tag."""
 
 
 Finish = str  # "stop" | "length" | "abort"; the HTTP layer maps them to each API's values

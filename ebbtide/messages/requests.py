@@ -15,8 +15,9 @@ class SamplingParams(Part, frozen=True):
         temperature: 0 means greedy.
         top_k: 0 disables it.
         seed: always set; the sample of output token i is a function of (seed, i) and the logits.
-        logprobs: number of alternatives returned per output token; None for no log-probabilities.
-        prompt_logprobs: the same for every prompt token except the first; only the first choice of a prompt has them.
+        logprobs: number of alternatives to return per output token; None for no log-probabilities.
+        prompt_logprobs: number of alternatives per prompt token except the first token; only the first choice of a
+            prompt has prompt log-probabilities.
     """
 
     max_tokens: int
@@ -59,7 +60,7 @@ class SessionTurn(Part, frozen=True):
     """The session that a prompt continues, and the position in it.
 
     Attributes:
-        owner: only requests with this owner can see the session; "" if it has none.
+        owner: only requests with this owner can see the session; "" if the session has no owner.
         turn: name of the turn in the session; "" for the request's id.
         continuation: replaces ``prompt`` if the session already has a turn; None to use ``prompt`` in both cases.
         head: number of leading tokens of ``continuation`` that close the previous turn; those with which the stored
@@ -91,8 +92,8 @@ class GenerateReq(Message, frozen=True):
     Attributes:
         rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
         prompt: token ids.
-        namespace: part of the prefix-cache key; "" for the shared namespace. It starts with a type tag that clients
-            cannot choose.
+        namespace: part of the prefix-cache key; "" for the shared namespace. The namespace starts with a type tag that
+            clients cannot choose.
         session: set if the prompt is the next turn of a session; the request then has one choice.
         grammar: llguidance grammar that every choice must match; "" for none.
         queue_timeout_s: seconds until the request must have started running; None for no limit.
@@ -114,7 +115,7 @@ class GenerateReq(Message, frozen=True):
 
 
 class UseVocabulary(Message, frozen=True):
-    """Front → scheduler: the model's ``Vocabulary``, for grammars. It is sent before any request."""
+    """Front → scheduler: the model's ``Vocabulary``, for grammars. The front sends it before any request."""
 
     pieces: list[bytes]
     special_ids: list[int]
@@ -145,7 +146,8 @@ class FinishReq(Message, frozen=True):
 
     Attributes:
         num_output_tokens: output tokens up to and including the one that completed the stop string.
-        num_shown_tokens: how many of them form the returned text, from which a session continues; None for all.
+        num_shown_tokens: number of these tokens that form the returned text, from which a session continues; None for
+            all.
     """
 
     rid: str
@@ -159,7 +161,7 @@ class ControlReq(Message, frozen=True):
     Attributes:
         call: id that the reply repeats.
         action: "flush", "pause" or "continue".
-        timeout_s: how long a flush waits until no request runs or waits.
+        timeout_s: maximum time in seconds that a flush waits until no request runs or waits.
     """
 
     call: str

@@ -10,7 +10,7 @@ FULL_POOL = "full"  # name of the first pool
 class Stats(Message, frozen=True):
     """Scheduler → front: metrics snapshot, sent at most every 100 ms and once when the scheduler becomes idle.
 
-    A key is the metric's name without the prefix; a label is written ``name{label=value}``.
+    A key is the name of a metric without the prefix; with a label it is ``name{label=value}``.
 
     Attributes:
         totals: counters that only grow during the scheduler's lifetime.
@@ -29,7 +29,7 @@ class Heartbeat(Message, frozen=True):
         source: name of the process.
         handled: number of messages received so far.
         state: "running", "blocked" or "idle".
-        reason: why no request runs while requests wait, once this has lasted for a while; else "".
+        reason: the reason why requests wait and none runs, if this has lasted for a while; otherwise "".
         stalled_s: seconds since the last progress; 0 when idle.
         num_requests: number of requests for which the process holds state.
     """
@@ -46,7 +46,7 @@ class PressureVictim(Part, frozen=True):
     """One retracted request.
 
     Attributes:
-        tokens_to_recompute: tokens to recompute on resume if none of them stays cached.
+        tokens_to_recompute: tokens to recompute when the request resumes, if none of them stays cached.
         offloaded: its KV was copied to the host tier.
     """
 
@@ -120,10 +120,10 @@ class RunnerInfo(Part, frozen=True):
 
     @property
     def num_pages(self) -> int:
-        """Pages of the first pool."""
+        """Number of pages of the first pool."""
         return self.pools[0].num_pages
 
     @property
     def page_size(self) -> int:
-        """Tokens per page of the first pool."""
+        """Number of tokens per page of the first pool."""
         return self.pools[0].page_size

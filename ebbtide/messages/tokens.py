@@ -9,7 +9,7 @@ from .requests import TextParams
 
 
 class TokenLogprob(Part, frozen=True):
-    """Log-probability of one token, and of as many of the most likely tokens as requested.
+    """The log-probability of one token, and of the requested number of most likely tokens.
 
     Attributes:
         top_ids: most likely tokens, in descending order, parallel to ``top_logprobs``.
@@ -45,7 +45,7 @@ class StreamStart(Part, frozen=True):
 
 
 class PressureUsage(Part, frozen=True):
-    """Cost of memory pressure for one request; sent only if the request was retracted."""
+    """The cost of memory pressure for one request; sent only if the request was retracted."""
 
     num_retractions: int
     recomputed_tokens: int
@@ -53,11 +53,11 @@ class PressureUsage(Part, frozen=True):
 
 
 class TokenItem(Part, frozen=True):
-    """New output tokens of one request in one step.
+    """The new output tokens of one request in one step.
 
     Attributes:
         start: set only on the first item of a request.
-        finish: finish reason; after "abort" the AbortReq has the reason.
+        finish: finish reason; if it is "abort", the AbortReq has the reason.
         stop_token: token that ended the output; its text is not returned unless it is in ``shown_stop_ids``.
         prompt: log-probabilities of the next prompt tokens; the item then has no output tokens.
     """
@@ -103,10 +103,11 @@ class TextItem(Part, frozen=True):
     """New text of one request.
 
     Attributes:
-        tokens: output token ids of this item, even if the text is held back because a character is incomplete.
-        num_output_tokens: total so far; after a stop string, the total at which the output ends.
+        tokens: output token ids of this item, even if their text is held back because a character is incomplete.
+        num_output_tokens: total number of output tokens so far; after a stop string, the total at which the output
+            ends.
         matched: stop string or stop token id that ended the output.
-        cached_tokens: as in StreamStart; set only on the first item, like ``prompt_tokens``.
+        cached_tokens, prompt_tokens: as in StreamStart; set only on the first item.
         prompt: log-probabilities of the next prompt tokens; they are sent before the first output token.
         num_shown_tokens: after a stop string, the number of output tokens that form the text.
     """

@@ -1,4 +1,5 @@
-"""Typed one-way channels over ZMQ, with msgpack encoding (never pickle). Independent of the meaning of messages.
+"""Typed one-way channels over ZMQ, with msgpack encoding (never pickle). The module does not depend on the meaning of
+messages.
 
 The receiver binds, so that the sender may start first. The sockets are in a directory that only its owner can enter.
 """
@@ -42,7 +43,7 @@ class Sender(Generic[M]):
 
 
 class _Decoding(Generic[M]):
-    """Decoding shared by both receivers: an invalid frame is dropped and counted; it never ends the process."""
+    """Decoding for both receivers. An invalid frame is dropped and counted and never ends the process."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
@@ -71,7 +72,7 @@ class Receiver(_Decoding[M]):
         self._socket.bind(address)
 
     def drain(self, wait_s: float = 0.0) -> list[M]:
-        """Return all received messages. If there are none, wait up to ``wait_s`` seconds for the first."""
+        """Return all received messages. If there is no message, wait up to ``wait_s`` seconds for one."""
         messages: list[M] = []
         if wait_s > 0 and not self._socket.poll(int(wait_s * 1000)):
             return messages

@@ -1,7 +1,7 @@
-"""Child processes of a daemon: starting, configuring, watching and stopping them; and the code that runs in the child.
+"""Starts, configures, monitors and stops the child processes of a daemon, and contains the code that runs in a child.
 
-Independent of what the children do. Parent and child share two pipes. The child's stdin carries its configuration
-section once; its end of file then tells the child that the parent has exited. The status pipe carries JSON lines.
+It does not depend on what the children do. Parent and child share two pipes. The child's stdin carries its section
+once; its end of file then tells the child that the parent has exited. The status pipe carries JSON lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 8
 PR_SET_PDEATHSIG = 1
-WATCHDOG_EXIT_CODE = 70  # a child ended by its own watchdog, and a daemon whose child hung
+WATCHDOG_EXIT_CODE = 70  # the exit code of a child ended by its own watchdog, and of a daemon whose child hung
 
 
 class Section(Protocol):
@@ -117,7 +117,7 @@ class Child:
         return [msgspec.json.decode(line, type=Status) for line in lines]
 
     def exit_description(self) -> str:
-        """Return one sentence about how the child ended. Call it once the status pipe is closed."""
+        """Return one sentence that says how the child ended. Call it once the status pipe is closed."""
         code = self._wait(5.0)
         if self._killed_because:
             return f"The {self.title} process was killed because it {self._killed_because}."
@@ -136,9 +136,9 @@ class Child:
         return bool(self._killed_because) or self.exit_code == WATCHDOG_EXIT_CODE
 
     def kill(self, because: str) -> None:
-        """Kill the child and its process group. Does nothing if it has exited.
+        """Kill the child and its process group. Does nothing if the child has exited.
 
-        because: completes the sentence "It was killed because it …".
+        because: completes the sentence "The process was killed because it …".
         """
         if self.exit_code is None:
             self._killed_because = because
@@ -179,7 +179,7 @@ class Child:
 
 
 def stop_children(children: Iterable[Child], grace_s: float) -> None:
-    """Send SIGTERM to all, then kill those that run after ``grace_s`` seconds. Idempotent."""
+    """Send SIGTERM to all children, then kill those that still run after ``grace_s`` seconds. Idempotent."""
     children = list(children)
     for child in children:
         child.terminate()
@@ -189,7 +189,7 @@ def stop_children(children: Iterable[Child], grace_s: float) -> None:
 
 
 def _python_path() -> str:
-    """Return PYTHONPATH for a child, which finds the parent's ``ebbtide`` but not the working directory (``-P``)."""
+    """Return PYTHONPATH for a child: it must import the parent's ``ebbtide`` without the working directory (``-P``)."""
     here = str(Path(__file__).parents[2])
     inherited = os.environ.get("PYTHONPATH", "")
     if here.endswith(("site-packages", "dist-packages")):
@@ -201,7 +201,7 @@ def _python_path() -> str:
 
 
 class Handshake:
-    """Reports a child's progress, readiness or failure to its parent. Safe to use if the parent has exited."""
+    """Reports a child's progress, readiness or failure to its parent, which may have exited."""
 
     def __init__(self, status_fd: int) -> None:
         self._fd = status_fd
@@ -291,7 +291,7 @@ def _read_exactly(fd: int, size: int) -> bytes:
     while len(received) < size:
         chunk = os.read(fd, size - len(received))
         if not chunk:
-            sys.exit(0)  # the parent has exited or gave up; there is nothing to clean up
+            sys.exit(0)  # the parent has exited or stopped the start, and there is nothing to clean up
         received += chunk
     return bytes(received)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-STACK_BYTES = 256 * 1024 * 1024  # address space; memory is only committed when used
+STACK_BYTES = 256 * 1024 * 1024  # bytes of address space; memory is committed only when used
 
 
 def large_stack_pool(num_threads: int, name: str) -> ThreadPoolExecutor:
@@ -19,7 +19,7 @@ def large_stack_pool(num_threads: int, name: str) -> ThreadPoolExecutor:
     try:
         for _ in range(num_threads):  # the barrier keeps every thread busy, so that each submission starts a new one
             pool.submit(together.wait)
-    except RuntimeError:  # a thread could not be started: release those that wait for it
+    except RuntimeError:  # a thread could not be started: release the threads that wait for it
         together.abort()
         raise
     finally:

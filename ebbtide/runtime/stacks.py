@@ -26,9 +26,9 @@ def thread_stacks() -> list[str]:
 
 
 def write_dump(text: str, *, path: str = "") -> None:
-    """Write to stderr, and atomically to the file ``path`` if given. Waits at most ``WRITE_S`` seconds.
+    """Write to stderr, and atomically to the file ``path`` if given. It waits at most ``WRITE_S`` seconds.
 
-    Bypasses logging, whose lock a hanging thread may hold.
+    It bypasses logging, because a hanging thread may hold the lock of a log handler.
     """
     writing = threading.Thread(target=_write, args=(text, path), name="dump", daemon=True)
     writing.start()
@@ -37,7 +37,7 @@ def write_dump(text: str, *, path: str = "") -> None:
 
 def _write(text: str, path: str) -> None:
     if path:
-        with contextlib.suppress(OSError):  # still write to stderr if the disk is full
+        with contextlib.suppress(OSError):  # the text must still be written to stderr if the disk is full
             unfinished = Path(path + ".new")
             unfinished.write_text(text)
             unfinished.rename(path)

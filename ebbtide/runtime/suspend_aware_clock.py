@@ -1,4 +1,4 @@
-"""A clock that stops while its process is stopped, so that the process does not then see timeouts of its peers."""
+"""A clock that stops while its process is stopped, so that the process then sees no false timeouts of its peers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class SuspendAwareClock:
-    """Counts the seconds during which this process was able to run, by regular calls of ``advance``.
+    """Counts the seconds during which this process was able to run. ``advance`` must be called regularly.
 
-    At most ``longest_gap_s`` seconds count between two calls. During the rest of a longer gap the process was stopped,
-    the machine was suspended, or it was too busy to run the process.
+    At most ``longest_gap_s`` seconds count between two calls. A longer gap means that the process was stopped, the
+    machine was suspended, or it was too busy to run the process.
     """
 
     def __init__(self, clock: Callable[[], float], longest_gap_s: float) -> None:

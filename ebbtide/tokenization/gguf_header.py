@@ -1,6 +1,6 @@
 """Reads the header of a GGUF file: metadata and tensor offsets. Arrays, which may be large, are read on demand.
 
-Knows no architecture and no tokenizer. Does not import torch.
+It does not depend on architectures or tokenizers. The module does not import torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?
 STRING, ARRAY = 8, 9
 ALIGNMENT = 32
 MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
-# What damaged bytes raise while they are parsed.
+# The exceptions that parsing damaged bytes raises.
 DAMAGE = (OSError, ValueError, struct.error, KeyError, OverflowError)
 
 Scalar = int | float | str
@@ -26,12 +26,12 @@ Scalar = int | float | str
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array of the metadata, still on disk.
+    """An array of the metadata whose elements have not been read.
 
     Attributes:
         kind: GGUF's number of the element type.
         length: number of elements.
-        offset: of the first element, in bytes from the start of the file.
+        offset: position of the first element, in bytes from the start of the file.
     """
 
     kind: int
@@ -41,13 +41,13 @@ class StoredArray:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a file.
+    """A tensor of a GGUF file.
 
     Attributes:
         name: GGUF's.
         shape: outermost dimension first.
         kind: GGML's number of the quantization.
-        offset: bytes from the start of the file.
+        offset: position of its data, in bytes from the start of the file.
     """
 
     name: str
@@ -58,7 +58,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
-    """The header of a file.
+    """The header of a GGUF file.
 
     Attributes:
         metadata: field name → its value; arrays are read by ``array``.
@@ -70,7 +70,10 @@ class GGUFHeader:
     tensors: list[StoredTensor]
 
     def array(self, key: str) -> list[Scalar]:
-        """The elements of an array; [] if the file does not have the key. Raises StartupError if it is no array."""
+        """Return the elements of an array; [] if the file does not have the key.
+
+        Raises StartupError if the value of the key is not an array.
+        """
         stored = self.metadata.get(key)
         if stored is None:
             return []
@@ -83,7 +86,7 @@ class GGUFHeader:
             raise StartupError(f"The array {key} of {self.path} is damaged: {error}") from error
 
     def strings(self, key: str) -> list[str]:
-        """The elements of an array of strings. Raises StartupError for other elements."""
+        """Return the elements of an array of strings. Raises StartupError for elements of other types."""
         return [self._checked(key, value) for value in self.array(key)]
 
     def _checked(self, key: str, value: Scalar) -> str:
@@ -93,7 +96,7 @@ class GGUFHeader:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Read the header of a file. Raises StartupError if it is not a GGUF file."""
+    """Read the header of a GGUF file. Raises StartupError if the file is not in GGUF format."""
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             return _read(path, _Cursor(data, 0))
@@ -137,7 +140,7 @@ def _alignment(metadata: dict[str, Scalar | StoredArray]) -> int:
 
 
 class _Cursor:
-    """Reads the bytes from front to back. Every read raises an error of ``DAMAGE`` past the end of the file."""
+    """Reads the bytes from front to back. A read past the end of the file raises an error of ``DAMAGE``."""
 
     def __init__(self, data: mmap, at: int) -> None:
         self._data = data
@@ -163,14 +166,14 @@ class _Cursor:
         return self.number(SCALARS[kind])
 
     def elements(self, array: StoredArray) -> list[Scalar]:
-        """The elements of an array that begins here."""
+        """Return the elements of the array that begins at the current position."""
         if array.kind == STRING:
             return [self.string() for _ in range(array.length)]
         layout = f"<{array.length}{SCALARS[array.kind][1:]}"
         return list(struct.unpack_from(layout, self._data, self._at))
 
     def aligned(self, alignment: int) -> int:
-        """The next position that is a multiple of ``alignment``."""
+        """Return the next position that is a multiple of ``alignment``."""
         return -(-self._at // alignment) * alignment
 
     def _skip_array(self) -> StoredArray:
@@ -184,7 +187,7 @@ class _Cursor:
         return array
 
     def _skip_strings(self, count: int) -> None:
-        """Inlined reads: a vocabulary with its merges has half a million strings."""
+        """The reads are inlined, because a vocabulary with its merges has half a million strings."""
         data, at, length_at = self._data, self._at, struct.Struct("<Q").unpack_from
         for _ in range(count):
             at += 8 + length_at(data, at)[0]

@@ -1,4 +1,7 @@
-"""Builds the tokenizer of a GGUF file with a byte-level vocabulary from its metadata. Does not import torch."""
+"""Builds the tokenizer of a GGUF file with a byte-level vocabulary from its metadata.
+
+The module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from .gguf_header import GGUFHeader, read_header
 BYTE_LEVEL = "gpt2"
 CONTROL, USER_DEFINED = 3, 4
 PREFIX = "tokenizer.ggml."
-# How text is cut before merges are applied: the patterns of the models' own tokenizers, by the names in ``ggml.pre``.
+# The patterns that split text before merges are applied, by the name in ``ggml.pre``; from the models' own tokenizers.
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -37,7 +40,7 @@ ADDING_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0
 
 
 def load_byte_level(path: Path) -> Any | None:
-    """The tokenizer of a file as transformers' ``PreTrainedTokenizerFast``; None if its vocabulary is not byte-level.
+    """Return the tokenizer of a file as a ``PreTrainedTokenizerFast``; None if its vocabulary is not byte-level.
 
     Raises StartupError with one sentence if the metadata is not that of a tokenizer or its ``pre`` is unknown.
     """
@@ -67,7 +70,7 @@ def _backend(header: GGUFHeader, tokens: list[str]) -> Any:
     kind = str(header.metadata.get(f"{PREFIX}pre", "default"))
     try:
         backend = Tokenizer(models.BPE(vocab, merges, ignore_merges=kind in IGNORING_MERGES))
-    except Exception as error:  # the library has no narrower class for a vocabulary that lacks a merged token
+    except Exception as error:  # raised without a narrower class if a merged token is missing
         raise StartupError(f"The tokenizer in {header.path} cannot be loaded: {error}.") from error
     backend.pre_tokenizer = _pre_tokenizer(kind, header.path)
     backend.decoder = decoders.ByteLevel()
@@ -96,7 +99,7 @@ def _pre_tokenizer(kind: str, path: Path) -> Any:
 
 
 def _post_processor(header: GGUFHeader, tokens: list[str], kind: str) -> Any:
-    """Adds the tokens at the start and the end of a text that the file asks for."""
+    """Make the tokenizer add the start and end tokens to a text, as the file's metadata says."""
     from tokenizers import processors
 
     bos = _token(header, "bos", tokens) if header.metadata.get(f"{PREFIX}add_bos_token", kind in ADDING_BOS) else None
@@ -116,7 +119,7 @@ def _token(header: GGUFHeader, name: str, tokens: list[str]) -> str | None:
 
 
 def _chat_template(header: GGUFHeader) -> str | dict[str, str] | None:
-    """The template; with further named ones, such as one for tools, all of them by name."""
+    """Return the chat template; if the file has several, such as one for tools, return all of them by name."""
     prefix = "tokenizer.chat_template"
     named = {
         key.removeprefix(f"{prefix}."): value

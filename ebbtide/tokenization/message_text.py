@@ -1,4 +1,4 @@
-"""Encodes rendered chats in which text of a message may look like a control token: it stays text, byte for byte."""
+"""Encodes rendered chats so that message text that looks like a control token stays text, byte for byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class MessageShield:
 
     def __init__(self, special_text: re.Pattern[str]) -> None:
         self._special_text = special_text
-        # Random, so that no client can forge it; ASCII, because a template may escape other characters in JSON.
+        # The placeholder is random, so that no client can forge it, and ASCII, because a template may escape other
+        # characters in JSON.
         self._mark = f"~{secrets.token_hex(8)}:"
         self._hidden: list[str] = []
 
@@ -24,7 +25,10 @@ class MessageShield:
         return bool(self._hidden)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message with all string values replaced, at any depth. The role is set by the server."""
+        """Return the message with all string values replaced, at any depth.
+
+        The role is not replaced, because the server sets it.
+        """
         return {key: value if key == "role" else self.value(value) for key, value in message.items()}
 
     def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
@@ -56,13 +60,13 @@ class RenamedControlTokens:
     """
 
     def __init__(self, backend: Any, special: Mapping[int, str]) -> None:
-        """special: the control tokens' texts by id."""
+        """special: the texts of the control tokens by id."""
         state = json.loads(backend.to_str())
         mark = secrets.token_hex(8)
         unknown = _unknown_token(state["model"])
         self._names = {text: f"~{mark}:{i}~" for i, text in special.items() if text != unknown}
         state["added_tokens"] = [self._renamed(token) for token in state["added_tokens"] if token["content"] != unknown]
-        state["post_processor"] = None  # its special tokens are not added to a chat
+        state["post_processor"] = None  # the tokenizer must not add special tokens to a chat
         _rename_in_model(state["model"], self._names)
         self._backend = type(backend).from_str(json.dumps(state))
         self._text = re.compile("|".join(re.escape(text) for text in longest_first(self._names)) or r"(?!)")
@@ -87,7 +91,10 @@ def longest_first(texts: Iterable[str]) -> list[str]:
 
 
 def _unknown_token(model: Mapping[str, Any]) -> str | None:
-    """The token that a model emits for characters that it lacks. The model looks it up by its name."""
+    """Return the token that stands for characters that are not in the vocabulary.
+
+    The tokenizer's model looks this token up by its name.
+    """
     if isinstance(model.get("unk_id"), int):
         return str(model["vocab"][model["unk_id"]][0])
     return model.get("unk_token")

@@ -1,4 +1,4 @@
-"""Resolves MODEL on the command line to files on disk. Reads no weights and does not import torch."""
+"""Resolves MODEL on the command line to files on disk. The module reads no weights and does not import torch."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 
 from ..errors import StartupError
 
-MAX_ID = 2**31  # token ids are below
+MAX_ID = 2**31  # upper bound of token ids, exclusive
 DEFAULT_MODEL = "smollm2"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-# The parts of a split GGUF file: part and count in five digits, from 1.
+# The name of a part of a split GGUF file contains its number, from 1, and the number of parts, both with five digits.
 SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Location of a model.
+    """The location of a model.
 
     Attributes:
         name: default name in the API.
         directory: folder of the Hugging Face model or GGUF file; "" for the simulated model.
-        gguf: file name in ``directory``, of the first part if the file is split; None for safetensors.
+        gguf: name of the GGUF file in ``directory``, or of its first part if it is split; None for safetensors.
     """
 
     name: str
@@ -53,7 +53,7 @@ def smollm2_path() -> Path:
 
 
 def resolve_model(model: str) -> ModelFiles:
-    """Return the files of MODEL. They must be on disk, except for a Hub id, which is downloaded.
+    """Return the files of MODEL. The files must be on disk; only for a Hub id they are downloaded.
 
     Raises StartupError with one sentence if the model does not exist.
     """
@@ -72,7 +72,10 @@ def resolve_model(model: str) -> ModelFiles:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that must contain an object. Raises StartupError, with the file's name, if it does not."""
+    """Read a JSON file that must contain an object.
+
+    Raises a StartupError that names the file if it contains anything else.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -83,9 +86,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def token_ids(value: object, where: str) -> set[int]:
-    """Convert the value of ``eos_token_id`` in ``where``: one id, several, or None for none. −1 stands for none, too.
+    """Convert the value of ``eos_token_id`` in the file ``where``: one id, a list of ids, or None or −1 for no id.
 
-    Raises StartupError if it is anything else.
+    Raises StartupError for any other value.
     """
     values: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(one) in (int, float) and one == one // 1 and -1 <= one < MAX_ID for one in values):
@@ -98,7 +101,7 @@ def token_ids(value: object, where: str) -> set[int]:
 def one_line(error: BaseException) -> str:
     """Return an exception's message in one printable line of at most 300 characters, without its full stop.
 
-    Returns the exception's type as well if the message alone would say little.
+    The text includes the type of the exception if the message alone is not informative.
     """
     text = " ".join(str(error).split())
     if not isinstance(error, ValueError | OSError | RuntimeError) or not text:
@@ -107,7 +110,7 @@ def one_line(error: BaseException) -> str:
 
 
 def split_parts(file: str) -> list[str]:
-    """The names of all parts of a split GGUF file, given one of them; the file alone if its name is not of a part."""
+    """Return the names of all parts of a split GGUF file, given one of them; only ``file`` if it is not split."""
     match = SPLIT_NAME.fullmatch(file)
     if match is None or int(match[3]) == 0:
         return [file]

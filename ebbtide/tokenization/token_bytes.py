@@ -14,8 +14,8 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
     """Return the bytes of ids 0 … ``vocab_size - 1``; b"" for an id without a token.
 
     For byte-level and SentencePiece decoders the joined bytes equal ``tokenizer.decode``, except for added tokens of
-    byte-level vocabularies: they are their own text. For other decoders a token is
-    decoded after a fixed other token, which is correct unless the decoder looks further back.
+    byte-level vocabularies, which stand for their own text. For other decoders, each token is decoded after the same
+    fixed token, which is correct unless the decoder looks further back.
     """
     backend = tokenizer.backend_tokenizer
     tokens: list[str | None] = [backend.id_to_token(i) for i in range(vocab_size)]
@@ -32,7 +32,7 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
 def strips_first_space(backend: Any) -> bool:
     """Return True if the decoder removes the space before the first token of a text."""
     if backend.decoder is None:
-        return True  # tokens are joined with spaces
+        return True  # the decoder joins tokens with spaces
     for part in _decoder_parts(backend):
         if part["type"] == "WordPiece":
             return True

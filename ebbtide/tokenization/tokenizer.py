@@ -72,7 +72,10 @@ class TextTokenizer(Protocol):
         """Encode plain text. ``add_special_tokens`` lets the tokenizer add its BOS token."""
 
     def render_chat(self, chat: ChatPrompt) -> str:
-        """Render the conversation with the model's template. Raises Rejected if the template rejects it."""
+        """Render the conversation with the model's template.
+
+        Raises Rejected if the template rejects the conversation.
+        """
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
         """Encode the rendered conversation. Control tokens come only from the template, never from a message, a tool
@@ -87,12 +90,13 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
     if files.simulated:
         return SimTokenizer()
     if not files.gguf:
-        read_json_object(Path(files.directory) / "config.json")  # its damage must not be reported as the tokenizer's
+        # First: an error in this file must not be reported as an error of the tokenizer.
+        read_json_object(Path(files.directory) / "config.json")
     try:
         return _load_tokenizer(files)
     except StartupError:
         raise
-    except Exception as error:  # from libraries that read the files: what they raise on bad values is not documented
+    except Exception as error:  # libraries read the files, and their exceptions for bad values are not documented
         where = f"{files.directory}/{files.gguf}" if files.gguf else files.directory
         hint = " Is the file complete?" if files.gguf and "support" not in str(error) else ""
         raise StartupError(f"The tokenizer in {where} cannot be loaded: {one_line(error)}.{hint}") from error
@@ -114,7 +118,7 @@ def _load_tokenizer(files: ModelFiles) -> TextTokenizer:
 def _plain_config(directory: Path) -> dict[str, Any]:
     """Return the argument ``config`` for AutoTokenizer: the model type's defaults, so that no other field can fail.
 
-    Returns no argument if the type is unknown.
+    Returns {} if the model type is unknown.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -161,13 +165,13 @@ class FastTokenizer:
 
     @property
     def chat_template(self) -> str:
-        """All templates of the model in one text: some models have a second one for tools."""
+        """Return all templates of the model in one text, because some models have a second one for tools."""
         template = self._tokenizer.chat_template or ""
         return "\n".join(template.values()) if isinstance(template, dict) else template
 
     @property
     def info(self) -> dict[str, Any]:
-        """See ``TextTokenizer``. Of several chat templates it is the default one."""
+        """See ``TextTokenizer``. If there are several chat templates, this is the default one."""
         template = self._tokenizer.chat_template
         return {
             "tokenizer_class": type(self._tokenizer).__name__,
@@ -201,7 +205,7 @@ class FastTokenizer:
         return text
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """Encode a conversation. Text of the client that looks like a control token is encoded as plain text."""
+        """Encode a conversation. Client text that looks like a control token is encoded as plain text."""
         shield = MessageShield(self._special_text)
         messages = [shield.message(message) for message in chat.messages]
         tools = None if chat.tools is None else [shield.tool(tool) for tool in chat.tools]
@@ -226,7 +230,9 @@ class FastTokenizer:
 
 
 class SimTokenizer:
-    """One token per UTF-8 byte, and four control tokens that only the fixed chat template writes."""
+    """The simulated model's tokenizer: one token per UTF-8 byte, and four control tokens that only the fixed chat
+    template writes.
+    """
 
     def __init__(self) -> None:
         self.vocabulary = sim_vocabulary()
@@ -236,7 +242,7 @@ class SimTokenizer:
         self.info["chat_template"] = None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the bytes of the text. There is no BOS token, and text never encodes to a control token."""
+        """Return the bytes of the text. The tokenizer has no BOS token and never encodes text to a control token."""
         return list(text.encode())
 
     def render_chat(self, chat: ChatPrompt) -> str:

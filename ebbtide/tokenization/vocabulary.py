@@ -1,6 +1,6 @@
 """Token ids as bytes, for the detokenizer and the grammar compiler; and the vocabulary of the simulated model.
 
-Plain data that can be sent to another process. Independent of tokenizer libraries.
+A vocabulary is plain data that can be sent to another process. The module does not depend on tokenizer libraries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from ..messages import Part
 
 
 class Vocabulary(Part, frozen=True):
-    """Bytes of every token id. A text is the joined bytes of its tokens, decoded as UTF-8.
+    """The bytes of every token id. The text of a token sequence is the joined bytes of its tokens, decoded as UTF-8.
 
     Attributes:
         pieces: bytes by token id; b"" for an id without text.

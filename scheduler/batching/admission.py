@@ -65,7 +65,8 @@ class _Reservations:
 
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
         """True if ``usable`` pages are enough for all reservations and for ``num_tokens`` tokens, locked pages not
-        counted."""
+        counted.
+        """
         size = self._page_size
         return self._reserved + (self.pool.pages_for(num_tokens) - num_locked) * size + growth <= usable * size
 
@@ -75,8 +76,10 @@ class _Reservations:
 
 
 class Admission:
-    """Decides which waiting requests may start, for one step after another. Every evaluation reads the current number
-    of usable pages of each pool."""
+    """Decides which waiting requests may start, for one step after another.
+
+    Every evaluation reads the current number of usable pages of each pool.
+    """
 
     def __init__(
         self, pool: Pool, ratio: NewTokenRatio, lengths: OutputLengths, more_pools: Sequence[KvPool] = ()
@@ -127,8 +130,7 @@ class Admission:
         return AdmissionResult(Verdict.ADMIT, match)
 
     def _breaks_promise(self, req: Request) -> bool:
-        """True if ``req`` is protected and must not start yet, because protected requests do not overtake each
-        other."""
+        """True if ``req`` is protected and must wait, because protected requests do not overtake each other."""
         self._protected_waits = self._protected_waits or any(each.exceeds_promise(req) for each in self._pools)
         return self._protected_waits
 

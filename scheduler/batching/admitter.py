@@ -23,8 +23,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Round:
-    """The decisions of one pass over the queue. They are applied after the pass, because the queue must not change
-    during it."""
+    """The decisions of one pass over the queue.
+
+    They are applied after the pass, because the queue must not change during it.
+    """
 
     items: list[PlanItem] = field(default_factory=list)
     started: list[Request] = field(default_factory=list)
@@ -93,8 +95,7 @@ class Admitter:
         return item
 
     def _restore(self, req: Request) -> None:
-        """Copy K/V back from the host tier if the tier has more of it than the prefix cache and enough pages are
-        free."""
+        """Copy K/V back from the host tier if it has more tokens than the prefix cache and enough pages are free."""
         tier = self.memory.host_tier
         if tier is None:
             return

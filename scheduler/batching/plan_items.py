@@ -41,8 +41,10 @@ class PlanItems:
         return self._item(req, tokens, 1, num_samples)
 
     def prefill(self, req: Request, budget: int) -> PlanItem | None:
-        """Create the item for the next prefill chunk, at most ``budget`` tokens. Returns None if there is no page for
-        even one token."""
+        """Create the item for the next prefill chunk, at most ``budget`` tokens.
+
+        Returns None if there is no page for even one token.
+        """
         if req.computed >= len(req.known):
             raise InvariantViolation(f"{req.tag} has K/V for {req.computed} tokens and only {len(req.known)} tokens")
         end = min(len(req.known), req.computed + budget)

@@ -42,8 +42,7 @@ class Preemption:
         return bool(self._due)
 
     def preempt(self, now: float) -> None:
-        """Retract the candidates of the last check, the lowest priority first, until the head of the queue may
-        start."""
+        """Retract the candidates of the last check, lowest priority first, until the head of the queue may start."""
         before = self._lifecycle.num_retracted
         self._retractor.retract(self._victims(), RetractReason.PRIORITY, now)
         self._metrics.count("num_preempted_requests_total", self._lifecycle.num_retracted - before)
@@ -66,8 +65,10 @@ class Preemption:
         return verdict is not Verdict.WAIT and bool(self._lifecycle.free_rows or without)
 
     def _candidates(self) -> list[Request]:
-        """Find the unprotected running requests of lower priority than the head of the queue. Returns an empty list if
-        retracting them is unnecessary or not sufficient."""
+        """Find the unprotected running requests of lower priority than the head of the queue.
+
+        Returns an empty list if retracting them is unnecessary or not sufficient.
+        """
         head = self._head()
         if head is None or not self._gates.ready(head):
             return []

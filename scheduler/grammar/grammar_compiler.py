@@ -70,8 +70,10 @@ class GrammarCompilerThread:
             self._times.append(time.monotonic() - started)
 
     def _evict_oldest(self) -> None:
-        """Evict the least recently used grammars. Grammars that are still being compiled stay, because requests would
-        otherwise submit them again."""
+        """Evict the least recently used grammars.
+
+        Grammars that are still being compiled stay, because requests would otherwise submit them again.
+        """
         for grammar, future in list(self._cache.items()):
             if len(self._cache) <= MAX_CACHED:
                 return

@@ -29,8 +29,10 @@ class Matcher(Protocol):
         """Returns an independent matcher at the same position."""
 
     def advance(self, token: int) -> None:
-        """Advance by one token. Raises GrammarError if the grammar does not allow the token or matching is too
-        expensive."""
+        """Advance by one token.
+
+        Raises GrammarError if the grammar does not allow the token or matching is too expensive.
+        """
 
     def without_end(self) -> bytes:
         """Returns the mask without the tokens that end the output."""
@@ -51,8 +53,10 @@ class GrammarCompiler(Protocol):
         """Set the model's tokens. Call this before the first ``poll``."""
 
     def poll(self, grammar: str) -> Compiled | None:
-        """Return the compilation result of a grammar. Returns None until the grammar is compiled; the first call starts
-        the compilation."""
+        """Return the compilation result of a grammar.
+
+        Returns None until the grammar is compiled; the first call starts the compilation.
+        """
 
     def take_times(self) -> list[float]:
         """Durations, in seconds, of the compilations that ended since the last call."""
@@ -88,8 +92,10 @@ class GrammarState:
 
 
 class Grammars:
-    """Holds the requests with a grammar from their arrival to their end. It implements ``Gate``: a request waits until
-    its grammar is compiled."""
+    """Holds the requests with a grammar from their arrival to their end.
+
+    It implements ``Gate``: a request waits until its grammar is compiled.
+    """
 
     def __init__(self, compiler: GrammarCompiler, metrics: SchedulerMetrics) -> None:
         self._compiler = compiler
@@ -137,7 +143,9 @@ class Grammars:
 
     def mask(self, req: Request) -> bytes:
         """Return the mask of the tokens that may follow the tokens collected so far, in the format of ``PlanItem``.
-        ``req`` must have a grammar."""
+
+        ``req`` must have a grammar.
+        """
         matcher = self._synced(req).matcher
         return matcher.without_end() if req.sampling.ignore_eos else matcher.mask
 

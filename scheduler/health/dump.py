@@ -80,8 +80,10 @@ def render_dump(
     events: Sequence[PressureEvent],
     stacks: Sequence[str],
 ) -> str:
-    """Render the snapshot as text of at most ``MAX_BYTES``. The accounting comes first: if it balances, the cause is in
-    the model or the device."""
+    """Render the snapshot as text of at most ``MAX_BYTES``.
+
+    The accounting comes first: if it balances, the cause is in the model or the device.
+    """
     lines = [
         f"==== {title} ====",
         f"phase {status.phase}, {status.activity.value}, forward_ct {status.forward_ct}, progress {status.progress}",

@@ -85,7 +85,8 @@ class InvariantChecker:
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
         """Check the pages that the item writes to (for a chunk only the first one) and the pages that it adds to the
-        page table."""
+        page table.
+        """
         if not item.pages:
             self._agrees(
                 req.pages[page_index : (item.start + max(item.num_samples, 1) - 1) // req.page_size + 1],
@@ -99,8 +100,10 @@ class InvariantChecker:
             self._is_locked(page, req)
 
     def self_check_during_busy(self) -> None:
-        """Check the conservation equation of each pool and the next share of all pages. The cost does not depend on the
-        pool size."""
+        """Check the conservation equation of each pool and the next share of all pages.
+
+        The cost does not depend on the pool size.
+        """
         running = self._lifecycle.running
         for pool in self._pools:
             self._check_pool_invariant(pool)
@@ -123,7 +126,8 @@ class InvariantChecker:
 
     def _check_pool_invariant(self, pool: AuditedPool) -> None:
         """Check that the terms add up to the total, and that the number of pages in the requests' lists equals the
-        pool's counter."""
+        pool's counter.
+        """
         accounting = pool.accounting()
         held = pool.recount(self._lifecycle.running)
         total_accounted = (

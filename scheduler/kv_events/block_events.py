@@ -55,7 +55,7 @@ class EventBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def namespace_hash(namespace: str) -> int:
-    """Return the parent hash of a namespace's first blocks: equal tokens get different hashes in different namespaces."""
+    """Return the parent hash of first blocks: equal tokens get different hashes in different namespaces."""
     return _number(namespace.encode())
 
 

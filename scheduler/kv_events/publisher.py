@@ -28,7 +28,7 @@ END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
 class ReplayBuffer:
-    """Keeps the newest batches: at most ``REPLAY_BATCHES`` batches and ``REPLAY_BYTES`` bytes, but at least one batch."""
+    """Keeps the newest batches: at most ``REPLAY_BATCHES`` and ``REPLAY_BYTES`` bytes, but at least one batch."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, bytes]] = deque()

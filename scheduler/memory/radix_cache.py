@@ -70,10 +70,7 @@ class RadixCache:
         req.num_shared = len(match.pages)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
-        """See ``BasePrefixCache``.
-
-        The walk starts at the end of the shared pages, so the cost depends on the new pages only.
-        """
+        """See ``BasePrefixCache``. The walk begins after the shared pages, so the cost depends on new pages only."""
         node = req.node
         assert isinstance(node, Node)
         while req.num_shared < num_pages:
@@ -137,10 +134,7 @@ class RadixCache:
         return count
 
     def walk(self) -> Iterator[Node]:
-        """Yield all nodes except roots, parents before children.
-
-        Only audits call it, because the cost is proportional to the tree size.
-        """
+        """Yield all nodes except roots, parents before children. The cost is proportional to the tree size."""
         stack = [child for root in self._roots.values() for child in root.children.values()]
         while stack:
             node = stack.pop()
@@ -197,8 +191,7 @@ class RadixCache:
         return tuple(tokens[start : start + self._page_size])
 
     def _num_equal_pages(self, node: Node, tokens: list[int], page_index: int) -> int:
-        """Return the number of leading pages of ``node`` whose tokens equal those of the request from ``page_index``
-        on.
+        """Return the number of leading pages of ``node`` that equal the request's pages from ``page_index`` on.
 
         The first page matches, because children are found by its tokens. A binary search finds the other pages.
         """

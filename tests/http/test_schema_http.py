@@ -20,7 +20,8 @@ CONTROL = ("/flush_cache", "/pause_generation", "/continue_generation", "/abort_
 
 def operations(daemon: Daemon, mode: GenerationMode) -> Iterator[APIOperation[Any, Any, Any, Any]]:
     """Every operation of the published schema that steers nobody else's requests; where a request can be wrong at all,
-    if it is to be wrong."""
+    if it is to be wrong.
+    """
     schema: Any = schemathesis.openapi.from_url(daemon.url + "/openapi.json")
     for result in schema.get_all_operations():
         operation: Any = result.ok()

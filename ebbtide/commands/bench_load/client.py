@@ -1,4 +1,7 @@
-"""One request to an OpenAI-compatible server, timed as its tokens arrive. Independent of other requests."""
+"""One request to an OpenAI-compatible server, timed as its tokens arrive.
+
+The module knows nothing of other requests.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ class Failure(Exception):
 
 
 class Delta(msgspec.Struct):
-    """New content in a chat chunk."""
+    """The new content of a chat chunk."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -156,7 +159,7 @@ async def send(session: aiohttp.ClientSession, target: Target, job: Job, started
     except Failure as failure:
         outcome.error, outcome.example = failure.kind, str(failure)
     except TimeoutError:
-        outcome.error, outcome.example = "timeout", f"no end after {target.timeout_s:g} s"
+        outcome.error, outcome.example = "timeout", f"the answer did not end within {target.timeout_s:g} s"
     except aiohttp.ClientConnectorError as error:
         outcome.error, outcome.example = "cannot connect", str(error)
     except (aiohttp.ClientError, ConnectionError, ValueError) as error:

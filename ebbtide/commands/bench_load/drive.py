@@ -17,7 +17,7 @@ OnOutcome = Callable[[Outcome], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All outcomes of a load. Durations are from the first request to the last answer."""
+    """All outcomes of a load. ``duration_s`` is the time from the first request to the last answer."""
 
     outcomes: list[Outcome]
     duration_s: float
@@ -27,7 +27,7 @@ class Run:
 async def calibrate(session: aiohttp.ClientSession, target: Target) -> Calibration | None:
     """Measure the tokens per word with two small requests. Returns None if the server does not count tokens."""
     counts = []
-    for words in (WORDS, WORDS + WORDS):  # each word equally often, as in the measured prompts
+    for words in (WORDS, WORDS + WORDS):  # use each word equally often, as in the measured prompts
         num_tokens = await count_prompt_tokens(session, target, Job(" ".join(words), max_tokens=1))
         if num_tokens is None:
             return None

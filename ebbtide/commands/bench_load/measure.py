@@ -37,7 +37,7 @@ class Measurement:
 
 
 async def measure(target: Target, workload: Workload, *, concurrency: int, num_warmup: int) -> Measurement:
-    """Run a load. If ``workload.request_rate`` paces it, ``concurrency`` is not used."""
+    """Run a load. ``concurrency`` has no effect if ``workload.request_rate`` is set."""
     in_flight = concurrency if workload.request_rate is None else None
     async with open_session(target) as session:
         if not target.model:
@@ -52,7 +52,7 @@ async def measure(target: Target, workload: Workload, *, concurrency: int, num_w
 
 
 async def _warm_up(session: aiohttp.ClientSession, target: Target, workload: Workload, words: Calibration) -> None:
-    """Send different prompts than the measured ones, which must not be in a prefix cache."""
+    """The warm-up sends other prompts than the measurement, whose prompts must not be in a prefix cache."""
     jobs = make_jobs(workload, words, stream="warmup")
     await drive(session, target, jobs, concurrency=len(jobs), on_outcome=lambda outcome: None)
 

@@ -27,7 +27,7 @@ class Lengths:
 
     @classmethod
     def parse(cls, text: str) -> Lengths:
-        """Parse ``"128"`` or ``"64:256"``. Raises ValueError for anything else."""
+        """Parse ``"128"`` or ``"64:256"``. Raises ValueError for any other text."""
         low, colon, high = text.partition(":")
         lengths = cls(int(low), int(high if colon else low))
         if not 1 <= lengths.low <= lengths.high:
@@ -47,7 +47,7 @@ class Calibration:
 
     @classmethod
     def between(cls, few: tuple[int, int], many: tuple[int, int]) -> Calibration:
-        """Return the line through two measured prompts, each (words, tokens)."""
+        """Return the linear estimate that fits two measured prompts, each (words, tokens)."""
         per_word = (many[1] - few[1]) / (many[0] - few[0])
         return cls(per_word, few[1] - few[0] * per_word)
 
@@ -83,7 +83,7 @@ class Job:
 
 
 def make_jobs(workload: Workload, calibration: Calibration, *, stream: str = "measured") -> list[Job]:
-    """Return all requests of a load, equal for equal seeds. Different streams share only the prefix."""
+    """Return all requests of a load, equal for equal seeds. Loads with different ``stream`` share only the prefix."""
     draw = random.Random(f"{workload.seed} {stream}")
     arrivals = random.Random(f"{workload.seed} arrivals")
     longest = calibration.num_words(workload.prompt_len.high)

@@ -1,6 +1,6 @@
 """A simulated device: the duration of a step, and a runner that computes nothing.
 
-Its tokens are made up so that a request ends at the output length in its trace.
+The runner's tokens are artificial and end a request at the output length in its trace.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from ...messages import RunnerInfo
 from ...plan import PlanItem, StepPlan, StepResult
 from .trace import TraceRequest
 
-EOS = 0  # all other tokens are positive
+EOS = 0  # the end token; all other tokens are positive
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds of one step: base + decoding rows + prefilled tokens + tokens of context that attention reads.
+    """The cost model: seconds of a step = base + decoding rows + prefilled tokens + tokens of context that attention
+    reads.
 
     The defaults are round figures for a model with eight billion parameters on one data-center GPU: 64 rows with 1,500
-    tokens of context take 19 ms. They are not measured; replace them with your own measurements.
+    tokens of context take 19 ms. The defaults are not measured; replace them by your own measurements.
     """
 
     base_s: float = 0.010
@@ -83,7 +84,7 @@ class CostRunner:
         return self._results.popleft()
 
     def _sample(self, item: PlanItem) -> int:
-        """Return the token after the item's last one: its output index, or the end token."""
+        """Return the token that follows the item: the index of the output token, or the end token."""
         prompt_len, end = self._rows[item.row]
         known = item.start + (1 if item.tokens is None else len(item.tokens)) + 1
         return EOS if known >= end else known - prompt_len

@@ -1,4 +1,4 @@
-"""Named synthetic loads. Equal seeds give equal requests; the caller sets the arrival rate."""
+"""Named synthetic loads. The same seed gives the same requests; the caller sets the arrival rate."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def build(mix: Mix, count: int, seed: int, rate: float) -> list[TraceRequest]:
 def rate_for(mix: Mix, load: float, cost: CostModel, num_rows: int) -> float:
     """Return the arrival rate that keeps a machine with an ample pool busy for a fraction ``load`` of the time.
 
-    A request costs its prefill, without its shared prefix, and its part of full decode steps. The sample is always the
-    same, so that the rate does not depend on the seed of the load.
+    A request costs its prefill, without its shared prefix, and its part of full decode steps. The sample of requests is
+    always the same, so that the rate does not depend on the seed of the load.
     """
     rng = random.Random(0)
     sample = [mix.make(rng, index) for index in range(1000)]

@@ -14,7 +14,7 @@ from ebbtide import __version__
 from .measure import Outcome, pareto_front
 from .virtual import Machine
 
-WIDTH = 140  # fixed, because the table is also used in files and documents
+WIDTH = 140  # a fixed width, because the table is also used in files and documents
 FOOTNOTE = (
     "* on the Pareto front of its pool: no case is better in tax or p99 latency without being worse in the other. "
     "tax: recomputed / computed tokens. fair: Jain's index of slowdown. Times in virtual seconds."

@@ -1,4 +1,7 @@
-"""Plots of a simulation as PNG. Uses only matplotlib's object interface: no window, no global state."""
+"""Plots of a simulation as PNG.
+
+The module uses matplotlib's object interface only, which opens no window and keeps no global state.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ...errors import StartupError
 from .measure import Outcome
 from .output import Report
 
-MOST_POINTS = 2000  # per line; more are not visible
+MOST_POINTS = 2000  # points per line, because more would not be visible
 
 
 def plot_usage(report: Report, path: Path) -> None:

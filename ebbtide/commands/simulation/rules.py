@@ -1,4 +1,4 @@
-"""The policies that are compared: ebbtide's own, and those of vLLM and SGLang, all on ebbtide's scheduler.
+"""The policies that the simulation compares: ebbtide's own, and those of vLLM and SGLang on ebbtide's scheduler.
 
 docs/simulate.md lists the behavior of vLLM and SGLang that is not modelled.
 """
@@ -19,7 +19,7 @@ from ebbtide.scheduler.request import Request
 from ...paging import pages_for
 from ...retract_policies import RETRACT_POLICIES, Candidate, R, by_length
 
-CLIP = 4096  # most output tokens for which SGLang's admission reserves memory
+CLIP = 4096  # maximum number of output tokens for which SGLang's admission reserves memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Policy:
         policies: creates the policies from the admission parameter.
         parameter: name of the admission parameter.
         default: default of the admission parameter.
-        bounded: True if --max-retractions and --headroom apply.
+        bounded: True if --max-retractions and --headroom apply to the policy.
     """
 
     policies: Callable[[float], SchedulingPolicies]
@@ -72,7 +72,8 @@ class WatermarkAdmission:
 
 
 class RemainderAdmission:
-    """SGLang's admission: reserves ratio × remaining output for running requests, all of it for a candidate.
+    """SGLang's admission: reserves ratio × remaining output for a running request, and all of its output for a
+    candidate.
 
     The remaining output is clipped to CLIP tokens. Nothing is reserved for later chunks of a prompt. A request that
     runs alone needs memory only for its known tokens: SGLang clips its max_new_tokens to the size of the pool.
@@ -93,7 +94,7 @@ class RemainderAdmission:
             self._reserved += self._ratio.value * _clipped_remainder(req)
 
     def charge(self, req: Request) -> None:
-        """See ``AdmissionRule``. A request is charged in full during the pass that admits it."""
+        """See ``AdmissionRule``. The whole remaining output of a request is reserved during the pass that admits it."""
         self._alone = False
         self._reserved += (
             self._pool.missing_pages(req, len(req.known)) + 1

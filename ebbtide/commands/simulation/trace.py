@@ -1,4 +1,4 @@
-"""A load as a list of requests, and its file format. Knows lengths but not tokens."""
+"""A load as a list of requests, and its file format. A load contains lengths, but no tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One request of a load, which is one line of a trace file.
 
     Attributes:
-        output_len: output tokens without a limit.
+        output_len: number of output tokens if no limit ends the output.
         max_tokens: the client's limit; None for the rest of the context.
         prefix_id: requests with the same id share their first ``prefix_len`` tokens.
     """
@@ -31,12 +31,12 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def num_outputs(self) -> int:
-        """Output tokens if the request completes."""
+        """Number of output tokens if the request completes."""
         return self.output_len if self.max_tokens is None else min(self.output_len, self.max_tokens)
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """Return the requests of a JSON Lines file, by arrival. Raises StartupError that names the invalid line."""
+    """Return the requests of a JSON Lines file in order of arrival. Raises StartupError that names the invalid line."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

@@ -23,7 +23,7 @@ TURNS_WITHOUT_STEP = 3  # consecutive iterations that may end requests without p
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine of a simulation, without the size of its pool. headroom: None keeps that of the policy."""
+    """The simulated machine without the size of its pool. headroom: None takes the headroom of the policy."""
 
     page_size: int = 16
     num_rows: int = 64
