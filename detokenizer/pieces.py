@@ -1,4 +1,4 @@
-"""Converts token ids to bytes and log-probability entries. One table is shared by all requests."""
+"""Converts token ids to bytes and log-probability entries. All requests share one table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ebbtide.tokenization.vocabulary import Vocabulary
 
 
 class Pieces:
-    """A lookup table of the vocabulary. An id without a token (a padded embedding) has no text."""
+    """A table that maps token ids to their bytes. An id without a token (a padded embedding) has no text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.strips_first_space = vocabulary.strips_first_space
@@ -21,7 +21,7 @@ class Pieces:
                 self._plain[token] = b""
 
     def of(self, token: int, *, skip_special: bool) -> bytes:
-        """Return the token's bytes; none for a control token if ``skip_special``."""
+        """Return the token's bytes; b"" for a control token if ``skip_special``."""
         table = self._plain if skip_special else self._all
         return table[token] if 0 <= token < len(table) else b""
 
@@ -30,13 +30,16 @@ class Pieces:
         return b"".join([self.of(token, skip_special=skip_special) for token in tokens])
 
     def logprob(self, token: int, entry: TokenLogprob) -> TextLogprob:
-        """Convert a position's entry to text. Raises ValueError if the numbers of ids and values differ."""
+        """Convert the log-probability entry of one position to text.
+
+        Raises ValueError if the numbers of ids and values differ.
+        """
         top = zip(entry.top_ids, entry.top_logprobs, strict=True)
         alternatives = [self._alternative(i, value) for i, value in top]
         return TextLogprob(self._alternative(token, entry.logprob), alternatives, entry.rank)
 
     def logprobs(self, tokens: Sequence[int], entries: Sequence[TokenLogprob]) -> list[TextLogprob]:
-        """Convert one entry per token; ignore surplus entries."""
+        """Convert the entries of several tokens; ignore surplus entries."""
         return [self.logprob(token, entry) for token, entry in zip(tokens, entries, strict=False)]
 
     def _alternative(self, token: int, logprob: float) -> TextAlternative:

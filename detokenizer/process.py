@@ -38,14 +38,14 @@ class Inbox(Protocol):
     handled: int
 
     def drain(self, wait_s: float = 0.0) -> list[TokenBatch]:
-        """Return all available batches. If there are none, wait up to ``wait_s`` seconds for some."""
+        """Return all available batches. If no batch is available, wait up to ``wait_s`` seconds for one."""
 
 
 class Outbox(Protocol):
     """The destination of messages to the front."""
 
     def send(self, message: ToFront) -> bool:
-        """Queue a message without blocking. Returns False if it was not queued."""
+        """Queue a message without blocking. Returns False if the message was not queued."""
 
 
 class Detokenizer:
@@ -54,16 +54,16 @@ class Detokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pieces = Pieces(vocabulary)
         self._streams: dict[str, TextStream] = {}
-        self._closed_early: set[str] = set()  # ended here by a stop string; the scheduler has not finished them yet
+        self._closed_early: set[str] = set()  # ended by a stop string here, but not yet in the scheduler
         self._failed: list[AbortReq] = []
 
     @property
     def num_open(self) -> int:
-        """Number of entries, including requests that have ended here only."""
+        """Number of entries, including requests that a stop string has ended here."""
         return len(self._streams) + len(self._closed_early)
 
     def convert(self, batch: TokenBatch) -> TextBatch:
-        """Convert the batch to text, in the same order, without items of requests that have ended here."""
+        """Convert the batch to text in the same order; skip items of requests that a stop string has ended here."""
         items = [self._convert_item(item) for item in batch.items]
         return TextBatch([item for item in items if item is not None])
 
@@ -73,7 +73,7 @@ class Detokenizer:
         return failed
 
     def _convert_item(self, item: TokenItem) -> TextItem | None:
-        """Convert one item. An exception aborts this request only."""
+        """Convert one item. If decoding raises an exception, only this request is aborted."""
         if item.start is not None:
             self._streams[item.rid] = TextStream(self._pieces, item.start)
             self._closed_early.discard(item.rid)
@@ -137,7 +137,7 @@ class Detokenizer:
 
 
 class HeartbeatTimer:
-    """Sends the front a heartbeat every ``HEARTBEAT_S`` seconds. clock: seconds."""
+    """Sends the front a heartbeat every ``HEARTBEAT_S`` seconds. clock: returns seconds."""
 
     def __init__(self, detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, clock: Callable[[], float]) -> None:
         self._detokenizer = detokenizer
@@ -172,11 +172,11 @@ def serve_once(detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, heartbeat
             _send(outbox, text)
         for abort in detokenizer.pop_failures():
             _send(outbox, abort)
-        heartbeat.send_if_due()  # a backlog may take longer than the heartbeat interval
+        heartbeat.send_if_due()  # decoding a backlog may take longer than the heartbeat interval
 
 
 def _send(outbox: Outbox, message: ToFront) -> None:
-    # Lost text cannot be recovered, and a front with a full queue is dead.
+    # Lost text cannot be recovered, and a front whose queue is full has stopped working.
     if not outbox.send(message):
         raise EbbtideError("The queue to the front is full.")
 

@@ -1,4 +1,4 @@
-"""Finds stop strings in text that arrives in parts. Works on characters, not on bytes or tokens."""
+"""Finds stop strings in text that arrives in parts. The module works on characters, not on bytes or tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StopMatcher:
     def find(self, text: str) -> int:
         """Return the index in ``text`` after the first match, which may have started in earlier text; −1 if none.
 
-        The rest of ``text`` after a match is not consumed.
+        After a match, the rest of ``text`` is not consumed.
         """
         stop, held = self.stop, self.held
         if not held and stop[0] not in text:

@@ -1,7 +1,7 @@
 """Incremental decoding of one request: bytes, characters and stop strings.
 
-The concatenated output equals the text of all tokens decoded at once, cut at the first complete stop string. It does
-not depend on how the tokens are split into calls.
+The concatenated output equals the text of all tokens decoded at once, cut at the first complete stop string. The result
+does not depend on how the tokens are split into calls.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class DecodedText:
     """Text that may be sent to the client."""
 
     text: str
-    num_tokens: int  # how many of the given tokens belong to the output
+    num_tokens: int  # number of the given tokens that belong to the output
     stop: str | None = None  # the stop string that the last of these tokens completed; it ends the output
-    num_shown: int | None = None  # with stop: how many of the request's tokens contribute to its text
+    num_shown: int | None = None  # after a stop string: number of the request's tokens that contribute to its text
 
 
 class TextStream:
@@ -49,7 +49,7 @@ class TextStream:
         self._strip_space = pieces.strips_first_space and not start.prompt_tail
 
     def push(self, tokens: Sequence[int]) -> DecodedText:
-        """Decode the next output tokens. Must not be called after a stop."""
+        """Decode the next output tokens. Do not call it after a stop string was found."""
         if not self._stops:
             self.num_tokens += len(tokens)
             data = b"".join(map(self._bytes, tokens))
@@ -67,11 +67,11 @@ class TextStream:
         return DecodedText("".join(parts), len(tokens))
 
     def _num_shown(self) -> int:
-        """Return the smallest number of tokens that contains all released text."""
+        """Return the smallest number of tokens whose text includes all released text."""
         return bisect_left(self._ends, self._num_released) + 1 if self._num_released else 0
 
     def shows_stop_token(self, stop_token: int) -> bool:
-        """Return True if the stop token belongs to the text, unless it is a skipped control token."""
+        """Return True if the text of the stop token is part of the output."""
         return stop_token in self._params.shown_stop_ids
 
     def flush(self) -> str:
@@ -85,10 +85,11 @@ class TextStream:
         return self._pieces.of(token, skip_special=params.skip_special_tokens and token not in params.shown_ids)
 
     def _scan(self, text: str, parts: list[str]) -> str | None:
-        """Append to ``parts`` the text that cannot belong to a stop string. Returns the stop string that is complete.
+        """Append the text that cannot be part of a stop string to ``parts``. Returns the stop string that is complete,
+        if any.
 
-        The match that ends first wins, so that the result does not depend on token boundaries; of two that end
-        together, the longer one.
+        The match that ends first wins, so that the result does not depend on token boundaries. If two matches end
+        together, the longer one wins.
         """
         if not text:
             return None
@@ -129,10 +130,13 @@ class TextStream:
     def _join_to_prompt(self, data: bytes, prompt_rest: bytes) -> bytes:
         if self._strip_space:
             return data.removeprefix(b" ")
-        # An incomplete character at the end of the prompt is output only if the output continues it.
+        # An incomplete character at the end of the prompt is part of the output only if the output completes it.
         return prompt_rest + data if 0x80 <= data[0] < 0xC0 else data
 
 
 def _decode(data: bytes, *, final: bool = False) -> tuple[str, int]:
-    """Decode UTF-8. Returns text and number of bytes used. Unless ``final``, an incomplete character is left."""
+    """Decode UTF-8.
+
+    Returns the text and the number of bytes used. An incomplete character at the end is decoded only if ``final``.
+    """
     return codecs.utf_8_decode(data, "replace", final)

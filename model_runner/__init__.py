@@ -30,5 +30,5 @@ def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[st
         return ModelRunner.load(files, config, progress)
     except StartupError:
         raise
-    except Exception as error:  # from libraries that read the files: what they raise on bad values is not documented
+    except Exception as error:  # libraries read the files, and their exceptions for bad values are not documented
         raise StartupError(f"The model {files.name} cannot be loaded: {one_line(error)}.") from error

@@ -1,4 +1,7 @@
-"""The input of one forward: a step plan flattened into tensors. Independent of models, sampling and backends."""
+"""The input of one forward: a step plan flattened into tensors.
+
+The module does not depend on models, sampling or backends.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,26 @@ class PoolPlaces:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """The tokens of one step, item after item: first ``num_decodes`` items of one token, then prefill chunks.
+    """The tokens of one step, item by item: first ``num_decodes`` items of one token, then the prefill chunks.
 
-    T tokens, N items, W wanted positions; device tensors except the three lists.
+    T is the number of tokens, N of items, W of wanted positions. All tensors are on the device; the lists are on the
+    host.
 
     Attributes:
         token_ids: int64 [T].
         positions: int64 [T].
-        slots: int64 [T], where in the first pool each token's K/V goes.
-        wanted: int64 [W], indices into T whose logits are wanted: those to sample from in item order, then those
-            before a prompt token whose log-probability is wanted, in item order.
-        item_rows: int64 [N], the item's row of the page table.
-        item_ends: int64 [N], the item's context length after this step.
-        cu_query_lens: int32 [N + 1], 0 and then the running sum of ``query_lens``: item i has tokens [i] to [i + 1].
-        page_table: int32 [rows, max_pages], already updated for this step. Entries after an item's last page are
-            stale, and so are pool slots after its last token: never let either influence a result.
-        rows: the same numbers as ``item_rows``.
-        starts: the item's first position.
-        query_lens: the item's number of tokens.
-        more_pools: the same as ``slots`` and ``page_table`` for the other pools of ``RunnerInfo.pools``, in order.
+        slots: int64 [T], the slot of the first pool to which each token's K/V is written.
+        wanted: int64 [W], indices of the tokens whose logits are wanted: first the tokens to sample after, then the
+            tokens before a prompt token whose log-probability is requested; both in item order.
+        item_rows: int64 [N], the page-table row of each item.
+        item_ends: int64 [N], the context length of each item after this step.
+        cu_query_lens: int32 [N + 1], cumulative sums of ``query_lens``: the tokens of item i start at entry i.
+        page_table: int32 [rows, max_pages], already updated for this step. Entries after an item's last page are stale,
+            and so are the pool slots after its last token. They must not influence a result.
+        rows: the values of ``item_rows``, on the host.
+        starts: the first position of each item.
+        query_lens: the number of tokens of each item.
+        more_pools: ``slots`` and ``page_table`` for the other pools of ``RunnerInfo.pools``, in order.
     """
 
     token_ids: Tensor

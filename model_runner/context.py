@@ -1,4 +1,4 @@
-"""The longest context of a model, from its configuration."""
+"""The maximum context length of a model, from its configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.errors import StartupError
 
 
 def longest_context(config: PretrainedConfig) -> int:
-    """The maximum context length in tokens. Raises StartupError if the configuration has none."""
+    """Return the maximum context length in tokens. Raises StartupError if the configuration states none."""
     longest = stated_context(config)
     if longest is None:
         raise StartupError(f"The configuration of a {config.model_type} model does not state a maximum context length.")
@@ -19,11 +19,11 @@ def longest_context(config: PretrainedConfig) -> int:
 
 
 def stated_context(config: PretrainedConfig) -> int | None:
-    """The maximum context length in tokens; None if the configuration has none.
+    """Return the maximum context length in tokens; None if the configuration states none.
 
-    Models with LongRoPE are limited to their original training length. If any sequence of a forward is longer, LongRoPE
-    changes the frequencies of the whole forward: a request's output would depend on the other requests in the batch,
-    and keys that are cached already would have been rotated by different frequencies.
+    Models with LongRoPE are limited to their original training length. If any sequence of a batch is longer, LongRoPE
+    changes the frequencies of the whole batch: the output of a request would depend on the other requests, and cached
+    keys would have been rotated by other frequencies.
     """
     text = config.get_text_config()
     ropes = _ropes(getattr(text, "rope_parameters", None) or {})
@@ -33,7 +33,7 @@ def stated_context(config: PretrainedConfig) -> int | None:
 
 
 def _ropes(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rotary parameters of a configuration: one set for all layers, or one per kind of layer."""
+    """Return the rotary parameters of a configuration: one set for all layers, or one per kind of layer."""
     if "rope_type" in parameters:
         return [parameters]
     return [rope for rope in parameters.values() if isinstance(rope, Mapping) and "rope_type" in rope]

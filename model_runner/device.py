@@ -1,4 +1,4 @@
-"""The choice of device and element type, from the flags and the hardware."""
+"""Chooses the device and the element type from the flags and the hardware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" prefers CUDA. Raises StartupError if there is no such device."""
+    """Return the device ``name``; "auto" prefers CUDA. Raises StartupError if the device does not exist."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     has_cuda = accelerator is not None and accelerator.type == "cuda"
     if name == "cuda" and not has_cuda:
@@ -21,9 +21,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device, stored: torch.dtype | None, *, has_kernels: bool) -> torch.dtype:
-    """The format called ``name``; auto selects the checkpoint's own on CUDA and the fastest on the CPU.
+    """Return the element type ``name``; "auto" selects the stored type on CUDA and the fastest type on the CPU.
 
-    has_kernels: True if the model has compiled code for bfloat16, which is faster than float32 on every CPU.
+    has_kernels: True if there is compiled bfloat16 code for the model, which is faster than float32 on every CPU.
     """
     if name != "auto":
         return DTYPES[name]

@@ -1,4 +1,7 @@
-"""The model runner: executes step plans on a real model. Works on rows, pages and tokens, not on requests."""
+"""The model runner: executes step plans on a real model.
+
+It works on rows, pages and tokens, and does not know requests.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """Every tensor that one step sends to the device, in one copy.
+    """All tensors that one step sends to the device, in one copy.
 
     Attributes:
         pages: the changes of the page tables, one entry per pool.
         tokens: the items.
         rows: the sampling state of the rows that start in this step.
-        sampling: of the items that sample.
-        targets: int64 [P], the prompt tokens whose log-probabilities are wanted, in item order; None without any.
+        sampling: the sampling inputs of the items that sample.
+        targets: int64 [P], the prompt tokens whose log-probabilities are requested, in item order; None if there are
+            none.
     """
 
     pages: list[PageWrites]
@@ -60,12 +64,12 @@ class StepInputs:
 
 
 class ModelRunner:
-    """One model on one device. Plans are computed in the order of submission."""
+    """Runs one model on one device. Plans are computed in the order of submission."""
 
     def __init__(
         self, model: Model, attention: AttentionBackend, tables: Sequence[PageTable], info: RunnerInfo
     ) -> None:
-        """tables: one per pool of ``info``."""
+        """tables: one page table per pool of ``info``."""
         self.info = info
         self._host: HostPages | None = None
         self._model = model
@@ -79,7 +83,7 @@ class ModelRunner:
 
     @classmethod
     def load(cls, files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
-        """Load the weights and allocate the pool. Raises StartupError if either fails."""
+        """Load the weights and allocate the pool. Raises StartupError if loading or allocation fails."""
         set_num_threads()
         device = choose_device(config.device)
         checkpoint = open_checkpoint(files)
@@ -133,13 +137,13 @@ class ModelRunner:
         self._pending.append(PendingStep(plan.number, plan.items, parts, failures))
 
     def collect(self) -> StepResult:
-        """The result of the oldest uncollected plan; blocks until it is computed."""
+        """Return the result of the oldest uncollected plan. Blocks until it is computed."""
         if not self._pending:
             raise PlanError("There is no plan to collect.")
         return self._pending.popleft().wait()
 
     def _with_host_pages(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
-        """Adds host memory for pages and measures its costs if ``kv_offload_gb`` is set; returns this runner."""
+        """If ``kv_offload_gb`` is set, add host memory for pages and measure the copy costs. Returns this runner."""
         num_pages = num_host_pages(config.kv_offload_gb, bytes_per_page(pool), free_memory(torch.device("cpu")))
         if num_pages:
             progress("Allocating the host tier")
@@ -176,7 +180,7 @@ class ModelRunner:
             self._sampler.start_row(row)
         batch = inputs.tokens.batch(self._tables, self._last_tokens)
         self._attention.plan(batch)
-        states = self._model.forward(batch, self._attention)  # first those to sample from, see ``ForwardBatch.wanted``
+        states = self._model.forward(batch, self._attention)  # see ``ForwardBatch.wanted``
         num_samples = len(inputs.sampling.rows)
         sampled = self._sampler.sample(self._model.logits(states[:num_samples]), inputs.sampling)
         prompt_logprobs = None

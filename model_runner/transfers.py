@@ -1,4 +1,4 @@
-"""Copies between host and device that do not block: a step's inputs to the device, its results to the host."""
+"""Asynchronous copies between host and device: a step's inputs to the device, its results to the host."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ALIGNMENT = 8  # bytes of the widest element type
+ALIGNMENT = 8  # alignment in bytes: the size of the widest element type
 
 T = TypeVar("T")
 
 
 def host_tensor(values: Sequence[float], dtype: type[np.generic]) -> Tensor:
-    """A one-dimensional tensor on the host. For lists this is about ten times as fast as ``torch.tensor``."""
+    """Create a one-dimensional tensor on the host. For lists, it is about ten times as fast as ``torch.tensor``."""
     return torch.from_numpy(np.array(values, dtype=dtype))
 
 
 def upload(inputs: T, device: torch.device) -> T:
-    """Copies all tensors in ``inputs`` to ``device`` in one asynchronous copy; on the CPU, returns ``inputs`` itself.
+    """Copy all tensors in ``inputs`` to ``device`` in one asynchronous copy; on the CPU, return ``inputs`` itself.
 
-    inputs: a frozen dataclass; frozen dataclasses in its fields, and lists of them, are searched too. In the result
-    the tensors are views of one buffer on the device: clone what must outlive the step.
+    inputs: a frozen dataclass; frozen dataclasses in its fields, and lists of them, are searched too. The tensors of
+        the result are views of one buffer on the device: clone a tensor that must outlive the step.
 
-    Every call takes its own host buffer, pinned on CUDA. It may be released before the copy is done, because PyTorch's
-    pinned-memory allocator waits for pending copies before it reuses a block.
+    Every call allocates a host buffer of its own, which is pinned on CUDA. The buffer may be released before the copy
+    is done, because PyTorch's pinned-memory allocator waits for pending copies before it reuses a block.
     """
     if device.type == "cpu":
         return inputs
@@ -61,14 +61,16 @@ class DeviceToHostCopy:
             self._event.record()
 
     def wait(self) -> Tensor:
-        """Blocks until the copy is done; returns the host tensor."""
+        """Block until the copy is done, then return the host tensor."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensor
 
 
 def _views(buffer: Tensor, like: list[Tensor], sizes: list[int]) -> list[Tensor]:
-    """Consecutive parts of ``buffer`` (uint8) with the types and shapes of ``like``; part i starts after sizes[:i]."""
+    """Return consecutive parts of ``buffer`` (uint8) with the types and shapes of ``like``; part i starts at
+    sum(sizes[:i]).
+    """
     starts = accumulate(sizes, initial=0)
     return [
         buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
@@ -77,7 +79,7 @@ def _views(buffer: Tensor, like: list[Tensor], sizes: list[int]) -> list[Tensor]
 
 
 def _map_tensors(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
-    """``value`` with every tensor replaced by ``convert`` of it, in the order of the fields."""
+    """Return a copy of ``value`` in which every tensor t is replaced by ``convert(t)``, in the order of the fields."""
     if isinstance(value, Tensor):
         return convert(value)
     if isinstance(value, list) and value and is_dataclass(value[0]):

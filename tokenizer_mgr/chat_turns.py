@@ -21,7 +21,7 @@ REWRITES = (
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """Token ids that follow an assistant message. head: number of leading ids that only close that message."""
+    """The token ids that follow an assistant message. head: number of leading ids that only close that message."""
 
     ids: list[int]
     head: int
@@ -46,9 +46,9 @@ def encode_first_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
 
 
 def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
-    """Return the messages of ``chat`` as the continuation of a conversation that ends with an assistant message.
+    """Encode the messages of ``chat`` as the continuation of a conversation that ends with an assistant message.
 
-    Raises Rejected ``session_chat_unsupported`` if the template renders the earlier messages differently because of it.
+    Raises Rejected ``session_chat_unsupported`` if the new messages change how the template renders the earlier ones.
     """
     if chat.messages[0]["role"] == "assistant":
         raise _unsupported("The session already has the assistant's messages: send only the messages that are new.")
@@ -67,7 +67,7 @@ def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
 
 
 def _words(count: int) -> list[str]:
-    """Return random words, which are found exactly once in the rendered text."""
+    """Return random words, which occur exactly once in the rendered text."""
     return [f"W{secrets.token_hex(8)}" for _ in range(count)]
 
 

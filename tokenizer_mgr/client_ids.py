@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ebbtide.errors import Rejected
 
-RESPONSE_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of a request's id in response bodies
+RESPONSE_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # prefixes of a request's id in response bodies
 
 
 class OpenRequest(Protocol):
@@ -27,7 +27,7 @@ class OpenRequest(Protocol):
 
 
 class ClientIds:
-    """Maps ids to open requests. Removed requests leave nothing behind."""
+    """Maps ids to open requests. Removing a request also removes its ids."""
 
     def __init__(self) -> None:
         self._named: dict[str, list[OpenRequest]] = {}
@@ -43,7 +43,7 @@ class ClientIds:
             self._named.setdefault(name, []).append(request)
 
     def remove(self, request: OpenRequest) -> None:
-        """Remove ``request``. Does nothing if it was not added."""
+        """Remove ``request``. Does nothing if the request was not added."""
         _, names = self._open.pop(id(request), (None, None))
         if names is None:
             return

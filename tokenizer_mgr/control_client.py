@@ -17,7 +17,7 @@ QUOTA_RETRY_S = 5.0  # Retry-After when a quota is exhausted
 class ControlClient:
     """Open calls by id. All methods run on the event loop's thread.
 
-    refusal: returns why the engine accepts no work, None if it does.
+    refusal: returns the reason why the engine accepts no work; None if it accepts work.
     """
 
     def __init__(self, outbox: Outbox, refusal: Refusal = no_refusal) -> None:
@@ -31,7 +31,10 @@ class ControlClient:
         return len(self._open)
 
     async def ask(self, make: Callable[[str], ToScheduler]) -> Reply:
-        """Send ``make(call id)`` and wait for the reply. Raises Rejected if it is an error, or if none will come."""
+        """Send ``make(call id)`` and wait for the reply.
+
+        Raises Rejected if the reply is an error, or if no reply can arrive.
+        """
         call = secrets.token_hex(8)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._open[call] = future

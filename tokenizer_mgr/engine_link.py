@@ -11,7 +11,10 @@ from ebbtide.runtime.channel import AsyncReceiver, Sender
 
 
 class EngineLink:
-    """The sockets to one engine at a time. Each engine has its own addresses, so no message reaches a later one."""
+    """Holds the sockets to one engine at a time.
+
+    Each engine has its own addresses, so no message reaches a later one.
+    """
 
     def __init__(self, addresses: Addresses) -> None:
         self._contexts = (zmq.Context(), zmq.asyncio.Context())
@@ -19,7 +22,7 @@ class EngineLink:
         self._open(addresses)
 
     def send(self, message: ToScheduler) -> bool:
-        """Queue a message for the scheduler without blocking. Returns False if it was not queued."""
+        """Queue a message for the scheduler without blocking. Returns False if the message was not queued."""
         return self._connected and self._outbox.send(message)
 
     async def receive(self) -> ToFront:
@@ -27,11 +30,14 @@ class EngineLink:
         return await self._inbox.receive()
 
     def disconnect(self) -> None:
-        """Send nothing more: the engine has ended."""
+        """Stop sending, because the engine has ended."""
         self._connected = False
 
     def reconnect(self, addresses: Addresses) -> None:
-        """Connect to a new engine, at addresses that were never used before. No ``receive`` may be in progress."""
+        """Connect to a new engine, whose addresses must be new.
+
+        Do not call it while ``receive`` is in progress.
+        """
         self._outbox.close()
         self._inbox.close()
         self._open(addresses)

@@ -1,6 +1,6 @@
-"""The open requests between HTTP and the scheduler: ids, routing, and exactly one final outcome each.
+"""Tracks the open requests between HTTP and the scheduler: their ids, their routing, and exactly one outcome for each.
 
-Independent of HTTP and tokenizers. All methods run on the event loop's thread.
+The module does not depend on HTTP or tokenizers. All methods run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STATUS_KINDS = {  # OpenAI's error types
 }
 NEVER_RETRIED = (409, 500, 504)  # sent with x-should-retry: false, because the official clients retry them
 LATE = "The request timed out while the engine did not respond ('timeout' in the request, or --request-timeout)."
-PERMANENT_CODES = ("session_full",)  # a retry would fail again
+PERMANENT_CODES = ("session_full",)  # clients must not retry these, because the retry would fail again
 RETRIABLE = (429, 503)
 
 Refusal = Callable[[], Rejected | None]
@@ -57,7 +57,7 @@ class Timings(Protocol):
         """Record the time from a request's arrival to its first output token; once per HTTP request."""
 
     def observe_token_gap(self, seconds: float, count: int) -> None:
-        """Record that ``count`` output tokens of one choice arrived, ``seconds`` apart on average."""
+        """Record that ``count`` output tokens of one choice arrived, with an average interval of ``seconds``."""
 
     def observe_completion(self, seconds: float) -> None:
         """Record the time from a request's arrival to its end, for a request that succeeds."""
@@ -68,8 +68,8 @@ class _Choice:
     """One choice, which is a request of its own to the scheduler.
 
     Attributes:
-        held: the scheduler's abort, held until the closing item has arrived
-        closed: the closing item has arrived
+        held: the scheduler's abort, which is held back until the closing item arrives
+        closed: True if the closing item has arrived
     """
 
     stream: ResponseStream
@@ -82,7 +82,7 @@ class _Choice:
 class TokenizerManager:
     """Choices by rid. All choices of one HTTP request share a ResponseStream and end together.
 
-    refusal: returns why the engine accepts no work, None if it does.
+    refusal: returns the reason why the engine accepts no work; None if it accepts work.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class TokenizerManager:
 
     @contextmanager
     def register(self, sender: Sender) -> Iterator[None]:
-        """Within the block a request is being prepared, and an abort finds it by its ids.
+        """While the block runs, the request is being prepared, and an abort finds it by its ids.
 
         Raises the error of the abort when the block ends.
         """
@@ -125,11 +125,12 @@ class TokenizerManager:
         return self._client_ids.count(owner)
 
     def submit(self, prepared: PreparedRequest, sender: Sender, *, received_s: float) -> ResponseStream:
-        """Send every prompt to the scheduler. Enter the returned stream at once: leaving it early aborts the rest.
+        """Send every prompt to the scheduler. Enter the returned stream at once. Leaving it early aborts the choices
+        that still run.
 
         Raises Rejected if the queue is full. After any exception, what was sent is aborted and nothing remains.
         """
-        stem = secrets.token_hex(10)  # not the client's id, which need not be unique
+        stem = secrets.token_hex(10)  # the client's id is not used, because it need not be unique
         rids = [f"{stem}-{index}" for index in range(prepared.num_choices)]
         stream = ResponseStream(rids, received_s, self._close, sender.owner)
         if sender.timeout_s is not None:
@@ -178,7 +179,8 @@ class TokenizerManager:
     def abort(self, name: str | None, error: Rejected, *, owner: str | None) -> int:
         """Abort every open request with the id ``name``, or all if it is None. Returns their number.
 
-        owner: abort only requests of this owner, None for all owners. Readers get the output first, then ``error``.
+        owner: abort only requests of this owner, None for all owners. Readers first get the remaining output, then
+            ``error``.
         """
         found = self._client_ids.every() if name is None else self._client_ids.find(name)
         ended = [request for request in found if not request.has_outcome and owner in (None, request.owner)]
@@ -188,7 +190,10 @@ class TokenizerManager:
         return len(ended)
 
     def expire_late(self) -> None:
-        """End the requests whose deadline has passed. The scheduler does this itself unless it is silent."""
+        """End the requests whose deadline has passed.
+
+        It is needed only while the scheduler is silent, because the scheduler enforces deadlines itself.
+        """
         now = self.clock()
         late = [stream for stream in self._streams.values() if stream.deadline_s < now and not stream.has_outcome]
         for stream in late:
@@ -204,7 +209,7 @@ class TokenizerManager:
     def _handle_item(self, item: TextItem) -> None:
         choice = self._choices.get(item.rid)
         if choice is None:
-            return  # ended already: by a stop string, a disconnect, or the failure of a sibling choice
+            return  # the request has already ended: by a stop string, a disconnect, or the failure of another choice
         if item.tokens:
             self._time_tokens(choice, len(item.tokens))
         if item.finish == "abort":
@@ -236,7 +241,8 @@ class TokenizerManager:
     def _fail(self, choice: _Choice, abort: AbortReq) -> None:
         self._choices.pop(abort.rid, None)
         choice.stream.fail(_as_error(abort))
-        # If the detokenizer sent the abort, the scheduler still runs the request. Otherwise it ignores this message.
+        # If the detokenizer sent the abort, the scheduler still runs the request. Otherwise the scheduler ignores this
+        # message.
         self._send(AbortReq(abort.rid, abort.reason))
         self._abort_choices(choice.stream, reason="sibling")
 

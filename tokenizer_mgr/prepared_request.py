@@ -1,4 +1,4 @@
-"""A validated and tokenized HTTP request, and the limits of its sender. Independent of the API."""
+"""A validated and tokenized HTTP request, and the limits of its sender. The module does not depend on the API."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class PreparedRequest:
 
     Attributes:
         sampling: one entry per prompt
-        namespace: part of the prefix cache that the client asked for
-        grammar: what every choice must match (``GenerateReq``)
+        namespace: the part of the prefix cache that the client selected
+        grammar: the grammar that every choice must match, as in ``GenerateReq``
     """
 
     prompts: list[list[int]]
@@ -40,11 +40,12 @@ class Sender:
 
     Attributes:
         ids: ids by which the client knows the request
-        owner: API key that may abort it by these ids and whose sessions it may use, "" without keys
-        max_priority: None is no limit
-        is_isolated: the owner shares no prefix cache with other owners
-        queue_timeout_s: seconds from its arrival until it must run
-        timeout_s: seconds from its arrival until it must have ended
+        owner: the API key that may abort the request by these ids and whose sessions the request may use; "" without
+            keys
+        max_priority: highest priority that a request may have; None for no limit
+        is_isolated: True if the owner shares no cached prefixes with other owners
+        queue_timeout_s: seconds from the arrival until the request must start to run
+        timeout_s: seconds from the arrival until the request must have ended
     """
 
     ids: tuple[str, ...] = ()
@@ -55,11 +56,14 @@ class Sender:
     timeout_s: float | None = None
 
     def priority(self, wanted: int) -> int:
-        """Return the priority that a request gets."""
+        """Return the requested priority, limited to the sender's maximum."""
         return wanted if self.max_priority is None else min(wanted, self.max_priority)
 
     def namespace(self, wanted: str) -> str:
-        """Return the part of the prefix cache that a request uses. The tag separates keys from salts."""
+        """Return the prefix cache namespace that a request uses.
+
+        A tag separates the namespaces of keys from those of salts.
+        """
         return f"key:{self.owner}|{wanted}" if self.is_isolated and self.owner else wanted
 
     def session(self, wanted: SessionTurn | None) -> SessionTurn | None:

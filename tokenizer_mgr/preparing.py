@@ -6,7 +6,7 @@ from ebbtide.errors import Rejected
 
 
 class PreparingRequest:
-    """A request before it is submitted, so that an abort finds it."""
+    """A request that is not submitted yet, registered so that an abort finds it."""
 
     rids: tuple[str, ...] = ()
 
@@ -24,6 +24,6 @@ class PreparingRequest:
         self._error = error
 
     def check(self) -> None:
-        """Raises the error of the abort if the request was aborted."""
+        """If the request was aborted, raises the error of the abort."""
         if self._error is not None:
             raise self._error

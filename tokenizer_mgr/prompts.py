@@ -1,4 +1,7 @@
-"""Tokenizes messages and texts and checks that they fit. Tokenization runs in threads, off the event loop."""
+"""Tokenizes messages and texts and checks that they fit.
+
+Tokenization runs in threads, so that it does not block the event loop.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ class PromptReader:
         self._decoder = VocabularyDecoder(tokenizer.vocabulary)
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
         self.control_ids = frozenset(tokenizer.vocabulary.special_ids)
-        self.info = info  # replaced when the engine restarts, because its sizes may differ
+        self.info = info  # a new engine may have other sizes, so a restart replaces this value
 
     @cached_property
     def _bos(self) -> list[int]:
-        """The BOS id that the tokenizer adds to every text, as a list; [] if there is none."""
+        """The BOS id that the tokenizer adds to every text, as a list; [] if it adds none."""
         with_marks, without = (self._tokenizer.encode("a", add_special_tokens=marks) for marks in (True, False))
         return with_marks[:1] if with_marks[1 : 1 + len(without)] == without else []
 
@@ -98,9 +101,9 @@ class PromptReader:
         return await self._encode(lambda: self._tokenizer.encode_chat(chat), "messages")
 
     async def chat_turn(self, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
-        """Encode new messages, both as the first and as a later turn of a conversation.
+        """Encode new messages twice: as the first and as a later turn of a conversation.
 
-        Raises Rejected if neither can be encoded.
+        Raises Rejected if both forms fail.
         """
         self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
         loop = asyncio.get_running_loop()
@@ -120,7 +123,7 @@ class PromptReader:
         return self.checked_ids(prompt, param)
 
     async def continuation(self, prompt: str | list[Any]) -> list[int]:
-        """Return the token ids of a raw prompt that continues an earlier one, so without BOS token. Raises Rejected."""
+        """Return the token ids of a raw prompt that continues an earlier one, without a BOS token. Raises Rejected."""
         if isinstance(prompt, str):
             return await self.text(prompt, add_special_tokens=False)
         ids = self.checked_ids(prompt, "prompt")
@@ -128,9 +131,9 @@ class PromptReader:
         return _not_empty(ids, "prompt")
 
     async def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the token ids of a text, [] for an empty one. Raises Rejected if it is too long for any prompt.
+        """Return the token ids of a text, [] for an empty one. Raises Rejected if the text is too long for any prompt.
 
-        A text that begins with the BOS token gets no second one.
+        If the text begins with the BOS token, no second one is added.
         """
         self._check_size(_num_bytes(text), "prompt")
         encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
@@ -145,7 +148,7 @@ class PromptReader:
         return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each id by itself; an incomplete character is U+FFFD."""
+        """Return the text of each token on its own; an incomplete character becomes U+FFFD."""
         return [self._decoder.decode([token], skip_special_tokens=False, begins=False) for token in ids]
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
@@ -160,13 +163,14 @@ class PromptReader:
         return ids
 
     def clamped(self, prompt_len: int, wanted: int | None) -> int | None:
-        """Return ``wanted``, or what a request without a limit would get if that is less. Raises Rejected."""
+        """Return ``wanted``, limited to the value that a request without a limit would get. Raises Rejected."""
         return min(wanted, self.max_tokens(prompt_len, None)) if wanted else wanted
 
     def check_num_messages(self, count: int) -> None:
-        """Raises Rejected if a conversation of ``count`` messages and calls cannot fit: each has at least one token.
+        """Raises Rejected if a conversation of ``count`` messages and calls cannot fit, as each of them has at least
+        one token.
 
-        It is checked first, because rendering that many takes long.
+        The check runs before rendering, because rendering so many messages takes long.
         """
         if count > self.info.context_length:
             raise _too_long(
@@ -180,8 +184,8 @@ class PromptReader:
     ) -> int:
         """Return the maximum number of output tokens: ``wanted``, or ``default`` limited to what context and pool hold.
 
-        Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, by the formula of admission. Its
-        param is ``name``, the client's name for ``wanted``, if a smaller value would fit.
+        Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, by the formula of admission. The
+        error names the parameter ``name``, the client's name for ``wanted``, if a smaller value would fit.
         """
         context = self.info.context_length
         rest = context - prompt_len
@@ -226,7 +230,7 @@ class PromptReader:
         return self._tokenizer.vocab_size > self.info.vocab_size
 
     def _check_size(self, num_bytes: int, param: str) -> None:
-        # A text of this many bytes cannot fit, whatever its tokens are, so do not tokenize it.
+        # Do not tokenize a text that cannot fit because of its number of bytes alone.
         if num_bytes > self.info.context_length * self._longest_piece:
             raise _too_long(
                 f"'{param}' has {num_bytes} bytes, more than this model's maximum context length of"

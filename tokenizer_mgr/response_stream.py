@@ -16,7 +16,7 @@ class Delta:
     """The new output of one choice since the last read.
 
     Attributes:
-        num_output_tokens: total so far
+        num_output_tokens: total number of output tokens of the choice so far
         finish: "stop" or "length" in the last delta of the choice
         matched: the stop string or token that ended the choice
         prompt: log-probabilities of all prompt tokens except the first, in the first delta of a prompt's first choice
@@ -49,9 +49,10 @@ class Delta:
 
 
 class ResponseStream:
-    """The output of one HTTP request, for its reader. A context manager: leaving it early aborts the running choices.
+    """The output of one HTTP request, for its reader. It is a context manager: leaving it early aborts the running
+    choices.
 
-    Unread text is joined per choice, so a slow reader costs memory for the text only.
+    Unread text is joined per choice, so that a slow reader only costs the memory of the text.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ResponseStream:
         self.rids = rids
         self.owner = owner
         self.received_s = received_s
-        self.deadline_s = math.inf  # same clock as received_s; enforced here only while the scheduler is silent
+        self.deadline_s = math.inf  # on the clock of received_s; enforced here only while the scheduler is silent
         self.had_token = False
         self._on_close = on_close
         self._unread: dict[int, Delta] = {}
@@ -82,18 +83,18 @@ class ResponseStream:
 
     @property
     def done(self) -> bool:
-        """True if every choice has finished and all output was read."""
+        """True if every choice has finished and all output has been read."""
         return not self._num_open and not self._unread and self._error is None
 
     @property
     def has_outcome(self) -> bool:
-        """True if the outcome is known, whether or not it was read."""
+        """True if the outcome is known, even if it has not been read."""
         return not self._num_open or self._error is not None
 
     async def next_deltas(self, timeout_s: float | None = None) -> list[Delta]:
-        """Wait for output and return it in choice order. Returns [] if none arrives within ``timeout_s`` seconds.
+        """Wait for output and return it in choice order. Returns [] if no output arrives within ``timeout_s`` seconds.
 
-        Raises the request's error once the output before it was read. Must not be called when ``done``.
+        Raises the request's error after the earlier output has been read. Must not be called when ``done``.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -109,19 +110,22 @@ class ResponseStream:
         return deltas
 
     async def all_deltas(self) -> list[Delta]:
-        """Wait until all choices have finished and return one Delta per choice. Raises the request's error."""
+        """Wait until all choices have finished and return one Delta per choice.
+
+        Raises the error of a failed request.
+        """
         await self._outcome.wait()
         if self._error is not None:
             raise self._error
         return await self.next_deltas()
 
     def add(self, index: int, item: TextItem) -> bool:
-        """Add output of choice ``index``. Returns True if it ends the last open choice."""
+        """Add output of choice ``index``. Returns True if the item ends the last open choice."""
         ends = item.finish in ("stop", "length")
         delta = self._held.pop(index, None) or self._unread.get(index) or Delta(index)
         delta.add(item)
         if not (item.tokens or item.text or ends) and index not in self._unread:
-            # Only data about the prompt: hold it back, so that a failure now can still be an HTTP error.
+            # The item has data about the prompt only: hold it back, so that a failure can still become an HTTP error.
             self._held[index] = delta
             return False
         self._unread[index] = delta

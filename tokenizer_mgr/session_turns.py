@@ -21,14 +21,15 @@ class EncodedTurn:
 
     @property
     def shortest(self) -> int:
-        """Number of tokens of the shorter of the two forms."""
+        """The number of tokens of the shorter form."""
         return min(len(ids) for ids in (self.prompt, self.continuation) if ids)
 
 
 def encode_turn(tokenizer: TextTokenizer, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
     """Return both forms of the messages; one may be missing. Raises Rejected if the template supports neither.
 
-    first, later: the messages as a first and as a later turn. Only the first may have a description of the tools.
+    first, later: the conversations to render if the messages are a first or a later turn. Only the first turn may
+        contain the description of the tools.
     """
     try:
         prompt = encode_first_turn(tokenizer, first)
@@ -36,7 +37,7 @@ def encode_turn(tokenizer: TextTokenizer, first: ChatPrompt, later: ChatPrompt) 
         try:
             following = encode_next_turn(tokenizer, later)
         except Rejected:
-            raise refusal from None  # this error is about the messages, the other one about the template
+            raise refusal from None  # this error concerns the messages; the other one concerns the template
         return EncodedTurn([], following.ids, following.head, refusal.message)
     try:
         following = encode_next_turn(tokenizer, later)

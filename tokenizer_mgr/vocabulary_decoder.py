@@ -1,4 +1,4 @@
-"""Decodes token ids to text, all at once. (The detokenizer process decodes output token by token.)"""
+"""Decodes token ids to text, all at once. The detokenizer process, in contrast, decodes output token by token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class VocabularyDecoder:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool, begins: bool = True) -> str:
         """Decode ``ids``. Invalid UTF-8 becomes U+FFFD; padding ids of the vocabulary have no text.
 
-        begins: the ids are the beginning of a text, whose first space some tokenizers add.
+        begins: True if the ids are the beginning of a text; some tokenizers add a space there, which is removed.
         """
         shown = [token for token in ids if not (skip_special_tokens and token in self._special)]
         text = b"".join([self._pieces[token] for token in shown if token < len(self._pieces)]).decode(errors="replace")

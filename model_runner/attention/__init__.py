@@ -1,4 +1,7 @@
-"""The interface and the table of attention backends. A backend is a module with ``unavailable`` and ``build``."""
+"""The interface and the table of attention backends.
+
+A backend is a module with the functions ``unavailable`` and ``build``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from ..kv.kv_pool import KVPool
 
 log = logging.getLogger(__name__)
 
-# Device type → backend name → module, fastest first; "auto" takes the first that is available.
+# Device type → backend name → module, the fastest first. "auto" selects the first one that is available.
 BACKENDS: dict[str, dict[str, str]] = {
     "cpu": {"cpu": "cpu_native", "torch": "torch_reference"},
     "cuda": {"triton": "triton_paged", "flash_attn": "flash_paged", "torch": "torch_reference"},
@@ -29,11 +32,11 @@ class LayerAttention:
     """The attention parameters of one layer.
 
     Attributes:
-        index: the layer's index in the pool.
-        scale: factor on the scores.
-        softcap: scores become ``softcap * tanh(score / softcap)``; 0 is off.
-        window: a query sees only the last ``window`` positions, its own included; None sees all.
-        sinks: [num_heads], additional logits in the softmax that have no value; or None.
+        index: index of the layer in the pool.
+        scale: factor by which the scores are multiplied.
+        softcap: scores become ``softcap * tanh(score / softcap)``; 0 turns it off.
+        window: a query attends to the last ``window`` positions, including its own; None for all positions.
+        sinks: [num_heads], additional logits of the softmax that have no value vector; None for none.
     """
 
     index: int
@@ -51,7 +54,7 @@ class AttentionBackend(Protocol):
 
     @property
     def pool(self) -> KVPool:
-        """The K/V that it reads and writes."""
+        """The pool whose K/V the backend reads and writes."""
 
     def plan(self, batch: ForwardBatch) -> None:
         """Prepare the metadata that all layers of this step share."""
@@ -59,25 +62,25 @@ class AttentionBackend(Protocol):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
         """Store k and v in the pool and attend with q → [T, heads, head_dim].
 
-        q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim]. All may be views with a contiguous last dimension.
-        An item's result depends on its own tokens only.
+        q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim]. The tensors may be views with a contiguous last
+            dimension. The result of an item depends on its own tokens only.
         """
 
 
 class BackendModule(Protocol):
-    """The interface of the modules in the table."""
+    """The interface of a backend module in the table."""
 
     def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
-        """The reason why this backend cannot be used ("it needs ..."); None if it can."""
+        """Return the reason why this backend cannot be used ("it needs ..."); None if it can."""
 
     def build(self, pool: KVPool) -> AttentionBackend:
-        """A backend over ``pool``."""
+        """Create the backend over ``pool``."""
 
 
 def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, BackendModule]:
-    """The backend called ``name``, or for "auto" the first available one of the table, and its name.
+    """Create the backend ``name``, or the first available one for "auto". Returns it and its name.
 
-    Raises StartupError if there is no such backend or it is not available.
+    Raises StartupError if the backend does not exist or is not available.
     """
     table = BACKENDS[device.type]
     if name == "auto":

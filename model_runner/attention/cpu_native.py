@@ -19,7 +19,7 @@ FUNCTIONS = {torch.float32: "step_float32", torch.bfloat16: "step_bfloat16"}
 
 
 class Shape(ctypes.Structure):
-    """Mirrors ``Shape`` of the kernel's source."""
+    """Must match ``Shape`` in the source of the kernel."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_decodes", "num_heads", "num_kv_heads", "head_dim")),
@@ -33,7 +33,7 @@ class Shape(ctypes.Structure):
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
-    """See ``BackendModule``. Needs a compiler, or a kernel compiled earlier."""
+    """See ``BackendModule``. The backend needs a compiler or a kernel that was compiled earlier."""
     if dtype not in FUNCTIONS:
         return f"it has no kernel for {dtype}"
     try:
@@ -44,12 +44,12 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def build(pool: KVPool) -> AttentionBackend:
-    """A backend over ``pool``."""
+    """Create the backend over ``pool``."""
     return CpuAttention(pool)
 
 
 class CpuAttention:
-    """Attends decode items without a gather, and prefill chunks like the reference."""
+    """Computes the attention of decode items without gathering K/V, and of prefill chunks like the reference."""
 
     def __init__(self, pool: KVPool) -> None:
         self.pool = pool
@@ -60,7 +60,7 @@ class CpuAttention:
         self._batch: ForwardBatch | None = None
 
     def plan(self, batch: ForwardBatch) -> None:
-        """See ``AttentionBackend``; only chunks need preparation."""
+        """See ``AttentionBackend``. Only prefill chunks need preparation."""
         self._batch = batch
         self._chunks.plan_chunks(batch)
 
@@ -102,5 +102,5 @@ class CpuAttention:
 
 
 def _dense_heads(x: Tensor) -> Tensor:
-    """The same values with the heads of each token contiguous."""
+    """Return the same values with the heads of each token contiguous."""
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()

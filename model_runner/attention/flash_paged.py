@@ -1,7 +1,7 @@
 """Paged attention by the flash-attn package, never chosen by "auto": its page size must be a multiple of 256 tokens.
 
-Written for the documented interface of flash-attn 2.7 (``flash_attn_varlen_func`` with a block table; Dao 2023,
-"FlashAttention-2"); not yet run on a device. Its tests are in tests/gpu.
+The code follows the documented interface of flash-attn 2.7 (``flash_attn_varlen_func`` with a block table; Dao 2023,
+"FlashAttention-2") and has not been run on a device yet. Its tests are in tests/gpu.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def build(pool: KVPool) -> AttentionBackend:
-    """A backend over ``pool``. Raises StartupError for an unsuitable page size."""
+    """Create the backend over ``pool``. Raises StartupError for an unsuitable page size."""
     if pool.page_size % PAGE_MULTIPLE:
         raise StartupError(
             f"The attention backend flash_attn needs a --page-size that is a multiple of {PAGE_MULTIPLE}, "
@@ -43,7 +43,7 @@ def build(pool: KVPool) -> AttentionBackend:
 
 
 class FlashAttention:
-    """One call for all items of a step; decode items have one query."""
+    """Makes one call for all items of a step; a decode item has one query."""
 
     def __init__(self, pool: KVPool) -> None:
         from flash_attn import flash_attn_varlen_func

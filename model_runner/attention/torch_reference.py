@@ -14,24 +14,24 @@ from . import AttentionBackend, LayerAttention
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
-    """See ``BackendModule``; always available."""
+    """See ``BackendModule``. This backend is always available."""
     return None
 
 
 def build(pool: KVPool) -> AttentionBackend:
-    """The reference over ``pool``."""
+    """Create the reference backend over ``pool``."""
     return TorchAttention(pool)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Items that attend together, with Q queries and, padded, L context positions each.
+    """Items that attend together, each with Q queries and L context positions, padded.
 
     Attributes:
-        first: index of the first token in the batch.
-        last: index after the last token.
-        slots: int64 [items, L], of the context.
-        queries: int64 [items, Q], positions of the queries.
+        first: index of the items' first token in the batch.
+        last: index after the items' last token.
+        slots: int64 [items, L], the slots of the context.
+        queries: int64 [items, Q], the positions of the queries.
     """
 
     first: int
@@ -56,7 +56,7 @@ class TorchAttention:
             self._groups.insert(0, self._group(batch, 0, batch.num_decodes, first=0))
 
     def plan_chunks(self, batch: ForwardBatch) -> None:
-        """Like ``plan``, but ``attend`` will leave out the decode items."""
+        """Like ``plan``, but ``attend`` then skips the decode items."""
         self._batch_slots = batch.slots
         self._masks.clear()
         self._groups = []
@@ -71,7 +71,7 @@ class TorchAttention:
         return self.attend(q, layer)
 
     def attend(self, q: Tensor, layer: LayerAttention) -> Tensor:
-        """Attention of the planned groups, in order; their K and V must be in the pool."""
+        """Yield the attention of the planned groups, in order; their K and V must be in the pool."""
         outs = [
             self._attend(index, group, q[group.first : group.last], layer) for index, group in enumerate(self._groups)
         ]
@@ -81,7 +81,8 @@ class TorchAttention:
         ends = [batch.starts[item] + batch.query_lens[item] for item in range(begin, end)]
         length, page_size = max(ends), self.pool.page_size
         positions = torch.arange(length, device=batch.slots.device)
-        # After an item's end the table is stale and the pool may hold nan: read the item's own position 0 instead.
+        # Behind the end of an item the table is stale and the pool may contain nan: read the item's own position 0
+        # instead.
         own = torch.where(positions < batch.item_ends[begin:end, None], positions, 0)  # [items, L]
         pages = batch.page_table[batch.item_rows[begin:end, None], own // page_size]
         last = first + sum(batch.query_lens[begin:end])
@@ -109,7 +110,7 @@ class TorchAttention:
         return out.transpose(1, 2).flatten(0, 1)
 
     def _mask(self, index: int, group: Group, window: int | None) -> Tensor | None:
-        """The visible positions: bool [items, 1, Q, L]; None if every query sees every position."""
+        """Return the visible positions, bool [items, 1, Q, L]; None if every query attends to every position."""
         key = (index, window)
         if key not in self._masks:
             positions = torch.arange(group.slots.shape[1], device=group.slots.device)
@@ -122,7 +123,9 @@ class TorchAttention:
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, layer: LayerAttention) -> Tensor:
-    """Attention with soft-capped scores or sinks; softmax in float32. q, k, v: [items, heads, length, head_dim]."""
+    """Compute attention with soft-capped scores or sinks; the softmax is in float32. q, k, v: [items, heads, length,
+    head_dim].
+    """
     repeats = layer.num_heads // layer.num_kv_heads
     k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     scores = (q @ k.transpose(2, 3)).float() * layer.scale

@@ -1,6 +1,7 @@
 """Paged attention for CUDA with Triton kernels.
 
-Decode items split their context over programs, as Flash-Decoding does (Dao et al. 2023); prefill chunks do not.
+The context of a decode item is split over programs, as in Flash-Decoding (Dao et al. 2023). The context of a prefill
+chunk is not split.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from . import AttentionBackend, LayerAttention
 
 SPLIT_TOKENS = 512
 SMALLEST_BLOCK_M = 16  # tensor cores multiply at least 16 rows
-# Bytes of one head of one token → (rows of a prefill block, K/V tokens that a program holds at a time). They fit into
-# the 99 KiB of shared memory of every device since 2020.
+# Bytes of one head of one token → (rows of a prefill block, K/V tokens that a program holds at a time). These sizes fit
+# into the 99 KiB of shared memory that every device since 2020 has.
 BLOCK_SIZES = {256: (64, 64), 512: (32, 32), 1024: (16, 32), 2048: (16, 16)}
 
 
@@ -33,24 +34,24 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def block_sizes(head_dim: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Rows of a prefill block, and K/V tokens that a program holds at a time, for heads of this size."""
+    """Return the rows of a prefill block and the K/V tokens that a program holds at a time, for heads of this size."""
     head_bytes = _power_of_two(head_dim) * dtype.itemsize
     return next(sizes for limit, sizes in BLOCK_SIZES.items() if head_bytes <= limit)
 
 
 def build(pool: KVPool) -> AttentionBackend:
-    """A backend over ``pool``."""
+    """Create the backend over ``pool``."""
     return TritonAttention(pool)
 
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The B query blocks of one launch.
+    """The B query blocks of one kernel launch.
 
     Attributes:
-        items: int32 [B], the item of each block.
-        firsts: int32 [B], the first of the item's queries in the block.
-        block_m: rows of a block.
+        items: int32 [B], the item of each query block.
+        firsts: int32 [B], the index of the item's first query in the block.
+        block_m: number of rows of a block.
     """
 
     items: Tensor
@@ -68,17 +69,17 @@ class TritonAttention:
         self._kernels: Any = triton_attention
         self._batch: ForwardBatch | None = None
         self._lens = torch.empty(0, dtype=torch.int32, device=pool.device)
-        self._blocks: dict[tuple[bool, int], _Blocks] = {}  # by (is prefill, heads a KV head serves)
+        self._blocks: dict[tuple[bool, int], _Blocks] = {}  # by (is prefill, query heads per KV head)
 
     def plan(self, batch: ForwardBatch) -> None:
-        """See ``AttentionBackend``. Query blocks are made later, when a layer's head counts are known."""
+        """See ``AttentionBackend``. Query blocks are created later, when the head counts of a layer are known."""
         self._batch = batch
         self._lens = batch.cu_query_lens.diff()
         self._blocks.clear()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
         """See ``AttentionBackend``."""
-        assert self._batch is not None, "plan comes before forward"
+        assert self._batch is not None, "plan must be called before forward"
         self._write(k, v, layer)
         out = q.new_empty(q.shape)
         num_items = len(self._batch.query_lens)
@@ -165,7 +166,7 @@ class TritonAttention:
         )
 
     def _constants(self, layer: LayerAttention) -> dict[str, Any]:
-        """The compile-time constants of the kernel."""
+        """Return the compile-time constants of the kernel."""
         return {
             "NUM_KV_HEADS": layer.num_kv_heads,
             "GROUP": layer.num_heads // layer.num_kv_heads,
@@ -180,7 +181,7 @@ class TritonAttention:
         }
 
     def _query_blocks(self, layer: LayerAttention, *, prefill: bool) -> _Blocks:
-        """The query blocks for this layer's head counts, made once per step."""
+        """Return the query blocks for this layer's head counts, created once per step."""
         group = layer.num_heads // layer.num_kv_heads
         smallest = block_sizes(layer.head_dim, self.pool.dtype)[0] if prefill else SMALLEST_BLOCK_M
         key = (prefill, group)
@@ -201,10 +202,10 @@ class TritonAttention:
 
 
 def _sinks(layer: LayerAttention, q: Tensor) -> Tensor:
-    """The sinks, or any tensor if there are none: the kernel does not read it then."""
+    """Return the sinks, or any other tensor if there are none, which the kernel then does not read."""
     return q if layer.sinks is None else layer.sinks
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest power of two that is at least ``number``."""
+    """Return the smallest power of two that is at least ``number``."""
     return 1 << (number - 1).bit_length()

@@ -1,4 +1,7 @@
-"""Reads config.json into a transformers configuration. Accepts JSON types that mean the same; knows no model family."""
+"""Reads config.json into a transformers configuration.
+
+It accepts different JSON types with the same meaning and does not depend on a model family.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ebbtide.errors import StartupError
 from ebbtide.tokenization.model_files import one_line, read_json_object
 
-# Of a classifier, or of the output format of transformers' models. A language model's logits do not depend on them.
+# These fields belong to classifiers or to the output format of transformers' models. The logits of a language model do
+# not depend on these fields.
 IRRELEVANT = {
     "id2label",
     "label2id",
@@ -61,19 +65,19 @@ ROPE_NUMBERS = {
 
 
 def read_config(path: Path) -> PretrainedConfig:
-    """The configuration in a file. Raises StartupError, with the file's name, if it is not one."""
+    """Read the configuration in a file. Raises a StartupError that names the file if it is not a configuration."""
     stored = read_json_object(path)
     config_class = _config_class(stored, path)
     try:
         return config_class.from_dict(_normalized(stored, config_class, path), name_or_path=str(path.parent))
     except StartupError:
         raise
-    except Exception as error:  # code of the library, on values that were not checked: any exception concerns the file
+    except Exception as error:  # the library's code runs on unchecked values, so any exception is an error of the file
         raise StartupError(f"The file {path} is not a usable configuration: {_reason(error)}.") from error
 
 
 def quantization_method(fields: Mapping[str, Any]) -> str | None:
-    """The method by which a configuration says that its weights are quantized; None if they are not."""
+    """Return the quantization method of the weights according to the configuration; None if they are not quantized."""
     parts = [fields, *(value for value in fields.values() if isinstance(value, dict))]
     for part in parts:
         settings = part.get("quantization_config") or part.get("compression_config")
@@ -99,7 +103,10 @@ def _config_class(stored: Mapping[str, Any], path: Path) -> Any:
 
 
 def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dict[str, Any]:
-    """The fields with the types that the class expects. An absent field gets the class's default."""
+    """Return the fields, converted to the types that the class expects.
+
+    An absent field gets the default of the class.
+    """
     kinds = {field.name: field.type for field in dataclasses.fields(config_class)}
     names: dict[str, str] = config_class.attribute_map
     sizes = SIZES | {names.get(name, name) for name in SIZES}
@@ -122,7 +129,9 @@ def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dic
 
 
 def _converted(value: Any, kind: Any, sub_class: Any, path: Path) -> Any:
-    """The value as the annotated type, if it means the same: 2.0 for int, 2 for float, 0 for bool, "x" for a list."""
+    """Convert the value to the annotated type if no information is lost: 2.0 to int, 2 to float, 0 to bool, "x" to a
+    list.
+    """
     types = _plain_types(kind)
     if isinstance(value, dict):
         return _converted_dict(value, sub_class, path)
@@ -140,7 +149,7 @@ def _converted(value: Any, kind: Any, sub_class: Any, path: Path) -> Any:
 
 def _converted_dict(value: dict[str, Any], sub_class: Any, path: Path) -> Any:
     if value.keys() == {"__float__"}:
-        return float(value["__float__"])  # how transformers writes an infinite number
+        return float(value["__float__"])  # transformers writes an infinite number in this form
     if sub_class is None:
         return value
     if not issubclass(sub_class, PretrainedConfig):
@@ -149,8 +158,8 @@ def _converted_dict(value: dict[str, Any], sub_class: Any, path: Path) -> Any:
 
 
 def _plain_types(kind: Any) -> set[Any]:
-    """The types that an annotation accepts, without their parameters."""
-    if isinstance(kind, str):  # the base class's annotations are not evaluated
+    """Return the types that an annotation accepts, without their parameters."""
+    if isinstance(kind, str):  # the annotations of the base class are not evaluated
         return {SIMPLE_TYPES.get(part.strip(), object) for part in kind.split("|")}
     origin = get_origin(kind)
     if origin in (Union, UnionType):
@@ -183,7 +192,7 @@ def _check_size(name: str, value: object, path: Path) -> None:
 
 
 def _checked_rope(name: str, rope: Any, path: Path) -> Any:
-    """The parameters of the rotary embedding, or those of each kind of layer, without null values."""
+    """Return the parameters of the rotary embedding, or those of each kind of layer, without null values."""
     if name == "rope_theta" and rope is not None:
         _check_number(name, rope, path)
     if not isinstance(rope, dict):

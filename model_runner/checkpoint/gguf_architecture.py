@@ -1,4 +1,4 @@
-"""One of GGUF's architectures: the common fields of its configuration, and how its tensors are named and stored."""
+"""A GGUF architecture: the common fields of its configuration, and the names and layouts of its tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RMS, LAYER_NORM = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsi
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a configuration depends on besides the metadata.
+    """The properties of the file, other than metadata, that determine a configuration.
 
     Attributes:
-        names: of all tensors.
-        vocab_size: rows of the embedding.
-        factors: the elements of the tensors that divide rotary frequencies.
+        names: the names of all tensors.
+        vocab_size: number of rows of the embedding.
+        factors: the elements of the tensors that divide the rotary frequencies.
     """
 
     names: Collection[str]
@@ -37,15 +37,15 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How to read one of GGUF's architectures.
+    """Describes how to read models of one GGUF architecture.
 
     Attributes:
         model_type: of transformers.
-        epsilon: the field of the configuration, and its key.
-        special: changes and adds what this architecture has besides the common fields.
-        layouts: tensor kind, or kind and suffix → how the converter changed it.
-        partial: True if only a part of each head may be rotated.
-        renamed: parts of the parameters' names → what they are called in the table of the gguf package.
+        epsilon: the configuration field of the epsilon, and its metadata key.
+        special: function that changes the common fields and adds those that only this architecture has.
+        layouts: tensor kind, or kind and suffix → the function that undoes the converter's change.
+        partial: True if the architecture can rotate only a part of each head.
+        renamed: part of a parameter's name → its name in the table of the gguf package.
     """
 
     model_type: str
@@ -56,19 +56,19 @@ class Architecture:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def layout(self, name: str) -> Layout | None:
-        """How a tensor was changed; None if it was not."""
+        """Return the layout of a tensor; None if the converter did not change it."""
         kind, _, suffix = name.rpartition(".")
         kind = kind.rpartition(".")[2]
         return self.layouts.get(f"{kind}.{suffix}") or self.layouts.get(kind)
 
     def renamed_name(self, name: str) -> str:
-        """The name of a parameter in the table of the gguf package."""
+        """Return the name of a parameter in the table of the gguf package."""
         for ours, theirs in self.renamed.items():
             name = name.replace(ours, theirs)
         return name
 
     def config(self, fields: Fields, stored: Stored) -> Config:
-        """The fields of the transformers configuration. Raises StartupError for a key that is not understood."""
+        """Return the fields of the transformers configuration. Raises StartupError for a key that is not supported."""
         config = _common(fields, stored) | {"model_type": self.model_type}
         config[self.epsilon[0]] = fields.number(self.epsilon[1])
         if "partial_rotary_factor" in config["rope_parameters"] and not self.partial:

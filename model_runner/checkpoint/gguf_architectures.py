@@ -1,7 +1,8 @@
-"""GGUF's architectures: how each one's metadata becomes a transformers configuration, and how its tensors are stored.
+"""The supported GGUF architectures: for each one, the translation of its metadata to a transformers configuration, and
+the layout of its tensors.
 
-An architecture that is not in the table is refused: its metadata could have a meaning that nobody has compared with
-the original checkpoint. Independent of files and tensors' values.
+An architecture that is not in the table is refused, because its metadata has not been compared with the original
+checkpoint. The module reads neither files nor the values of tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from .gguf_architecture import LAYER_NORM, Architecture, Config, Stored
 from .gguf_fields import Fields
 from .gguf_layouts import interleaved_keys, interleaved_queries, norm_plus_one, one_row, qkv_per_head, transposed
 
-# Rotary embedding of interleaved pairs: the converter reorders the rows of queries and keys.
+# For rotary embedding with interleaved pairs, the converter reorders the rows of queries and keys.
 INTERLEAVED = {"attn_q": interleaved_queries, "attn_k": interleaved_keys}
 NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm", "output_norm")
 NORMS_PLUS_ONE = {f"{kind}.weight": norm_plus_one for kind in NORMS}
@@ -22,7 +23,7 @@ def _experts(fields: Fields) -> Config:
 
 
 def _llama(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Llama, Mistral and Mixtral, and Llama with biases of queries, keys and values alone, which is Qwen2."""
+    """Llama, Mistral and Mixtral. Llama with biases only for queries, keys and values is read as Qwen2."""
     num_experts = fields.integer("expert_count", 0)
     used = fields.integer("expert_used_count", 0)
     if num_experts:
@@ -41,7 +42,7 @@ def _qwen2_moe(fields: Fields, stored: Stored, config: Config) -> Config:
         "moe_intermediate_size": fields.integer("expert_feed_forward_length"),
         "shared_expert_intermediate_size": fields.integer("expert_shared_feed_forward_length"),
         "qkv_bias": stored.has("attn_q.bias"),
-        "norm_topk_prob": False,  # the format has no key: what llama.cpp computes
+        "norm_topk_prob": False,  # the format has no key for it; this value is what llama.cpp computes
     }
 
 
@@ -78,7 +79,10 @@ def _olmo(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _olmo2(fields: Fields, stored: Stored, config: Config) -> Config:
-    """OLMo 2, and OLMo 3, which has layers with a sliding window and scaled rotary embedding in the others alone."""
+    """OLMo 2 and OLMo 3.
+
+    OLMo 3 has layers with a sliding window and scales the rotary embedding of the other layers only.
+    """
     if not fields.integer("attention.sliding_window", 0):
         return _qkv_biases(fields, stored, config)
     theta = config["rope_parameters"]["rope_theta"]
@@ -90,7 +94,7 @@ def _olmo2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _layer_kinds(fields: Fields, stored: Stored, config: Config) -> Config:
-    """A sliding window in the layers that an array marks; none without the array."""
+    """Set a sliding window in the layers that an array marks; without the array no layer has one."""
     window = fields.integer("attention.sliding_window", 0)
     marks = fields.array("attention.sliding_window_pattern")
     if window and len(marks) != config["num_hidden_layers"]:
@@ -108,7 +112,7 @@ def _cohere(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _cohere2(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Every fourth layer has full attention and no rotary embedding."""
+    """In every fourth layer, attention is full and there is no rotary embedding."""
     window = fields.integer("attention.sliding_window")
     return {"logit_scale": fields.number("logit_scale"), "sliding_window": window}
 
@@ -123,7 +127,7 @@ def _gpt2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _window(fields: Fields, stored: Stored, config: Config) -> Config:
-    """A sliding window in all layers; 0 means none."""
+    """Set a sliding window in all layers; 0 means no window."""
     return {"sliding_window": fields.integer("attention.sliding_window", 0) or None}
 
 
@@ -149,7 +153,7 @@ def _gemma2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _gemma3(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Every sixth layer has full attention, and its own rotary base."""
+    """In every sixth layer, attention is full and the rotary base differs."""
     local = fields.number("rope.freq_base_swa", 10000.0)
     ropes = {
         "sliding_attention": {"rope_type": "default", "rope_theta": local},

@@ -1,6 +1,6 @@
-"""The metadata of one GGUF file, read key by key. A key of the architecture that nothing reads refuses the file.
+"""The metadata of one GGUF file, read key by key. If a key of the architecture is not read, the file is refused.
 
-So a key cannot be dropped silently: it is read, or listed as without effect, or the file is refused. Knows no
+Therefore no key is ignored silently: it is read, or it is listed as having no effect, or the file is refused. Knows no
 architecture.
 """
 
@@ -11,17 +11,18 @@ from collections.abc import Collection
 from ebbtide.errors import StartupError
 from ebbtide.tokenization.gguf_header import GGUFHeader, StoredArray
 
-# Keys below the architecture's prefix that llama.cpp does not use for the text of a decoder-only model either.
+# Keys with the architecture's prefix that llama.cpp does not use for the text of a decoder-only model either.
 WITHOUT_EFFECT = {
-    "rope.scaling.finetuned",  # a remark about the training
-    "tensor_data_layout",  # a remark about the converter
+    "rope.scaling.finetuned",  # describes the training only
+    "tensor_data_layout",  # describes the converter only
     "pooling_type",  # of embeddings
     # A model has one kind of norm; the converter writes both when the original configuration has both.
     "attention.layer_norm_rms_epsilon",
     "attention.layer_norm_epsilon",
 }
-# Other namespaces. ``general.architecture`` and the end tokens are read from them; the rest describes the file, or the
-# tokenizer, which ebbtide/tokenization reads. Keys of any other namespace are notes of the tool that wrote the file.
+# Other namespaces. From these namespaces, ``general.architecture`` and the end tokens are read here; the other keys
+# describe the file or the tokenizer, which ebbtide/tokenization reads. Keys of other namespaces are notes of the tool
+# that wrote the file.
 TOKENIZER = "tokenizer."
 
 
@@ -34,14 +35,20 @@ class Fields:
         self._read: set[str] = set(WITHOUT_EFFECT)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """An integer; of an array, the element that all layers share. Raises StartupError without key and default."""
+        """Return an integer; of an array, the element that is the same for all layers.
+
+        Raises StartupError without key and default.
+        """
         value = self.number(key, default)
         if not float(value).is_integer():
             raise self.refusal(key, f"is {value} and should be an integer")
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number; of an array, the element that all layers share. Raises StartupError without key and default."""
+        """Return a number; of an array, the element that is the same for all layers.
+
+        Raises StartupError without key and default.
+        """
         value = self._value(key)
         if isinstance(value, StoredArray):
             value = self._shared(key)
@@ -54,23 +61,23 @@ class Fields:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """A text. Raises StartupError for another type."""
+        """A text. Raises StartupError if the value has another type."""
         value = self._value(key)
         if value is not None and not isinstance(value, str):
             raise self.refusal(key, "should be a text")
         return default if value is None else value
 
     def has(self, key: str) -> bool:
-        """True if the file has the key. It still has to be read."""
+        """True if the file has the key. The key must still be read."""
         return self._prefix + key in self._header.metadata
 
     def expect(self, key: str, allowed: Collection[float]) -> None:
-        """Refuse the file if it has the key with another value: ebbtide has only the allowed ones."""
+        """Refuse the file if the key has a value that is not in ``allowed``."""
         if self.has(key) and (value := self.number(key)) not in allowed:
             raise self.refusal(key, f"is {value:g}, which is not supported")
 
     def array(self, key: str) -> list[float]:
-        """The numbers of an array; [] without the key."""
+        """Return the numbers of an array; [] if the file does not have the key."""
         self._read.add(key)
         values = self._header.array(self._prefix + key)
         if any(isinstance(value, str) for value in values):
@@ -78,14 +85,14 @@ class Fields:
         return [float(value) for value in values]
 
     def refuse_unread(self) -> None:
-        """Raises StartupError that names a key of the architecture that was not read."""
+        """Raises a StartupError that names a key of the architecture that was not read, if there is one."""
         keys = (key.removeprefix(self._prefix) for key in self._header.metadata if key.startswith(self._prefix))
         for key in keys:
             if key not in self._read:
                 raise self.refusal(key, "is not supported for this architecture")
 
     def refusal(self, key: str, reason: str) -> StartupError:
-        """The error about one key."""
+        """Return the error for one key."""
         return StartupError(
             f"The GGUF file {self._header.path} cannot be served: its key {self._prefix}{key} {reason}."
         )

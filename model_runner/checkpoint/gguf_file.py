@@ -26,7 +26,7 @@ from .gguf_rope import FACTOR_TENSORS
 
 EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 EMBEDDING = "token_embd.weight"
-# Rotary frequencies, which files of early converters store for each layer; ebbtide derives them.
+# Rotary frequencies. Files of early converters store them for each layer; ebbtide derives them.
 DERIVED = ".attn_rot_embd.weight"
 
 
@@ -41,7 +41,7 @@ class GGUFFile:
 
     @property
     def path(self) -> Path:
-        """The file, or its first part."""
+        """The path of the file or of its first part."""
         return self._headers[0].path
 
     def eos_token_ids(self) -> set[int]:
@@ -51,7 +51,10 @@ class GGUFFile:
 
     @cached_property
     def config_fields(self) -> dict[str, Any]:
-        """The fields of the transformers configuration. Raises StartupError if the file is not understood whole."""
+        """Return the fields of the transformers configuration.
+
+        Raises StartupError if a part of the file is not supported.
+        """
         if EMBEDDING not in self._tensors:
             raise StartupError(f"The GGUF file {self.path} cannot be served: it has no tensor {EMBEDDING}.")
         stored = Stored(
@@ -61,7 +64,7 @@ class GGUFFile:
         )
         fields = Fields(self._headers[0], self._architecture_name)
         eos = self._headers[0].metadata.get(EOS_KEYS[0])
-        # The other special tokens' ids are the tokenizer's; transformers' defaults are those of another vocabulary.
+        # Other special token ids come from the tokenizer: transformers' defaults belong to another vocabulary.
         return self._architecture.config(fields, stored) | {
             "eos_token_id": eos,
             "bos_token_id": None,
@@ -69,9 +72,10 @@ class GGUFFile:
         }
 
     def tensors(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
-        """Name and float32 values of every tensor, one at a time.
+        """Yield the name and float32 values of every tensor, one at a time.
 
-        wanted: the model's names, from which the tensors' names follow. A tensor with another name keeps GGUF's name.
+        wanted: the names of the model's parameters, from which the names of the tensors follow. A tensor that belongs
+            to no parameter keeps its GGUF name.
         """
         names = self._names(wanted)
         for name in self._stored_names():
@@ -80,7 +84,7 @@ class GGUFFile:
             yield names.get(name, name), values if layout is None else layout(values, self.config_fields)
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Name and stored shape of every tensor that ``tensors`` yields; some layouts change the shape."""
+        """Yield the name and stored shape of every tensor that ``tensors`` yields; some layouts change the shape."""
         names = self._names(wanted)
         return {names.get(name, name): self._tensors[name][1].shape for name in self._stored_names()}
 
@@ -129,7 +133,7 @@ class GGUFFile:
 
 
 def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:
-    """The headers of all parts of a file, checked against the number of parts that the first one states."""
+    """Return the headers of all parts of a file, after checking the number of parts that the first part states."""
     parts = split_parts(file)
     headers = [read_header(directory / part) for part in parts]
     count = headers[0].metadata.get("split.count", 1)
@@ -151,7 +155,7 @@ def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:
 
 
 def _check_extent(path: Path, stored: StoredTensor) -> None:
-    """Raises StartupError if a tensor has an unknown quantization or does not lie in its file."""
+    """Raises StartupError if a tensor has an unknown quantization or extends beyond the end of its file."""
     try:
         kind = GGMLQuantizationType(stored.kind)
         shape = quant_shape_to_byte_shape(stored.shape, kind) if kind in GGML_QUANT_SIZES else ()

@@ -1,4 +1,4 @@
-"""Undoes what llama.cpp's converter changes in tensors, so that they are those of the original checkpoint."""
+"""Undoes the changes that llama.cpp's converter makes to tensors, so that they equal those of the original checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-# The stored values and the fields of the configuration → the values of the original checkpoint.
+# A layout maps the stored values and the fields of the configuration to the values of the original checkpoint.
 Layout = Callable[[Tensor, dict[str, Any]], Tensor]
 
 
@@ -22,12 +22,12 @@ def interleaved_keys(values: Tensor, config: dict[str, Any]) -> Tensor:
 
 
 def norm_plus_one(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """Models whose norms multiply by one plus the weight are stored with the one added."""
+    """In models whose norms multiply by one plus the weight, the stored weight includes the one."""
     return values - 1
 
 
 def transposed(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """GPT-2's Conv1D has its weight transposed. Biases are not changed."""
+    """The weight of GPT-2's Conv1D is stored transposed. The biases are stored unchanged."""
     return values.mT if values.dim() == 2 else values
 
 
@@ -37,7 +37,7 @@ def one_row(values: Tensor, config: dict[str, Any]) -> Tensor:
 
 
 def qkv_per_head(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """GPT-NeoX has the rows of query, key and value of a head together; they were separated."""
+    """GPT-NeoX keeps the rows of a head's query, key and value together; the converter separates them."""
     heads = config["num_attention_heads"]
     return values.reshape(3, heads, -1, *values.shape[1:]).transpose(0, 1).reshape(values.shape)
 

@@ -9,14 +9,14 @@ from .gguf_fields import Fields
 
 DEFAULT_BASE = 10000.0
 KINDS = ("none", "linear", "yarn", "longrope")
-# Tensors that divide the frequencies: of Llama 3.1 and 3.2, and of Phi-3 for short and long contexts.
+# The tensors that divide the frequencies: one of Llama 3.1 and 3.2, and two of Phi-3 for short and long contexts.
 FACTORS = "rope_freqs.weight"
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 FACTOR_TENSORS = (FACTORS, SHORT_FACTORS, LONG_FACTORS)
 
 
 def rope_parameters(fields: Fields, *, head_dim: int, factors: Mapping[str, list[float]]) -> dict[str, Any]:
-    """The parameters of a file. Raises StartupError for a combination that transformers cannot express.
+    """Return the rotary parameters of a file. Raises StartupError for a combination that transformers cannot express.
 
     factors: the elements of ``FACTOR_TENSORS`` that the file has.
     """
@@ -24,7 +24,7 @@ def rope_parameters(fields: Fields, *, head_dim: int, factors: Mapping[str, list
     rotated = fields.integer("rope.dimension_count", head_dim)
     if rotated != head_dim:
         base["partial_rotary_factor"] = rotated / head_dim
-    kind = fields.text("rope.scaling.type", "linear")  # llama.cpp's default: a factor without a type is linear
+    kind = fields.text("rope.scaling.type", "linear")  # as in llama.cpp, a factor without a type means linear scaling
     if kind not in KINDS:
         raise fields.refusal("rope.scaling.type", f"is {kind!r}, which is not supported")
     scaling = _scaling(fields, kind, factors)
@@ -59,7 +59,7 @@ def _factor(fields: Fields) -> float:
 
 
 def _yarn(fields: Fields, factor: float, attention_factor: float) -> dict[str, Any]:
-    fields.expect("rope.scaling.yarn_ext_factor", (1.0, -1.0))  # the share of YaRN; below 0: all of it
+    fields.expect("rope.scaling.yarn_ext_factor", (1.0, -1.0))  # YaRN: weight of the extrapolation; negative: 1
     parameters = {
         "rope_type": "yarn",
         "factor": factor,
@@ -80,7 +80,7 @@ def _yarn(fields: Fields, factor: float, attention_factor: float) -> dict[str, A
 def _divided(
     fields: Fields, factor: float, attention_factor: float, factors: Mapping[str, list[float]]
 ) -> dict[str, Any]:
-    """Frequencies divided by tensors: transformers' LongRoPE, with equal factors for all lengths if there is one."""
+    """Express frequencies divided by tensors as transformers' LongRoPE; a single tensor applies to all lengths."""
     short = [value * factor for value in factors.get(FACTORS) or factors.get(SHORT_FACTORS) or ()]
     long = [value * factor for value in factors.get(FACTORS) or factors.get(LONG_FACTORS) or ()]
     if not short or len(short) != len(long):
@@ -90,7 +90,7 @@ def _divided(
         "rope_type": "longrope",
         "short_factor": short,
         "long_factor": long,
-        "factor": 1.0,  # only the default of attention_factor depends on it
+        "factor": 1.0,  # only the default of attention_factor depends on this value
         "attention_factor": attention_factor,
         "original_max_position_embeddings": original,
     }

@@ -35,7 +35,7 @@ SIDE_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_qu
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor on disk. dtype: in the names of safetensors, such as "BF16"."""
+    """A tensor on disk. dtype: its name in safetensors, such as "BF16"."""
 
     path: Path
     dtype: str
@@ -43,7 +43,7 @@ class StoredTensor:
 
 
 class SafetensorsFiles:
-    """The weights in a folder. Raises StartupError if a file is missing or damaged."""
+    """Return the weights in a folder. Raises StartupError if a file is missing or damaged."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -74,9 +74,9 @@ class SafetensorsFiles:
                     yield name, file.get_tensor(name)
 
     def quantization_method(self) -> str | None:
-        """The method by which the weights are quantized, as far as names and element types tell; None if they are not.
+        """Return the quantization method, as far as names and element types show it; None if they show none.
 
-        Integers in a tensor that is no weight, such as a stored mask, do not count.
+        Integer tensors that are not weights, such as a stored mask, do not count.
         """
         for name, tensor in self.stored.items():
             is_weight = name.endswith("weight") and len(tensor.shape) > 1
@@ -95,7 +95,9 @@ def _method_of(dtype: str) -> str:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The files of a checkpoint: the single file, which wins over a stale index as in transformers, or those listed."""
+    """Return the files of a checkpoint: the single file, which wins over a stale index as in transformers, or the files
+    in the index.
+    """
     single, index = directory / SINGLE_FILE, directory / INDEX
     if single.is_file() or not index.is_file():
         paths = [single]
@@ -118,7 +120,7 @@ def _listed(index: Path) -> list[str]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """``safe_open`` whose errors are StartupErrors with the file's name."""
+    """Call ``safe_open`` and turn its errors into StartupErrors that name the file."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -1,4 +1,4 @@
-"""Copies stored tensors into parameters, one at a time. Uses only names and shapes."""
+"""Copies stored tensors into parameters, one at a time. The module uses only names and shapes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from torch import Tensor
 
 from ebbtide.errors import StartupError
 
-# Some checkpoints store these, ebbtide derives them: rotary frequencies, and an output layer tied to the embedding.
+# Tensors that some checkpoints store and ebbtide derives: rotary frequencies, and an output layer tied to the
+# embedding.
 DERIVED = ("rotary_emb.inv_freq", "lm_head.weight")
 
 
 def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, name: str) -> None:
     """Copy every stored tensor to its target, in the target's dtype and on its device.
 
-    name: of the model, for messages. Raises StartupError if a tensor is missing, unknown or of another shape.
+    name: the name of the model, for messages. Raises StartupError if a tensor is missing, unknown or of another shape.
     """
     missing = dict(targets)
     for tensor_name, tensor in tensors:
@@ -26,7 +27,7 @@ def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, n
 
 
 def check_shapes(targets: dict[str, Tensor], shapes: Mapping[str, tuple[int, ...]], *, name: str) -> None:
-    """Raises StartupError as ``fill`` would for tensors of these shapes."""
+    """Raises the StartupError that ``fill`` would raise for tensors of these shapes."""
     missing = dict(targets)
     for tensor_name, shape in shapes.items():
         _target(missing, tensor_name, shape, name)
@@ -34,7 +35,7 @@ def check_shapes(targets: dict[str, Tensor], shapes: Mapping[str, tuple[int, ...
 
 
 def _target(missing: dict[str, Tensor], tensor: str, shape: tuple[int, ...], name: str) -> Tensor | None:
-    """Removes the tensor's target from ``missing`` and returns it; None for a tensor that is derived."""
+    """Remove the tensor's target from ``missing`` and return it; None for a tensor that ebbtide derives."""
     target = missing.pop(tensor, None)
     if target is None:
         if tensor.endswith(DERIVED):

@@ -1,4 +1,7 @@
-"""A checkpoint on disk: configuration, and tensors under Hugging Face names. Knows neither models nor devices."""
+"""A checkpoint on disk: configuration, and tensors under Hugging Face names.
+
+The module does not depend on models or devices.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,13 @@ class Checkpoint:
 
     Attributes:
         files: its location.
-        config: its transformers configuration.
-        architecture: class name in transformers.
-        stored_dtype: of the weights on disk; None if they are quantized or the configuration does not state it.
+        config: the transformers configuration.
+        architecture: name of the class in transformers.
+        stored_dtype: element type of the weights on disk; None if they are quantized or the configuration does not
+            state it.
         eos_token_ids: the token ids that end a text or a turn.
         gguf: the GGUF file; None for a folder.
-        fields: of config.json, as they are stored; empty for a GGUF file.
+        fields: the fields of config.json, unchanged; empty for a GGUF file.
     """
 
     files: ModelFiles
@@ -49,9 +53,10 @@ class Checkpoint:
         return Path(self.files.directory)
 
     def tensors(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield name and tensor, one at a time, on the CPU; tensors of GGUF files are dequantized to float32.
+        """Yield the name and the tensor of each weight, one at a time, on the CPU; tensors of GGUF files are
+        dequantized to float32.
 
-        wanted: the names of the model's parameters, from which those of a GGUF file's tensors follow.
+        wanted: the names of the model's parameters, from which the names of the tensors in a GGUF file follow.
         """
         yield from self.safetensors.tensors() if self.gguf is None else self.gguf.tensors(wanted)
 
@@ -61,11 +66,11 @@ class Checkpoint:
 
     @cached_property
     def safetensors(self) -> SafetensorsFiles:
-        """The weights of a folder. Raises StartupError if a file is missing or damaged."""
+        """Return the weights of a folder. Raises StartupError if a file is missing or damaged."""
         return SafetensorsFiles(self.directory)
 
     def quantization_method(self) -> str | None:
-        """The method by which the weights of a folder are quantized; None if they are not."""
+        """Return the quantization method of the weights in a folder; None if they are not quantized."""
         return quantization_method(self.fields) or self.safetensors.quantization_method()
 
 
@@ -120,7 +125,7 @@ def _architecture(files: ModelFiles, config: PretrainedConfig) -> str:
 
 
 def _eos_of_folder(directory: Path, config: PretrainedConfig) -> tuple[int, ...]:
-    """The ids in generation_config.json, or in the configuration if that file is absent or names none."""
+    """Return the ids in generation_config.json, or those in the configuration if that file is absent or has none."""
     path = directory / "generation_config.json"
     value = read_json_object(path).get("eos_token_id") if path.is_file() else None
     where, value = (

@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().with_suffix(".cpp")
 
 @cache
 def load_draw_tokens() -> Callable[..., None] | None:
-    """The function ``draw_tokens`` of the source; None, with a log line, if it cannot be compiled."""
+    """Return the compiled function ``draw_tokens``. If it cannot be compiled, log the reason and return None."""
     try:
         function = load_library(SOURCE)["draw_tokens"]
     except BuildError as error:

@@ -1,4 +1,7 @@
-"""The binding of llama_forward.cpp: its structures and functions. Knows pointers, not models."""
+"""The binding of llama_forward.cpp: its structures and functions.
+
+The binding passes pointers and does not depend on models.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class LinearWeights(ctypes.Structure):
 
 
 class LayerWeights(ctypes.Structure):
-    """Mirrors ``LayerWeights`` of the source."""
+    """Must match ``LayerWeights`` in the source."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("input_norm", "q_norm", "k_norm", "mlp_norm")),
@@ -34,7 +37,7 @@ class LayerWeights(ctypes.Structure):
 
 
 class ModelWeights(ctypes.Structure):
-    """Mirrors ``ModelWeights`` of the source."""
+    """Must match ``ModelWeights`` in the source."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim")),
@@ -50,7 +53,7 @@ class ModelWeights(ctypes.Structure):
 
 
 class Batch(ctypes.Structure):
-    """Mirrors ``Batch`` of the source."""
+    """Must match ``Batch`` in the source."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_items", "num_wanted")),
@@ -65,9 +68,9 @@ class Batch(ctypes.Structure):
 
 @cache
 def load_kernels(vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
-    """The library, compiled for the instruction set that ``vectors`` names. Raises BuildError.
+    """Return the library, compiled for the instruction set that ``vectors`` names. Raises BuildError.
 
-    Where the operating system does not let a process use AMX tiles, the library is compiled without them.
+    If the operating system does not let the process use AMX tiles, the library is compiled without them.
     """
     library = load_library(SOURCE, vectors)
     if library.prepare() != 0:

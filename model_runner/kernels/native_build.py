@@ -1,4 +1,7 @@
-"""Compiles a C++ file of this folder for the local CPU and loads it. Independent of the file's contents."""
+"""Compiles a C++ file of this folder for the local CPU and loads it.
+
+The module does not depend on the contents of the file.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,14 @@ TIMEOUT_S = 120.0
 
 
 class BuildError(Exception):
-    """The compiler is missing or failed; the message says which."""
+    """The compiler is missing or has failed, as the message says."""
 
 
 def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
-    """Compiles ``source``, or takes it from the user's cache. Raises BuildError.
+    """Compile ``source``, or take the compiled library from the user's cache. Raises BuildError.
 
-    The code is compiled for one CPU, so the cache key includes the CPU's features, and the headers of the folder.
+    The code is compiled for one type of CPU, so the cache key includes the CPU's features and the headers of the
+    folder.
 
     Args:
         source: a C++ file.
@@ -52,7 +56,7 @@ def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDL
 
 
 def _compile(command: list[str], library: Path) -> None:
-    """Compile to a temporary file, then rename it: two processes may compile at the same time."""
+    """Compile to a temporary file and rename it, because two processes may compile at the same time."""
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name

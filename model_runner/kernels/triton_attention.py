@@ -1,9 +1,11 @@
-"""Triton kernels that write K/V and attend over pages. Know strides and page tables, not batches or layers.
+"""Triton kernels that write K/V and attend over pages. The kernels use strides and page tables, and do not depend on
+batches or layers.
 
-A program attends with a block of queries of one item that share a KV head: its rows are (token, head) pairs, head
-fastest. The softmax is computed online (Milakov, Gimelshein 2018), as in FlashAttention-2 (Dao 2023). The contexts of
-decode items are cut into splits of a fixed number of tokens, combined afterwards (Flash-Decoding, Dao et al. 2023), so
-that the order of every sum depends on the item alone, not on the rest of the batch.
+A program computes the attention of a block of queries of one item that share a KV head. Its rows are (token, head)
+pairs; the head varies fastest. The softmax is computed online (Milakov, Gimelshein 2018), as in FlashAttention-2 (Dao
+2023). The context of a decode item is cut into splits of a fixed number of tokens, which are combined afterwards
+(Flash-Decoding, Dao et al. 2023), so that the order of every sum depends on the item alone, not on the rest of the
+batch.
 """
 
 # ruff: noqa: PLR0913, PLR0915, PLR0917 - a kernel takes everything as arguments and cannot be split into functions
@@ -25,7 +27,7 @@ def _write_kv(  # type: ignore[no-untyped-def]  # Triton values have no Python t
     HEAD_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program per token: stores its K and V, [heads, head_dim] with the given strides, in its pool slot."""
+    """Each program stores the K and V of one token, [heads, head_dim] with the given strides, in the token's pool slot."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     inside = tl.arange(0, BLOCK)
@@ -72,7 +74,8 @@ def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python typ
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Program (block, KV head, split). Writes to ``out`` if SPLIT_TOKENS is 0 (no splits), else to ``partial``.
+    """Computes one program, which is identified by (block, KV head, split). It writes to ``out`` if SPLIT_TOKENS is 0
+    (no splits), else to ``partial``.
 
     out: [T, heads, HEAD_DIM].
     partial: float32 [T, heads, num_splits, HEAD_DIM], sums of values with weights relative to ``partial_max``.
@@ -101,7 +104,7 @@ def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python typ
     if SPLIT_TOKENS > 0:
         low = tl.maximum(low, split * SPLIT_TOKENS)
         high = tl.minimum(high, (split + 1) * SPLIT_TOKENS)
-    low = low // BLOCK_N * BLOCK_N  # block borders do not depend on the chunk's start
+    low = low // BLOCK_N * BLOCK_N  # the borders of K/V blocks do not depend on the start of the chunk
 
     best = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -123,7 +126,7 @@ def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python typ
             seen &= position[:, None] - at[None, :] < window
         scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(best, tl.max(scores, 1))
-        # A row that has seen no position yet has no maximum: keep the exponents finite.
+        # A row that has attended to no position yet has no maximum: keep its exponents finite.
         reference = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp(scores - reference[:, None])
         shrink = tl.exp(best - reference)
@@ -161,7 +164,7 @@ def _combine(  # type: ignore[no-untyped-def]  # Triton values have no Python ty
     HAS_SINKS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Program (decode item, head): combines the splits of its context, in order, into ``out``."""
+    """A program combines the splits of one decode item and head, in order, into ``out``."""
     item, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     end = tl.load(item_ends + item).to(tl.int32)
     dim = tl.arange(0, BLOCK_D)

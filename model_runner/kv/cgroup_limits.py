@@ -1,4 +1,4 @@
-"""Memory that the process's control groups leave it: limits of a container or of a systemd unit, cgroup v1 and v2."""
+"""The memory that the control groups (cgroup v1 and v2) of a container or systemd unit leave to the process."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-UNLIMITED = 1 << 62  # bytes; cgroup v1 writes a number above it for "no limit"
+UNLIMITED = 1 << 62  # in bytes; cgroup v1 writes a larger number for "no limit"
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The files of one version of the memory controller.
+    """The file names of one version of the memory controller.
 
     Attributes:
-        mount: of the controller, relative to the root of the file system.
-        limits: names of the files with a limit in bytes.
-        usage: name of the file with the used bytes.
-        reclaimable: key in memory.stat of the page cache that the kernel drops before it refuses memory.
+        mount: mount point of the controller, relative to the root of the file system.
+        limits: names of the files that contain a limit in bytes.
+        usage: name of the file that contains the used bytes.
+        reclaimable: key in memory.stat of the page cache, which the kernel drops before it refuses memory.
     """
 
     mount: str
@@ -31,22 +31,23 @@ V1 = Hierarchy("sys/fs/cgroup/memory", ("memory.limit_in_bytes",), "memory.usage
 
 
 def cgroup_room(root: Path = Path("/")) -> int:
-    """Bytes that the process may still allocate: the smallest room of all groups on the path of its own one.
+    """Return the bytes that the process may still allocate: the minimum over its own group and all parent groups.
 
-    root: of the file system. Returns ``UNLIMITED`` if no group has a limit.
+    root: root of the file system. Returns ``UNLIMITED`` if no group has a limit.
     """
     return min((_room(folder, kind) for folder, kind in _own_groups(root)), default=UNLIMITED)
 
 
 def _own_groups(root: Path) -> Iterator[tuple[Path, Hierarchy]]:
-    """The process's groups and their parents up to the mount, in every hierarchy that has the memory controller."""
+    """Yield the groups of the process and their parents up to the mount, in every hierarchy with the memory controller."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         kind = V1 if controllers else V2
         mount = root / kind.mount
-        # In a container the path may be the host's, which does not exist below the mount; the mount is then the group.
+        # In a container the path may be that of the host and not exist below the mount. In that case the group is the
+        # mount itself.
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for length in range(len(parts) + 1):
             yield mount.joinpath(*parts[:length]), kind
@@ -63,7 +64,7 @@ def _room(folder: Path, kind: Hierarchy) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None if there is no such file or it says "max"."""
+    """Return the number in a file; None if the file does not exist or contains "max"."""
     text = _text(path).strip()
     return int(text) if text.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""Measures the time to compute a token and to copy one back from the host. Works with any runner."""
+"""Measures the time to compute a token and to copy one back from the host. The module works with any runner."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ebbtide.paging import pages_for
 from ebbtide.plan import PageCopies, PlanItem, RowInit, Runner, StepPlan
 
 PREFILL_TOKENS = 256
-WARM_UP_TOKENS = 16  # enough to compile the kernels; a full chunk takes seconds on a CPU
-COPY_TOKENS = 2048  # enough to make the overhead of a plan negligible
+WARM_UP_TOKENS = 16  # number of tokens that suffices to compile the kernels; a full chunk takes seconds on a CPU
+COPY_TOKENS = 2048  # large enough to make the overhead of a plan negligible
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class CopyCosts:
 
 
 def measure_costs(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> CopyCosts:
-    """Time a prefill chunk and page copies, after a warm-up with a short chunk and the same copies.
+    """Measure the time of a prefill chunk and of page copies, after a warm-up with a short chunk and the same copies.
 
-    The runner must be unused and have host pages. The contents of row 0 and of its pages are undefined afterwards.
+    The runner must be unused and have host pages. Afterwards, the contents of row 0 and of its pages are undefined.
     """
     info = runner.info
     num_tokens = min(PREFILL_TOKENS, info.context_length, info.num_pages * info.page_size)
@@ -53,7 +53,7 @@ def _prefill(num_tokens: int, info: RunnerInfo) -> StepPlan:
 
 
 def _seconds(runner: Runner, plans: list[StepPlan], clock: Callable[[], float]) -> float:
-    """Time from the submission of the first plan to the result of the last one."""
+    """Return the time from the submission of the first plan to the result of the last one."""
     started = clock()
     for plan in plans:
         runner.submit(plan)

@@ -1,4 +1,7 @@
-"""Host memory for the K/V pages of retracted requests. Refers to pages by number and does not know their owners."""
+"""Host memory for the K/V pages of retracted requests.
+
+The module refers to pages by number and does not know their owners.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from .page_copies import PageMoves
 
 GIB = 1 << 30
 MIB = 1 << 20
-HOST_SHARE = 0.9  # of the free memory, because pinned pages cannot be swapped out
+HOST_SHARE = 0.9  # share of the free memory that may be used, because pinned pages cannot be swapped out
 # PyTorch rounds pinned allocations up to a power of two: one large block could take twice its size.
 SLAB_BYTES = GIB
 
 
 class HostPages:
-    """Room for ``num_pages`` pages of the pool's shape; pinned if the pool is on an accelerator.
+    """Host memory for ``num_pages`` pages of the pool's shape; it is pinned if the pool is on an accelerator.
 
     All memory is allocated and touched at construction. Raises StartupError if the allocation fails.
     """
@@ -38,26 +41,27 @@ class HostPages:
             raise StartupError(f"The host memory of --kv-offload-gb could not be allocated: {error}") from error
 
     def carry_out(self, moves: PageMoves) -> None:
-        """Queue the copies in the device's current stream; does not wait for them."""
+        """Queue the copies in the current stream of the device without waiting for them."""
         for source, target in zip(moves.to_host.sources, moves.to_host.targets, strict=True):
             self._page(target).copy_(self._device_pages[:, source], non_blocking=True)
         for source, target in zip(moves.to_device.sources, moves.to_device.targets, strict=True):
             self._device_pages[:, target].copy_(self._page(source), non_blocking=True)
 
     def _page(self, number: int) -> Tensor:
-        """One host page, [parts, elements of a part], contiguous: one transfer covers all layers."""
+        """Return one host page, [parts, elements of a part]. It is contiguous, so one transfer copies all layers."""
         return self._slabs[number // self._slab_pages][number % self._slab_pages]
 
 
 def bytes_per_page(pool: KVPool) -> int:
-    """Bytes of one page over all layers."""
+    """Bytes of one page, all layers included."""
     return pool.shape.token_bytes(pool.dtype) * pool.page_size
 
 
 def num_host_pages(kv_offload_gb: float, page_bytes: int, free_bytes: int) -> int:
-    """The number of pages in ``kv_offload_gb`` GiB of host memory; 0 if that is 0.
+    """Return the number of pages that fit into ``kv_offload_gb`` GiB of host memory; 0 if that is 0.
 
-    free_bytes: of host memory. Raises StartupError if the pages do not fit into it, or if there is room for none.
+    free_bytes: free bytes of host memory. Raises StartupError if the pages do not fit into the free memory, or if not
+        even one page fits.
     """
     if not kv_offload_gb:
         return 0

@@ -1,4 +1,4 @@
-"""The K/V memory of all layers. Refers to slots and pages by number and does not know their owners."""
+"""The K/V memory of all layers. The module refers to slots and pages by number and does not know their owners."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from .lazy_memory import lazy_zeros
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """The K/V of one token: ``num_layers`` times K and V of ``num_kv_heads`` heads with ``head_dim`` elements."""
+    """The shape of one token's K/V: in each of ``num_layers`` layers, K and V of ``num_kv_heads`` heads with
+    ``head_dim`` elements.
+    """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
 
     def token_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of one token's K and V over all layers."""
+        """Bytes of one token's K and V, all layers included."""
         return self.num_layers * 2 * self.num_kv_heads * self.head_dim * dtype.itemsize
 
 
 class KVPool:
-    """K and V of ``num_pages`` pages of ``page_size`` tokens; slot ``page * page_size + i`` is token i of a page.
+    """Stores K and V of ``num_pages`` pages of ``page_size`` tokens; slot ``page * page_size + i`` is token i of a
+    page.
 
     Attributes:
-        data: [layers, 2, slots, kv_heads, head_dim]; on the CPU, memory is taken when a page is first written.
+        data: [layers, 2, slots, kv_heads, head_dim]; on the CPU, memory is allocated when a page is first written.
     """
 
     def __init__(
@@ -56,11 +59,11 @@ class KVPool:
         return self.data.nbytes
 
     def keys(self, layer: int) -> Tensor:
-        """K of one layer: a view, [slots, kv_heads, head_dim]."""
+        """Return K of one layer, a view [slots, kv_heads, head_dim]."""
         return self.data[layer, 0]
 
     def values(self, layer: int) -> Tensor:
-        """V of one layer: a view, [slots, kv_heads, head_dim]."""
+        """Return V of one layer, a view [slots, kv_heads, head_dim]."""
         return self.data[layer, 1]
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:

@@ -1,7 +1,8 @@
-"""Host memory that is reserved at once and taken page by page as it is used, and what other pools have reserved.
+"""Host memory that is reserved at once and allocated page by page on first use; also reports what other pools have
+reserved.
 
-Without an account of it, two daemons that start one after the other would promise the same free memory. The memory is a
-file that exists only in memory (memfd), whose size and used blocks every process of the same user can read in /proc.
+Without this information, two daemons that start one after the other would reserve the same free memory. The memory is a
+memfd file. Every process of the same user can read its size and its used blocks in /proc.
 """
 
 from __future__ import annotations
@@ -21,27 +22,30 @@ BLOCK = 512  # bytes, the unit of ``st_blocks``
 
 
 def lazy_zeros(size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros on the CPU. The operating system gives a page of memory when it is first written."""
+    """Return zeros in CPU memory. The operating system allocates a page of memory when the page is first written."""
     num_bytes = torch.Size(size).numel() * dtype.itemsize
     if sys.platform != "linux" or num_bytes == 0:
         return torch.zeros(size, dtype=dtype)
     descriptor = os.memfd_create(NAME)
     try:
         os.ftruncate(descriptor, num_bytes)
-        memory = mmap.mmap(descriptor, num_bytes)  # keeps a descriptor of its own
+        memory = mmap.mmap(descriptor, num_bytes)  # the mapping keeps a descriptor of its own
     finally:
         os.close(descriptor)
     return torch.frombuffer(memory, dtype=dtype).view(size)
 
 
 def promised_bytes() -> int:
-    """Bytes that the pools of running processes, this one included, have reserved and not yet taken."""
+    """Return the bytes that the pools of all running processes, including this one, have reserved and not yet used."""
     pools = {(status.st_dev, status.st_ino): status for status in _pools()}
     return sum(max(status.st_size - status.st_blocks * BLOCK, 0) for status in pools.values())
 
 
 def _pools() -> Iterator[os.stat_result]:
-    """The pools in /proc, once per descriptor. Processes of other users, and those that end meanwhile, are left out."""
+    """Yield the pools in /proc, once per descriptor.
+
+    Processes of other users are skipped, and so are processes that end in the meantime.
+    """
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:

@@ -1,4 +1,4 @@
-"""Free memory and the size of the KV pool. Knows the machine, not the model."""
+"""Free memory and the size of the KV pool. The module depends on the machine and not on the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ebbtide.paging import pages_for
 from .cgroup_limits import cgroup_room
 from .lazy_memory import promised_bytes
 
-CPU_POOL_LIMIT = 4 << 30  # bytes; leaves room for a second daemon on the machine
+CPU_POOL_LIMIT = 4 << 30  # in bytes; leaves memory for a second daemon on the machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class PoolBudget:
     """The numbers that determine the size of the pool.
 
     Attributes:
-        free_bytes: before the weights were loaded.
-        weight_bytes: memory of the weights.
-        fraction: of ``free_bytes`` that weights and pool may use together.
-        token_bytes: K/V of one token.
+        free_bytes: free bytes before the weights were loaded.
+        weight_bytes: bytes of the weights.
+        fraction: share of ``free_bytes`` that weights and pool may use together.
+        token_bytes: bytes of one token's K/V.
         page_size: tokens.
         limit_bytes: the largest pool if ``max_total_tokens`` is not given; None for no limit.
         max_total_tokens: the requested size of the pool; None to use the available memory.
@@ -40,7 +40,10 @@ class PoolBudget:
     max_total_tokens: int | None
 
     def num_pages(self) -> int:
-        """The number of pages. Raises StartupError if there is no room for one, or for the requested number."""
+        """Return the number of pages.
+
+        Raises StartupError if there is no memory for a single page, or for the requested size.
+        """
         room = int(self.free_bytes * self.fraction) - self.weight_bytes
         page_bytes = self.token_bytes * self.page_size
         if self.max_total_tokens is not None:
@@ -69,7 +72,9 @@ class PoolBudget:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that this process can still allocate on the device, without what KV pools have reserved on this host."""
+    """Return the bytes that this process can still allocate on the device, without the reservations of KV pools on this
+    host.
+    """
     if device.type != "cpu":
         free, _ = torch.accelerator.get_memory_info(device)
         return int(free)
@@ -79,7 +84,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def pool_limit(device: torch.device) -> int | None:
-    """The largest default pool in bytes; None for no limit."""
+    """Return the maximum size of a default pool in bytes; None for no limit."""
     return CPU_POOL_LIMIT if device.type == "cpu" else None
 
 

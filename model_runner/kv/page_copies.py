@@ -1,4 +1,7 @@
-"""Checks the page numbers of a plan's copies. Knows neither devices nor the contents of pages. Imports no torch."""
+"""Checks the page numbers of a plan's copies.
+
+The module does not depend on devices or the contents of pages. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from ebbtide.plan import PageCopies
 
 @dataclass(frozen=True, slots=True)
 class OneWay:
-    """Page ``sources[i]`` is copied to page ``targets[i]``; no target occurs twice."""
+    """Copies from page ``sources[i]`` to page ``targets[i]``; no target occurs twice."""
 
     sources: list[int]
     targets: list[int]
@@ -26,7 +29,7 @@ class PageMoves:
 
 
 def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) -> PageMoves:
-    """The copies in both directions. Raises PlanError for a page number out of range."""
+    """Return the copies in both directions. Raises PlanError if a page number is out of range."""
     return PageMoves(
         to_host=_one_way(copies.to_host, "to the host", num_pages, num_host_pages),
         to_device=_one_way(copies.to_device, "to the device", num_host_pages, num_pages),
@@ -36,7 +39,8 @@ def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) ->
 def _one_way(flat: Sequence[int], way: str, num_sources: int, num_targets: int) -> OneWay:
     if len(flat) % 2:
         raise PlanError(f"The copies {way} are not pairs: there are {len(flat)} numbers.")
-    # Of two copies to one page the later one wins: the owner of the first ended before the plan was made.
+    # If two copies have the same target page, the later one wins: the owner of the first ended before the plan was
+    # complete.
     last_source = dict(zip(flat[1::2], flat[::2], strict=True))
     for target, source in last_source.items():
         if not (0 <= source < num_sources and 0 <= target < num_targets):

@@ -1,4 +1,7 @@
-"""The rows' page tables, and how a plan becomes a batch. The only file that reads the items' tokens and pages."""
+"""The page tables of the rows, and the conversion of a plan to a batch.
+
+No other file reads the tokens and pages of plan items.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from ..transfers import host_tensor
 
 @dataclass(frozen=True, slots=True)
 class PageWrites:
-    """Entries of the page table that a plan changes.
+    """The entries of a page table that a plan changes.
 
     Attributes:
         places: int64 [P], indices into the flattened table, each at most once.
@@ -33,7 +36,7 @@ class PageWrites:
 
 
 class PageTable:
-    """The pages of one pool that hold each row's tokens, and their count per row.
+    """The page table of one pool, and the number of pages of each row.
 
     ``tensor`` is int32 [rows, max_pages] on the device. ``number`` is the pool's index in ``RunnerInfo.pools``.
     """
@@ -50,7 +53,10 @@ class PageTable:
         self._held = [0] * num_rows
 
     def stage(self, items: list[PlanItem]) -> PageWrites:
-        """The table writes of ``items``, on the host. Raises PlanError, before any change, if an item is invalid."""
+        """Return the table entries that ``items`` change, on the host.
+
+        Raises PlanError, before any change, if an item is invalid.
+        """
         held = {item.row: self._check(item) for item in items}
         if len(held) < len(items):
             raise PlanError("A plan has two items of one row.")
@@ -72,11 +78,11 @@ class PageTable:
             self.tensor.view(-1)[writes.places] = writes.pages
 
     def slots(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """The pool slots of the tokens at ``positions`` of ``rows``; all int64 [T]."""
+        """Return the pool slots of the tokens at ``positions`` of ``rows``; all int64 [T]."""
         return self.tensor[rows, positions // self.page_size].long() * self.page_size + positions % self.page_size
 
     def _check(self, item: PlanItem) -> int:
-        """The number of pages that the row has once the item is applied."""
+        """Return the number of pages that the row has after the item is applied."""
         if not 0 <= item.row < len(self._held):
             raise PlanError(f"There is no row {item.row}; the runner has {len(self._held)}.")
         before = 0 if item.init is not None else self._held[item.row]
@@ -95,14 +101,15 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class TokenInputs:
-    """The tokens of a plan's items. T tokens, O of them the rows' own last samples; N items.
+    """The tokens of a plan's items. T is the number of tokens, of which O are the last samples of their rows; N is the
+    number of items.
 
-    ``ForwardBatch`` describes the attributes that are not listed here.
+    The other attributes are described in ``ForwardBatch``.
 
     Attributes:
-        token_ids: int64 [T], 0 for a row's own last sample.
-        own_places: int64 [O], the indices into T of the own samples.
-        own_rows: int64 [O], their rows.
+        token_ids: int64 [T], 0 for the last sample of a row.
+        own_places: int64 [O], the indices of those last samples among the T tokens.
+        own_rows: int64 [O], the rows of those last samples.
         token_rows: int64 [T], the row of each token.
     """
 
@@ -120,9 +127,9 @@ class TokenInputs:
     query_lens: list[int]
 
     def batch(self, tables: Sequence[PageTable], last_tokens: Tensor) -> ForwardBatch:
-        """The batch of uploaded inputs whose pages are already in the tables, one per pool.
+        """Return the batch for uploaded inputs whose pages are already in the tables, one table per pool.
 
-        last_tokens: int64 [rows], each row's own last sample.
+        last_tokens: int64 [rows], the last sample of each row.
         """
         if len(self.own_rows):
             self.token_ids[self.own_places] = last_tokens[self.own_rows]

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 class Linear:
     """``x @ weight.T + bias`` with weight [out, in] and x [T, in].
 
-    Call ``pack`` once the weight is loaded: on the CPU it is replaced by a packed copy.
+    Call ``pack`` after loading the weight: on the CPU, it replaces the weight by a packed copy.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -31,17 +31,17 @@ class Linear:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weight, packed or not."""
+        """Bytes of the weight, whether it is packed or not."""
         weight = self.weight if self._packed is None else self._packed
         return self.out_features * self.in_features * weight.dtype.itemsize
 
     @property
     def in_features(self) -> int:
-        """Width of the input."""
+        """The width of the input."""
         return self.weight.shape[1]
 
     def pack(self) -> None:
-        """Replace the weight by a copy in oneDNN's own layout if that is faster and the CPU supports it."""
+        """Replace the weight by a copy in oneDNN's layout if the CPU supports it and it is faster."""
         if self.weight.device.type != "cpu" or self.weight.dtype != torch.bfloat16 or not torch.backends.mkldnn.enabled:
             return
         try:
@@ -54,7 +54,7 @@ class Linear:
         self.release()
 
     def release(self) -> None:
-        """Free the memory of the weight, of which there is a packed copy."""
+        """Free the memory of the weight after it has been packed."""
         self.weight = self.weight.new_empty(0, self.in_features)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -27,7 +27,10 @@ class Rotary:
     def from_config(
         cls, config: PretrainedConfig, head_dim: int, *, dtype: torch.dtype, device: torch.device
     ) -> Rotary:
-        """The rotation of a configuration. Raises StartupError for a scaling kind that is not static."""
+        """Return the rotary embedding of a configuration.
+
+        Raises StartupError if the scaling depends on the sequence.
+        """
         parameters = config.rope_parameters
         kind = parameters.get("rope_type", "default")
         if kind not in STATIC_KINDS and not _has_the_same_factors_for_all_lengths(parameters):
@@ -39,11 +42,14 @@ class Rotary:
         return cls(inv_freq.to(device), scaling, dtype=dtype)
 
     def in_dtype(self, dtype: torch.dtype) -> Rotary:
-        """The same rotation with tables of another format."""
+        """Return the same rotation with tables in another format."""
         return Rotary(self._inv_freq, self._scaling, dtype=dtype)
 
     def table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin of positions int64 [T], both [T, 1, head_dim]; the first half of the sines is negated."""
+        """Return cos and sin of ``positions``, int64 [T]; both are [T, 1, head_dim].
+
+        The first half of the sines is negated.
+        """
         angles = positions.float()[:, None, None] * self._inv_freq
         cos = angles.cos() * self._scaling
         sin = angles.sin() * self._scaling
@@ -51,11 +57,11 @@ class Rotary:
 
 
 def _has_the_same_factors_for_all_lengths(parameters: Mapping[str, Any]) -> bool:
-    """True for a LongRoPE that does not depend on the sequence: Llama 3.1's frequencies in a GGUF file."""
+    """Return True for a LongRoPE that does not depend on the sequence, such as Llama 3.1's frequencies in a GGUF file."""
     return bool(parameters["rope_type"] == "longrope" and parameters["short_factor"] == parameters["long_factor"])
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate heads, [T, heads, head_dim], by the table of their positions → the same shape."""
+    """Rotate heads, [T, heads, head_dim], by the table of their positions; the result has the same shape."""
     cos, sin = table
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

@@ -18,7 +18,8 @@ from .model import Model, ModelModule
 
 log = logging.getLogger(__name__)
 
-# Architecture class in transformers → module here. All others run through transformers' own code.
+# Name of the architecture's class in transformers → module in this folder. All other architectures run through
+# transformers' own code.
 NATIVE: dict[str, str] = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "llama",
@@ -26,12 +27,12 @@ NATIVE: dict[str, str] = {
     "Qwen3ForCausalLM": "llama",
 }
 FALLBACK = "transformers_backed"
-# Module → the one with compiled code for the CPU in bfloat16, which the attention backend "cpu" selects.
+# Module → the module with compiled bfloat16 code for the CPU, which is used with the attention backend "cpu".
 COMPILED = {"llama": "llama_native"}
 
 
 def check_architecture(checkpoint: Checkpoint) -> None:
-    """Raises StartupError if class, configuration or stored tensors show that a model is not supported."""
+    """Raises StartupError if the class, the configuration or the stored tensors show that the model is not supported."""
     if _module(checkpoint) == FALLBACK:
         from .transformers_backed import check_config
 
@@ -44,9 +45,10 @@ def check_architecture(checkpoint: Checkpoint) -> None:
 
 
 def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
-    """True if compiled code computes the model with bfloat16 weights on any CPU, also without such arithmetic.
+    """Return True if compiled code runs the model with bfloat16 weights on any CPU, even without bfloat16 instructions.
 
-    backend: the attention backend that was asked for. The compiled code attends by itself, in the same way as "cpu".
+    backend: the requested attention backend. The compiled code includes attention that works like the backend
+        "cpu".
     """
     if backend not in ("auto", "cpu") or _module(checkpoint) not in COMPILED:
         return False
@@ -59,9 +61,9 @@ def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
 
 
 def load_model(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, compiled: bool = False) -> Model:
-    """Load a checkpoint: natively if the table has its architecture, else through transformers.
+    """Load a checkpoint with native code if the table has its architecture, else through transformers.
 
-    compiled: with the compiled code for the CPU, see ``has_compiled_code``.
+    compiled: use the compiled code for the CPU; see ``has_compiled_code``.
     """
     name = _module(checkpoint)
     if compiled:
@@ -83,7 +85,7 @@ def _refuse_quantized(checkpoint: Checkpoint) -> None:
 
 
 def _check_num_layers(checkpoint: Checkpoint) -> None:
-    """A wrong number of layers would otherwise be noticed only after as many were created."""
+    """Otherwise, a wrong number of layers would be noticed only after that many layers were created."""
     num_layers = getattr(checkpoint.config.get_text_config(), "num_hidden_layers", 0)
     num_tensors = len(checkpoint.shapes(()))
     if isinstance(num_layers, int) and num_layers > num_tensors:

@@ -1,4 +1,4 @@
-"""The Llama family: Llama, SmolLM, Mistral, Qwen2, Qwen3. Independent of the KV pool."""
+"""The Llama family: Llama, SmolLM, Mistral, Qwen2, Qwen3. The module does not depend on the KV pool."""
 
 from __future__ import annotations
 
@@ -63,12 +63,14 @@ class LlamaModel:
 
     @property
     def weight_bytes(self) -> int:
-        """See ``Model``; without the norms and biases, which are small."""
+        """See ``Model``. The norms and biases do not count, because they are small."""
         linears = [linear for layer in self.layers for linear in layer.linears]
         return self.embedding.nbytes + sum(linear.num_bytes for linear in (*linears, self.head))
 
     def targets(self) -> dict[str, Tensor]:
-        """Hugging Face name of each stored tensor → the view of a (fused) parameter that it is loaded into."""
+        """Return a map from the Hugging Face name of each stored tensor to its target, a view of a parameter, which may
+        be fused.
+        """
         targets = {EMBEDDING: self.embedding, "model.norm.weight": self.norm}
         if not self.config.tied:
             targets[HEAD] = self.head.weight
@@ -119,12 +121,12 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
 
 
 def read(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
-    """Like ``load``, but every weight stays [out, in]."""
+    """Load the model like ``load``, but keep every weight in the layout [out, in]."""
     config = LlamaConfig.read(checkpoint.config)
     config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
     name = checkpoint.files.name
-    # Before memory is allocated: a wrong size in the configuration may ask for any amount.
+    # Check before allocating memory, because a wrong size in the configuration may ask for any amount.
     planned = _stored_targets(LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta")), checkpoint)
     check_shapes(planned, checkpoint.shapes(planned), name=name)
     model = LlamaModel(config, rotary, dtype=dtype, device=device)
@@ -134,7 +136,7 @@ def read(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
 
 
 def _has_own_head(checkpoint: Checkpoint) -> bool:
-    """True if the output layer is stored and differs from the embedding that the configuration ties it to."""
+    """Return True if the stored output layer differs from the embedding to which the configuration ties it."""
     if checkpoint.gguf is not None or not {HEAD, EMBEDDING} <= checkpoint.safetensors.stored.keys():
         return False
     head, embedding = checkpoint.safetensors.tensor(HEAD), checkpoint.safetensors.tensor(EMBEDDING)
@@ -142,7 +144,7 @@ def _has_own_head(checkpoint: Checkpoint) -> bool:
 
 
 def _stored_targets(model: LlamaModel, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The targets under the names that the checkpoint uses: tied weights may be stored under either name."""
+    """Return the targets under the names in the checkpoint, which may store tied weights under either name."""
     targets = model.targets()
     if checkpoint.gguf is None and HEAD not in targets:
         stored = checkpoint.safetensors.stored
@@ -197,7 +199,7 @@ def _layer_targets(config: LlamaConfig, layer: Layer) -> dict[str, Tensor]:
 
 
 def _parts(linear: Linear, names: tuple[str, ...], sizes: list[int]) -> dict[str, Tensor]:
-    """The views of a fused layer's rows that its parts are loaded into; ``sizes`` are their row counts."""
+    """Return the views of a fused layer's rows into which its parts are loaded; ``sizes`` are their numbers of rows."""
     targets = {f"{name}.weight": part for name, part in zip(names, torch.split(linear.weight, sizes), strict=True)}
     if linear.bias is not None:
         targets |= {f"{name}.bias": part for name, part in zip(names, torch.split(linear.bias, sizes), strict=True)}

@@ -1,4 +1,4 @@
-"""The parts of a transformers configuration that the Llama family uses. The only file that knows its field names."""
+"""The parts of a transformers configuration that the Llama family uses. No other file knows the names of its fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BIAS_BY_FIELD = {"llama", "qwen3"}  # Qwen2 always has biases on queries, keys a
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """Sizes and switches of a model.
+    """The sizes and options of a model.
 
     Attributes:
         tied: True if the output layer shares the embedding's weight.
@@ -72,7 +72,10 @@ class LlamaConfig:
 
 
 def _windows(model_type: str, fields: dict[str, object]) -> tuple[int | None, ...]:
-    """Llama has no windows, whatever its fields say. Qwen lists the layers that have one; in Mistral all have it."""
+    """Llama has no windows, even if its configuration has a field for them.
+
+    Qwen lists the layers that have a window; in Mistral all layers have it.
+    """
     window = fields.get("sliding_window")
     num_layers = fields["num_hidden_layers"]
     assert isinstance(num_layers, int)

@@ -1,7 +1,7 @@
-"""Which fields of config.json the Llama family reads, and which others would change its results.
+"""Lists the fields of config.json that the Llama family reads, and other fields that would change its results.
 
-A model must not be served with a part of its mathematics left out. transformers is the reference: what its class of the
-family ignores has no effect here either, even if the name promises one.
+No part of a model's mathematics may be ignored. The reference is transformers: a field that its class of the family
+ignores has no effect here either, even if the field's name suggests one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from ebbtide.errors import StartupError
 
-# In every family of this folder. ``LlamaConfig``, ``Rotary`` and ``longest_context`` read them.
+# The fields that every family in this folder has. ``LlamaConfig``, ``Rotary`` and ``longest_context`` read these
+# fields.
 READ = {
     "model_type",
     "vocab_size",
@@ -33,7 +34,7 @@ READ = {
     "eos_token_id",
 }
 WINDOWS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
-# Fields that transformers' class of a family reads and other families do not.
+# Fields that transformers reads for one family and not for the others.
 READ_BY = {
     "llama": {"attention_bias", "mlp_bias"},
     "mistral": {"sliding_window"},
@@ -41,8 +42,8 @@ READ_BY = {
     "qwen2": WINDOWS,
     "qwen3": WINDOWS | {"attention_bias"},
 }
-# Names that suggest an effect. They have none: on training only, on speed only, or because transformers ignores them in
-# a family that does not read them. A bias that the checkpoint stores but its family lacks is refused with its tensor.
+# Fields whose names suggest an effect that they do not have. They affect only training or speed, or transformers
+# ignores them in this family. If the checkpoint stores a bias that its family lacks, loading refuses the tensor.
 WITHOUT_EFFECT = WINDOWS | {
     "attention_bias",
     "mlp_bias",
@@ -76,7 +77,7 @@ ROPE_READ = {
 def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str) -> None:
     """Raises StartupError if a field that is not read could change the results.
 
-    fields: of config.json. where: the file, for the message.
+    fields: the fields of config.json. where: the file, for the message.
     """
     read = READ | READ_BY[model_type] | WITHOUT_EFFECT
     unread = {name: value for name, value in fields.items() if name not in read and MATHEMATICS.search(name)}
@@ -95,7 +96,7 @@ def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str)
 
 
 def _is_neutral(name: str, value: object) -> bool:
-    """True if a value switches nothing on: absent, false, zero, empty, or one as a factor."""
+    """Return True if a value enables nothing: absent, false, zero, empty, or a factor of one."""
     if isinstance(value, str):
         return value.lower() in NEUTRAL_WORDS
     if isinstance(value, list | dict):

@@ -1,7 +1,7 @@
 """The Llama family on the CPU in bfloat16: one call of compiled code per step, from the embedding to the final norm.
 
-A row's result depends on its own tokens only, bit for bit: not on the other rows, the chunks of its prefill, the pages
-or the cache. The model's own code is in kernels/llama_forward.cpp.
+The result of a row depends on its own tokens only, bit for bit. Other rows, prefill chunks, pages and cache hits do not
+change it. The compiled code is in kernels/llama_forward.cpp.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from . import llama
 from .llama_config import LlamaConfig
 from .model import Model
 
-BLOCK = 16  # outputs that lie together in a packed weight
-UNIT = 64  # outputs that one thread computes at a time
-INNER = 32  # inputs: a weight's width is padded to a multiple
+BLOCK = 16  # number of outputs that are stored together in a packed weight
+UNIT = 64  # number of outputs that one thread computes at a time
+INNER = 32  # the width of a weight, in inputs, is padded to a multiple of this number
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
-    """Read the weights. Head sizes that are no multiple of 16 run through torch.
+    """Read the weights. Models whose head size is not a multiple of 16 run through torch.
 
     Raises StartupError if the configuration needs a feature that is not implemented.
     """
@@ -40,7 +40,10 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
 
 
 class NativeLlama:
-    """A model whose weights are packed for the compiled code. Takes the weights out of ``model``."""
+    """A model of the Llama family whose weights are packed for the compiled code.
+
+    The constructor removes the weights from ``model``.
+    """
 
     def __init__(self, model: llama.LlamaModel, vectors: tuple[str, ...] = VECTORS) -> None:
         config = model.config
@@ -48,7 +51,7 @@ class NativeLlama:
         self._rotary = model.rotary.in_dtype(torch.float32)
         self._library = load_kernels(vectors)
         self._activation = torch.bfloat16 if self._library.activation_bytes() == 2 else torch.float32
-        self._tensors: list[Tensor] = []  # the memory that the structures point into
+        self._tensors: list[Tensor] = []  # keeps alive the memory that the structures point to
         self._layers = (LayerWeights * config.num_layers)(
             *(self._packed_layer(layer, config.windows[index]) for index, layer in enumerate(model.layers))
         )
@@ -152,7 +155,7 @@ class NativeLlama:
 
 
 def _interleaved(gate_up: Linear) -> Linear:
-    """The same layer with its outputs in blocks of 16: gate and up in turn."""
+    """Return the layer with its outputs in blocks of 16 that alternate between gate and up."""
     weight = _interleaved_rows(gate_up.weight)
     bias = None if gate_up.bias is None else _interleaved_rows(gate_up.bias)
     gate_up.release()

@@ -22,24 +22,24 @@ class Model(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Length of a row of logits."""
+        """The number of logits per token."""
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of the weights."""
+        """The bytes of the weights."""
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """States of ``batch.wanted``, [W, …]; ``logits`` accepts any part of them.
+        """Return the states of ``batch.wanted``, [W, …]. ``logits`` accepts any subset of them.
 
         Call ``attention.plan(batch)`` first. Runs under ``torch.inference_mode``.
         """
 
     def logits(self, states: Tensor) -> Tensor:
-        """Logits [n, vocab_size], in the model's dtype or float32, of n states that ``forward`` returned."""
+        """Return the logits [n, vocab_size], in the model's dtype or float32, of n states from ``forward``."""
 
 
 class ModelModule(Protocol):
-    """The interface of the modules in the table of architectures."""
+    """The interface of a module in the table of architectures."""
 
     def load(self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
         """Read the weights. Raises StartupError if the architecture is not supported."""

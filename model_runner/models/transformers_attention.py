@@ -1,7 +1,7 @@
 """The attention function that models of the transformers library call in place of their own.
 
-Every forward calls it the same number of times in the same order; call i is layer i of the KV pool. A layer that
-attends twice, or a stack of layers that runs twice, therefore needs no special handling.
+Every forward pass calls it the same number of times in the same order; call i uses layer i of the KV pool. Layers that
+attend twice, or run twice, therefore need no special handling.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..attention import AttentionBackend, LayerAttention
 from ..kv.kv_pool import KVShape
 
 NO_WINDOW = -1.0
-# The options of the attention function that ebbtide uses, or that have no effect here. Other boolean options only
-# request additional outputs.
+# The options of the attention function that ebbtide uses, and those that have no effect here. Other boolean options
+# only request additional outputs and are ignored.
 KNOWN_OPTIONS = {
     "scaling",
     "softcap",
@@ -37,14 +37,14 @@ KNOWN_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """One attention call of a forward.
+    """One attention call of a forward pass.
 
     Attributes:
-        index: number of the call within its forward.
+        index: number of the call within its forward pass.
         q: [T, heads, head_dim].
         k: [T, kv_heads, head_dim].
         v: [T, kv_heads, head_dim of values].
-        mask: see ``window_mask``; None if the model made none.
+        mask: the mask from ``window_mask``; None if the model created none.
         options: the other keyword arguments.
     """
 
@@ -57,18 +57,21 @@ class AttentionCall:
 
     @property
     def scale(self) -> float:
-        """Factor on the scores; transformers' default if the layer passes none."""
+        """The factor for the scores; transformers' default if the layer passes none."""
         scaling = self.options.get("scaling")
         return float(self.q.shape[-1] ** -0.5 if scaling is None else scaling)
 
     @property
     def head_dim(self) -> int:
-        """Head size in the pool. In DeepSeek's latent attention, values are narrower than keys."""
+        """The head size in the pool. It is that of the keys: in DeepSeek's latent attention, values are narrower."""
         return int(max(self.k.shape[-1], self.v.shape[-1]))
 
     @property
     def window(self) -> int | None:
-        """The window in the layer's mask, or in its options if it has no mask. Raises StartupError for another mask."""
+        """Return the window from the layer's mask, or from its options if it has no mask.
+
+        Raises StartupError for any other mask.
+        """
         if self.mask is None:
             told = self.options.get("sliding_window")
             return None if told is None else int(told)
@@ -79,7 +82,8 @@ class AttentionCall:
 
 
 def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: Any) -> Tensor:
-    """transformers' mask function. Returns a mask filled with its window's size, or NO_WINDOW, for the layer to read.
+    """transformers' mask function. Return a mask filled with the window's size or NO_WINDOW, from which the layer reads
+    it.
 
     Raises StartupError if the mask is neither causal nor a causal window.
     """
@@ -95,16 +99,17 @@ def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: An
 
 
 def plain_forward(model: Any, ids: Tensor, positions: Tensor, **options: Any) -> Tensor:
-    """Logits [T, vocab_size] of T tokens in one row without a cache. The row may hold several sequences."""
+    """Return the logits [T, vocab_size] of T tokens in one row without a cache. The row may hold several sequences."""
     inputs = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
     logits: Tensor = model(**inputs, use_cache=False, **options).logits
     return logits.squeeze(0)
 
 
 class AttentionPlug:
-    """Registers itself with transformers under ``name`` and ``probe_name``; handles the attention calls of one model.
+    """Handles the attention calls of one model. It registers itself with transformers under ``name`` and
+    ``probe_name``.
 
-    transformers makes masks under ``probe_name`` only: see ``window_mask``.
+    transformers creates masks only under ``probe_name``; see ``window_mask``.
     """
 
     def __init__(self) -> None:
@@ -125,7 +130,9 @@ class AttentionPlug:
         attention_mask: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        """transformers' attention function: q, k, v: [1, heads, T, head_dim] → [1, T, heads, head_dim]."""
+        """Compute attention in place of transformers. q, k, v: [1, heads, T, head_dim]; the result is [1, T, heads,
+        head_dim].
+        """
         if self._answer is None:
             raise RuntimeError("attention was called outside a forward")
         q, k, v = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
@@ -134,7 +141,7 @@ class AttentionPlug:
         return out.unsqueeze(0), None
 
     def run(self, forward: Callable[[], Tensor], answer: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, int]:
-        """The result of ``forward``, with ``answer`` computing every attention call, and the number of calls."""
+        """Run ``forward`` with ``answer`` computing every attention call; return its result and the number of calls."""
         self._answer, self._num_calls = answer, 0
         try:
             return forward(), self._num_calls
@@ -143,7 +150,9 @@ class AttentionPlug:
 
 
 class CallRecorder:
-    """Records the calls of one forward, returning zeros, and derives the shape of the pool and the layers."""
+    """Records the attention calls of one forward pass, answers them with zeros, and derives the shapes of pool and
+    layers.
+    """
 
     def __init__(self) -> None:
         self.calls: list[AttentionCall] = []
@@ -153,7 +162,7 @@ class CallRecorder:
         return torch.zeros(*call.q.shape[:2], call.v.shape[-1], dtype=call.v.dtype, device=call.v.device)
 
     def shape(self) -> KVShape:
-        """A pool shape that fits every call. Raises StartupError if the calls differ in their KV heads."""
+        """Return a pool shape that fits every call. Raises StartupError if the calls differ in their KV heads."""
         if not self.calls:
             raise StartupError("its attention layers do not call the attention function")
         heads = {call.k.shape[1] for call in self.calls}
@@ -162,7 +171,7 @@ class CallRecorder:
         return KVShape(len(self.calls), heads.pop(), max(call.head_dim for call in self.calls))
 
     def layers(self) -> tuple[LayerAttention, ...]:
-        """One layer per call. Raises StartupError for options that ebbtide's backends do not have."""
+        """Return one layer per call. Raises StartupError for options that ebbtide's backends do not have."""
         shape = self.shape()
         for call in self.calls:
             _check_options(call)
@@ -170,7 +179,7 @@ class CallRecorder:
 
 
 class BackendAnswer:
-    """Passes each call to the backend, padded to the pool's head size."""
+    """Passes each attention call to the backend, with heads padded to the pool's head size."""
 
     def __init__(self, backend: AttentionBackend, layers: tuple[LayerAttention, ...], dtype: torch.dtype) -> None:
         self._backend = backend
@@ -179,13 +188,13 @@ class BackendAnswer:
 
     def __call__(self, call: AttentionCall) -> Tensor:
         layer = self._layers[call.index]
-        # Some models rotate in float32; the pool and its backends have one element type.
+        # Some models rotate in float32, but the pool and its backends have a single element type.
         q, k, v = (_widen(states.to(self._dtype), layer.head_dim) for states in (call.q, call.k, call.v))
         return self._backend.forward(q, k, v, layer)[..., : call.v.shape[-1]].to(call.v.dtype)
 
 
 def _widen(states: Tensor, head_dim: int) -> Tensor:
-    """Pad each head with zeros: they do not change a score, and the caller cuts them off the output."""
+    """Pad each head with zeros. Zeros do not change a score, and the caller removes them from the output."""
     return states.contiguous() if states.shape[-1] == head_dim else pad(states, (0, head_dim - states.shape[-1]))
 
 

@@ -1,7 +1,7 @@
 """Runs any decoder-only architecture of the transformers library whose attention can be replaced by ebbtide's.
 
-The model runs on the tokens of a step as one row [1, T] with their positions and without its own cache. There is no
-list of supported architectures: a first forward records the attention calls, and a second one checks that two
+The model runs the tokens of a step as one row [1, T], with their positions and without a cache of its own. There is no
+list of supported architectures. A first forward pass records the attention calls. A second one checks that two
 sequences, in chunks through the page table, give the same logits as the library's own attention.
 """
 
@@ -60,18 +60,18 @@ class TransformersModel:
 
     @property
     def layers(self) -> tuple[LayerAttention, ...]:
-        """The attention parameters, one per attention call of a forward."""
+        """The attention parameters, one entry per attention call of a forward pass."""
         return self._layers
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """See ``Model``; returns logits, [W, vocab_size], because the library computes them itself."""
+        """See ``Model``. Returns logits, [W, vocab_size], because the library computes them itself."""
         answer = BackendAnswer(attention, self._layers, self._model.dtype)
         logits, num_calls = self._plug.run(lambda: self._logits(batch), answer)
         assert num_calls == len(self._layers), f"{num_calls} attention calls, {len(self._layers)} layers"
         return logits
 
     def logits(self, states: Tensor) -> Tensor:
-        """See ``Model``; returns ``states``, which are logits already."""
+        """See ``Model``. Returns ``states``, which are logits already."""
         return states
 
     def _logits(self, batch: ForwardBatch) -> Tensor:
@@ -89,9 +89,9 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
 
 
 def _plug_in(model: Any, longest: int | None) -> TransformersModel:
-    """Replace the attention of a loaded model. Raises StartupError if that changes its logits.
+    """Replace the attention of a loaded model. Raises StartupError if the replacement changes the logits.
 
-    longest: the longest context, if the configuration states it.
+    longest: the maximum context length, if the configuration states it.
     """
     plug = AttentionPlug()
     ours = _recorded(model, plug)
@@ -103,7 +103,7 @@ def _plug_in(model: Any, longest: int | None) -> TransformersModel:
 
 
 def _recorded(model: Any, plug: AttentionPlug) -> TransformersModel:
-    """The model with the attention parameters that its layers pass in one forward."""
+    """Return the model with the attention parameters that its layers pass in one forward pass."""
     recorder = CallRecorder()
     model.set_attn_implementation(plug.probe_name)
     ids = torch.arange(PROBE_TOKENS, device=model.device)
@@ -113,9 +113,9 @@ def _recorded(model: Any, plug: AttentionPlug) -> TransformersModel:
 
 
 def check_config(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:
-    """The transformers class of an architecture that may be supported.
+    """Return the transformers class of an architecture that may be supported.
 
-    Raises StartupError, with the reason, if class or configuration show that it is not.
+    Raises a StartupError with the reason if the class or the configuration shows that it is not supported.
     """
     with _one_sentence(architecture):
         model_class = _model_class(architecture, config)
@@ -126,7 +126,10 @@ def check_config(architecture: str, config: PretrainedConfig) -> type[transforme
 
 
 def _model_class(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:
-    """The causal model class of a type. A checkpoint may name it or a class unknown to transformers, but no other."""
+    """Return the causal model class of a model type.
+
+    A checkpoint may name this class or a class unknown to transformers, but no other class.
+    """
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
     if name is None or (name != architecture and architecture in dir(transformers)):
         raise StartupError("it is not a causal language model of the installed transformers library")
@@ -135,7 +138,10 @@ def _model_class(architecture: str, config: PretrainedConfig) -> type[transforme
 
 
 def _obstacle(model_class: type[transformers.PreTrainedModel], config: PretrainedConfig) -> str | None:
-    """The reason why an architecture is not supported, or None. Checks the class, then the configuration."""
+    """Return the reason why an architecture is not supported; None if it may be.
+
+    It checks the class, then the configuration.
+    """
     if config.is_encoder_decoder:
         return "it has an encoder"
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
@@ -178,7 +184,10 @@ def _read_model(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) ->
 
 
 def _read_gguf(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-    """Fills the parameters from the file's tensors. ``from_pretrained`` would require accelerate."""
+    """Fills the parameters from the file's tensors.
+
+    ``from_pretrained`` is not used, because it would require the package accelerate.
+    """
     with no_init_weights():
         model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=dtype)
     assert isinstance(model, model_class)
@@ -190,7 +199,7 @@ def _read_gguf(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> 
 
 
 def _gguf_targets(model: Any) -> dict[str, Tensor]:
-    """The parameters that a GGUF file has tensors for: without tied ones, and with the parts of fused experts."""
+    """Return the parameters for which a GGUF file has tensors: without tied ones, and with the parts of fused experts."""
     targets = {}
     for name, parameter in model.state_dict().items():
         if name in model.all_tied_weights_keys:
@@ -210,7 +219,7 @@ def _refuse_missing(names: Collection[str]) -> None:
 
 @contextmanager
 def _one_sentence(architecture: str) -> Iterator[None]:
-    """Turns errors of the block into a StartupError that names the architecture."""
+    """Turn errors of the block into a StartupError that names the architecture."""
     try:
         yield
     except StartupError as error:

@@ -1,8 +1,8 @@
 """Checks at start that a transformers model gives the same logits with ebbtide's attention as with its own.
 
-Two sequences run through the page table in chunks. If a model does more than call attention (own masks, biases, states
-carried from token to token, other positions), its logits then differ. What depends on length is checked without long
-sequences: at the last positions of the context, and with windows of a few tokens.
+The check runs two sequences through the page table in chunks. The logits differ if a model needs more than attention
+over its tokens (own masks, biases, a state carried from token to token, other positions). To detect effects of length
+with short sequences, it also runs at the last positions of the context and with windows of a few tokens.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ from .transformers_attention import plain_forward
 PROBE_TOKENS = 12
 PAGE = 16
 FIRST_CHUNK = 7
-SMALL_WINDOW = 5  # tokens; shorter than a row, and smaller than a chunk
-# Largest relative error of the logits, as a median over tokens. Measured: at most 2e-6 in float32 over 90 architectures
-# with random weights, at most 0.02 in bfloat16 over ten families and SmolLM2; tens of percent with a wrong mask.
+SMALL_WINDOW = 5  # tokens of a small window; fewer than those of a row or a chunk
+# The largest accepted relative error of the logits, as a median over tokens. Measured errors: at most 2e-6 in float32
+# over 90 architectures with random weights, and at most 0.02 in bfloat16 over ten families and SmolLM2. A wrong mask
+# causes tens of percent.
 TOLERANCE = {torch.float32: 0.001}
 HALF_TOLERANCE = 0.1
 
 
 def check_against_eager(model: Any, ours: Model, attention_name: str, longest: int | None = None) -> None:
-    """Raises StartupError if the logits differ; leaves ``model`` with the attention ``attention_name``.
+    """Raises StartupError if the logits differ. Afterwards ``model`` uses the attention ``attention_name``.
 
-    longest: compare at the last positions of a context of this length, too, if it is longer than the sequences.
+    longest: also compare at the last positions of a context of this length, if it is longer than the sequences.
     """
     first = torch.arange(PROBE_TOKENS, device=model.device).expand(2, -1)
     _compare(model, ours, attention_name, first)
     if longest is not None and longest > 2 * PROBE_TOKENS:
         last = first + longest - PROBE_TOKENS
-        # One row has short and long positions, which frequencies that depend on the longest position do not survive.
+        # One row has low and high positions, so that frequencies that depend on the highest position change the logits.
         last = torch.stack((torch.cat((first[0, :FIRST_CHUNK], last[0, FIRST_CHUNK:])), last[1]))
         _compare(model, ours, attention_name, last)
 
 
 @contextmanager
 def small_windows(model: Any) -> Iterator[None]:
-    """Within the block, sliding windows whose size is in the configuration have ``SMALL_WINDOW`` tokens."""
+    """While the block runs, sliding windows whose size is in the configuration have ``SMALL_WINDOW`` tokens."""
     config = model.config.get_text_config()
     original = getattr(config, "sliding_window", None)
     if original is None:
@@ -80,33 +81,35 @@ def _compare(model: Any, ours: Model, attention_name: str, positions: Tensor) ->
 
 def _eager(model: Any, ids: Tensor, positions: Tensor) -> Tensor:
     is_plain = int(positions[-1]) == PROBE_TOKENS - 1
-    # Without a mask, transformers takes a jump in the positions for the start of another sequence.
+    # Without a mask, transformers would treat a jump in the positions as the start of another sequence.
     options = {} if is_plain else {"attention_mask": torch.ones(1, PROBE_TOKENS, dtype=torch.int64, device=ids.device)}
     return plain_forward(model, ids, positions, **options)
 
 
 def _in_chunks(rows: list[Tensor]) -> list[Tensor]:
-    """Splits whole sequences like the result of ``_chunked``: first and second chunk of row 0, then row 1."""
+    """Split whole sequences like the result of ``_chunked``: first and second chunk of row 0, then row 1."""
     return [rows[0][:FIRST_CHUNK], rows[0][FIRST_CHUNK:], rows[1]]
 
 
 def _chunked(ours: Model, ids: Tensor, positions: Tensor, model: Any) -> list[Tensor]:
-    """Logits of row 0's first chunk, computed in one step, and of its second chunk and row 1 in another."""
+    """Return the logits of row 0's first chunk, computed in one step, and of its second chunk and row 1, computed in
+    another.
+    """
     _, module = choose_backend("torch", ids.device, model.dtype)
     pool = KVPool(ours.kv_shape, 3, PAGE, dtype=model.dtype, device=ids.device)
-    pool.data.fill_(100.0)  # makes a read of unwritten slots visible
+    pool.data.fill_(100.0)  # nan makes a read of unwritten slots visible
     backend = module.build(pool)
     results: list[Tensor] = []
     for items in ([(0, 0, FIRST_CHUNK)], [(0, FIRST_CHUNK, PROBE_TOKENS), (1, 0, PROBE_TOKENS)]):
         batch = _batch(ids, items)
-        backend.plan(batch)  # by the tokens' places in their rows; the model gets the positions of the probe
+        backend.plan(batch)  # the batch has the tokens' places in their rows; the model gets the positions of the probe
         told = torch.cat([positions[row, start:end] for row, start, end in items])
         results += torch.split(ours.forward(replace(batch, positions=told), backend), batch.query_lens)
     return results
 
 
 def _batch(ids: Tensor, items: list[tuple[int, int, int]]) -> ForwardBatch:
-    """Prefill items of (row, start, end); row r has page r + 1."""
+    """Return prefill items of (row, start, end); row r has page r + 1."""
     device = ids.device
     rows = [row for row, _, _ in items]
     lens = [end - start for _, start, end in items]

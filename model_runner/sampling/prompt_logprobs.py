@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens. Holds only a few rows of logits at a time."""
+"""Log-probabilities of prompt tokens. Only a few rows of logits are in memory at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ebbtide.plan import PromptLogprobSpec
 
 from ..transfers import DeviceToHostCopy, host_tensor
 
-SLICE_BYTES = 16 << 20  # of float32 logits at a time: the logits of 2,048 tokens can take over a GiB
+SLICE_BYTES = 16 << 20  # bytes of float32 logits at a time, because the logits of 2,048 tokens can take over a GiB
 
 
 class PendingPromptLogprobs:
-    """The prompt log-probabilities of one step, possibly still being computed."""
+    """The prompt log-probabilities of one step, which may still be computed."""
 
     def __init__(self, specs: list[PromptLogprobSpec], values: Tensor, indices: Tensor) -> None:
         self._specs = specs
@@ -41,7 +41,10 @@ class PendingPromptLogprobs:
 
 
 def stage_targets(specs: list[PromptLogprobSpec], vocab_size: int) -> Tensor:
-    """int64 [P]: the targets of all specs in order, on the host. Raises PlanError for one outside the vocabulary."""
+    """Return the targets of all specs in order, int64 [P], on the host.
+
+    Raises PlanError if a target is outside the vocabulary.
+    """
     ids = [target for spec in specs for target in spec.targets]
     if min(ids) < 0 or max(ids) >= vocab_size:
         raise PlanError(f"Prompt log-probabilities are asked for token ids outside 0..{vocab_size - 1}.")
@@ -55,10 +58,10 @@ def compute_prompt_logprobs(
     targets: Tensor,
     vocab_size: int,
 ) -> PendingPromptLogprobs:
-    """Log-softmax of the raw logits at each target and at the most likely tokens.
+    """Compute the log-softmax of the raw logits at each target and at the most likely tokens.
 
-    states: [P, …], the model's states of the tokens before the targets; ``logits`` turns p of them into [p, vocab].
-    targets: see ``stage_targets``, uploaded.
+    states: [P, …], the model's states of the tokens before the targets; ``logits`` converts p of them to [p, vocab].
+    targets: the uploaded result of ``stage_targets``.
     """
     num_top = min(max(spec.num_top for spec in specs), vocab_size)
     rows = max(SLICE_BYTES // (4 * vocab_size), 1)

@@ -1,4 +1,4 @@
-"""The sampling state of one row: how a request's own parameters and tokens change its logits."""
+"""The sampling state of one row, with which a request's parameters and tokens change its logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ebbtide.plan import RowInit
 
 from ..transfers import host_tensor
 
-FORCED = 1e4  # added for logit_bias 100: larger than any logit, small enough to keep differences exact in float32
+FORCED = 1e4  # the value of logit_bias 100: larger than any logit, but differences stay exact in float32
 BAN_AT, FORCE_AT = -100.0, 100.0
 
 
@@ -26,7 +26,7 @@ class RowInputs:
         ends: int64 [E], the token ids that end the output.
         bias_ids: int64 [B], the token ids of ``logit_bias``.
         bias: float32 [B], their values.
-        known: int64 [K], prompt and outputs so far; empty if no penalty needs them.
+        known: int64 [K], the prompt and output tokens so far; empty if no penalty needs them.
     """
 
     row: int
@@ -38,12 +38,12 @@ class RowInputs:
 
 @dataclass(slots=True, eq=False)
 class RowState:
-    """The state of one row; its tensors exist once ``build`` has run.
+    """The state of one row. Its tensors exist after ``build``.
 
     Attributes:
         params: the request's sampling parameters.
         prompt_len: tokens.
-        ends: int64 [E], banned before ``min_tokens`` outputs.
+        ends: int64 [E], the end tokens, which are banned before ``min_tokens`` outputs.
         bias: float32 [vocab]; None without ``logit_bias``.
         counts: float32 [vocab], how often each token was output; None if no penalty needs it.
         seen: bool [vocab], tokens of prompt and outputs; None if no penalty needs it.
@@ -57,7 +57,7 @@ class RowState:
     seen: Tensor | None = field(init=False)
 
     def build(self, inputs: RowInputs, vocab_size: int) -> None:
-        """Make the tensors from uploaded inputs."""
+        """Create the tensors from uploaded inputs."""
         device = inputs.known.device
         self.ends = inputs.ends.clone()
         self.bias = self.counts = self.seen = None
@@ -76,11 +76,11 @@ class RowState:
         return self.counts is not None or self.seen is not None
 
     def adjusts(self, index: int) -> bool:
-        """True if the logits of output token ``index`` must be changed before sampling."""
+        """Return True if the logits of output token ``index`` must be changed before sampling."""
         return self.penalized or self.bias is not None or self._too_early(index)
 
     def adjust(self, logits: Tensor, index: int) -> None:
-        """Apply penalties, then bias, then the ban on an early end, in place: float32 [vocab]."""
+        """Apply penalties, then the bias, then the ban of end tokens to the logits, float32 [vocab], in place."""
         params = self.params
         if self.seen is not None:
             penalty = params.repetition_penalty
@@ -93,7 +93,7 @@ class RowState:
             logits[self.ends] = float("-inf")
 
     def note(self, token: Tensor) -> None:
-        """Count a sampled token, int64 [1]."""
+        """Count a sampled token, an int64 tensor [1]."""
         if self.counts is not None:
             self.counts[token] += 1.0
         if self.seen is not None:
@@ -104,7 +104,7 @@ class RowState:
 
 
 def stage_row(row: int, init: RowInit, eos_token_ids: tuple[int, ...]) -> RowInputs:
-    """The inputs of a row's state, on the host."""
+    """Return the inputs of a row's state, on the host."""
     params = init.sampling
     ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)}
     penalized = params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0

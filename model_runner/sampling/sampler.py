@@ -1,6 +1,7 @@
-"""Sampling of a step's tokens: penalties, bias, masks, then the choice and log-probabilities. Knows rows, not requests.
+"""Sampling of a step's tokens: penalties, bias, masks, then the choice and log-probabilities. The sampler depends on
+rows and not on requests.
 
-A step is staged on the host first, so that all its input tensors travel to the device together.
+A step is staged on the host first, so that all its input tensors are copied to the device together.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class SampleSpec:
     """One token to sample.
 
     Attributes:
-        row: the runner's row.
-        position: of the row's last token; the sampled one follows it.
+        row: number of the row.
+        position: position of the row's last token, which the sampled token follows.
         mask: see ``PlanItem``.
     """
 
@@ -42,12 +43,12 @@ class SampleSpec:
 
 @dataclass(frozen=True, slots=True)
 class LogprobInputs:
-    """The A samples whose log-probabilities are wanted.
+    """The A samples whose log-probabilities are requested.
 
     Attributes:
         asked: their indices.
-        counts: how many of the most likely tokens each wants.
-        which: int64 [A], the same numbers as ``asked``.
+        counts: number of most likely tokens that each sample requests.
+        which: int64 [A], the values of ``asked`` as a tensor.
     """
 
     asked: list[int]
@@ -60,10 +61,10 @@ class SamplingInputs:
     """The inputs of one step's sampling. S samples.
 
     Attributes:
-        row_numbers: the rows, on the host.
-        rows: int64 [S], the same numbers.
-        indices: the index of each sampled token in its request's output.
-        masks: None if no sample has one.
+        row_numbers: the sampled rows, on the host.
+        rows: int64 [S], the values of ``row_numbers`` as a tensor.
+        indices: index of each sampled token in the output of its request.
+        masks: None if no sample has a mask.
         draws: None if every sample is greedy.
         logprobs: None if no sample asks for log-probabilities.
         num_ids: number of token ids that may be sampled.
@@ -80,13 +81,13 @@ class SamplingInputs:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities of A sampled tokens and of up to K most likely ones.
+    """The log-probabilities of A sampled tokens and of up to K most likely tokens each.
 
     Attributes:
         asked, counts: see ``LogprobInputs``.
-        chosen: float32 [A], of the sampled token.
-        top_ids: int64 [A, K].
-        top_values: float32 [A, K].
+        chosen: float32 [A], the log-probabilities of the sampled tokens.
+        top_ids: int64 [A, K], the most likely tokens.
+        top_values: float32 [A, K], the log-probabilities of ``top_ids``.
     """
 
     asked: list[int]
@@ -110,7 +111,7 @@ class Sampled:
 
 
 class PendingLogprobs:
-    """The log-probabilities of one step, possibly still being computed."""
+    """The log-probabilities of one step, which may still be computed."""
 
     def __init__(self, logprobs: Logprobs) -> None:
         self._places = {number: place for place, number in enumerate(logprobs.asked)}
@@ -130,7 +131,7 @@ class PendingLogprobs:
 
 
 class Sampler:
-    """The sampling state of all rows."""
+    """Holds the sampling state of all rows."""
 
     def __init__(self, num_rows: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self._vocab_size = vocab_size
@@ -138,7 +139,7 @@ class Sampler:
         self._rows: list[RowState | None] = [None] * num_rows
 
     def stage_row(self, row: int, init: RowInit) -> RowInputs:
-        """Forget the row's state and stage a new one from ``init``. Raises PlanError for a token id out of range."""
+        """Discard the row's state and stage a new one from ``init``. Raises PlanError if a token id is out of range."""
         params = init.sampling
         ids = [*params.logit_bias, *params.stop_token_ids, *init.known]
         if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
@@ -223,7 +224,7 @@ def _stage_logprobs(states: list[RowState]) -> LogprobInputs | None:
 
 
 def _logprobs(logits: Tensor, tokens: Tensor, inputs: LogprobInputs) -> Logprobs:
-    """Log-softmax of the raw logits: the model's own distribution, before temperature, penalties and bias."""
+    """Compute the log-softmax of the raw logits: the model's distribution before temperature, penalties and bias."""
     values = logits[inputs.which].float().log_softmax(-1)
     top = values.topk(max(inputs.counts), -1)
     chosen = values.gather(1, tokens[inputs.which, None])[:, 0]

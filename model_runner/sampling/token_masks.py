@@ -16,7 +16,7 @@ from ..transfers import host_tensor
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """The masks of some of the rows that are sampled. M masks.
+    """The masks of those sampled rows that have one. M masks.
 
     Attributes:
         which: the indices of the masked rows of logits.
@@ -29,7 +29,7 @@ class TokenMasks:
     empty: Tensor
 
     def apply(self, logits: Tensor) -> None:
-        """Ban what the masks exclude, in place."""
+        """Ban the ids that the masks exclude, in place."""
         if len(self.which) == len(logits):
             logits.masked_fill_(self.banned, float("-inf"))
             return
@@ -37,7 +37,7 @@ class TokenMasks:
             logits[number].masked_fill_(self.banned[place], float("-inf"))
 
     def restore(self, logits: Tensor, own: Tensor, changed: Collection[int]) -> None:
-        """Make the mask win over bans: if bans left no allowed id, sample from the ``own`` logits within the mask.
+        """Give the mask priority over bans: if bans leave no allowed id, use the ``own`` logits within the mask.
 
         changed: the indices of the rows whose logits differ from ``own``.
         """
@@ -48,9 +48,10 @@ class TokenMasks:
 
 
 def stage_masks(masks: list[bytes], vocab_size: int) -> TokenMasks | None:
-    """The masks of all sampled rows, on the host; None if all are empty strings, which stand for no mask.
+    """Return the masks of all sampled rows, on the host; None if all of them are b"", which means no mask.
 
-    masks: bit i, least significant bit first, is set if id i is allowed. Raises PlanError if one has too few bits.
+    masks: bit i of a mask, least significant bit first, is set if id i is allowed. Raises PlanError if a mask has too
+        few bits.
     """
     which = [number for number, mask in enumerate(masks) if mask]
     if not which:

@@ -1,6 +1,7 @@
-"""Random choice of tokens from logits with temperature, top_k, top_p and min_p. Independent of earlier tokens.
+"""Random choice of tokens from logits with temperature, top_k, top_p and min_p. The choice does not depend on earlier
+tokens.
 
-Each token uses one uniform number, which depends on nothing but the seed and the token's index.
+Each token uses one uniform number, which depends only on the seed and the token's index.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ..transfers import host_tensor
 
 MASK64 = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # step of SplitMix64 (Steele, Lea, Flood 2014)
-UNIFORM_BITS = 52  # one less than a double holds, so that uniform * total rounds to less than total
-LEAST_TEMPERATURE = 1e-5  # below it the division would overflow; the choice is greedy long before
-SORTED_FIRST = 1024  # on the CPU, sorting a large vocabulary takes longer than the model's output layer
+UNIFORM_BITS = 52  # one bit less than a double has, so that uniform * total rounds to less than total
+LEAST_TEMPERATURE = 1e-5  # at a lower temperature the division would overflow; the choice is greedy long before
+SORTED_FIRST = 1024  # number of most likely tokens to sort: sorting a whole vocabulary is slow on the CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,12 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class TopInputs:
-    """The R of the drawn rows with top_k or top_p.
+    """The R drawn rows that have top_k or top_p.
 
     Attributes:
         which: int64 [R], indices into the drawn rows.
-        limits: int64 [R], top_k; the vocabulary's size if it is off.
-        shares: float32 [R], top_p.
+        limits: int64 [R], the values of top_k; the size of the vocabulary if top_k is off.
+        shares: float32 [R], the values of top_p.
     """
 
     which: Tensor
@@ -49,11 +50,11 @@ class TopInputs:
 
 @dataclass(frozen=True, slots=True)
 class MinPInputs:
-    """The Q of the drawn rows with min_p.
+    """The Q drawn rows that have min_p.
 
     Attributes:
         which: int64 [Q], indices into the drawn rows.
-        shares: float32 [Q], min_p.
+        shares: float32 [Q], the values of min_p.
     """
 
     which: Tensor
@@ -67,9 +68,9 @@ class DrawInputs:
     Attributes:
         which: int64 [D], the rows of logits that are drawn from.
         temperatures: float32 [D].
-        uniforms: float64 [D], in [0, 1).
+        uniforms: float64 [D], the uniform numbers in [0, 1).
         top: None if no row has top_k or top_p.
-        min_p: None if no row has it.
+        min_p: None if no row has min_p.
     """
 
     which: Tensor
@@ -80,14 +81,14 @@ class DrawInputs:
 
 
 def uniform(seed: int, index: int) -> float:
-    """A number in [0, 1) that is a hash of (seed, index), so that any token can be drawn again in any order."""
+    """Return a number in [0, 1) that is a hash of (seed, index), so that tokens can be drawn again in any order."""
     state = _mix((seed + GOLDEN) & MASK64)
     bits = _mix((state + (index + 1) * GOLDEN) & MASK64)
     return float(bits >> (64 - UNIFORM_BITS)) / float(1 << UNIFORM_BITS)
 
 
 def stage_draws(draws: dict[int, Draw], vocab_size: int) -> DrawInputs:
-    """The inputs of ``draw_tokens``, on the host. draws: by the index of the row of logits."""
+    """Return the inputs of ``draw_tokens``, on the host. draws: keys are the indices of the rows of logits."""
     params = [draw.params for draw in draws.values()]
     top = {n: p for n, p in enumerate(params) if 0 < p.top_k < vocab_size or p.top_p < 1}
     min_p = {n: p.min_p for n, p in enumerate(params) if p.min_p > 0}
@@ -112,17 +113,18 @@ def _stage_top(params: dict[int, SamplingParams], vocab_size: int) -> TopInputs:
 
 
 def draw_tokens(logits: Tensor, inputs: DrawInputs) -> Tensor:
-    """One token per row of float32 logits [D, vocab] → int64 [D]: temperature, top_k, top_p, min_p, inverse CDF.
+    """Draw one token from each row of float32 logits [D, vocab]: temperature, top_k, top_p, min_p, inverse CDF. Returns
+    int64 [D].
 
-    The CDF runs over the token ids in float64. A row that contains nan yields some token and affects no other row.
-    On the CPU, compiled code draws if there is a compiler.
+    The CDF runs over the token ids in float64. A row that contains nan gives an arbitrary token and affects no other
+    row. On the CPU, compiled code is used if there is a compiler.
     """
     function = load_draw_tokens() if logits.device.type == "cpu" else None
     return draw_with_torch(logits, inputs) if function is None else _draw_compiled(function, logits, inputs)
 
 
 def draw_with_torch(logits: Tensor, inputs: DrawInputs) -> Tensor:
-    """``draw_tokens`` on any device."""
+    """Implement ``draw_tokens`` with torch on any device."""
     probs = (logits / inputs.temperatures[:, None]).softmax(-1)
     if inputs.top is not None:
         part = probs[inputs.top.which]
@@ -153,9 +155,10 @@ def _draw_compiled(function: Callable[..., None], logits: Tensor, inputs: DrawIn
 
 
 def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:
-    """bool [R, vocab]: the top_k most likely tokens, and of those the fewest whose total probability reaches top_p.
+    """Return bool [R, vocab], the allowed tokens: of the top_k most likely ones, the fewest whose probabilities reach
+    top_p.
 
-    Of equal probabilities at the border, the smaller token ids stay.
+    If probabilities are equal at the border, the smaller token ids stay.
     """
     vocab_size = probs.shape[1]
     limits, shares = inputs.limits, inputs.shares
@@ -171,9 +174,10 @@ def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:
 
 
 def _borders(probs: Tensor, limits: Tensor, shares: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The number of tokens to keep and the probability of the least likely of them, both [R, 1].
+    """Return the number of tokens to keep and the probability of the least likely of them, both [R, 1].
 
-    Looks at the ``width`` most likely tokens only. Third result: bool [R], True if those were enough for the row.
+    It considers only the ``width`` most likely tokens. The third result, bool [R], is True for rows for which these
+    tokens were enough.
     """
     ordered = probs.topk(width, -1).values.double()
     ranks = torch.arange(1, width + 1, device=probs.device)

@@ -1,8 +1,8 @@
-"""The simulated runner: has no model, but reads its context through the page table.
+"""The simulated runner. It has no model, but reads its context through the page table.
 
-Every pool slot stores a hash of token and position. A sample is a function of all slots that the page tables lead to:
-a page that was freed too early, shared wrongly, published before it was computed or not sent again changes the text.
-Plans run in order when they are collected. Imports no torch.
+Every pool slot stores a hash of token and position. A sample is a function of all slots that the page tables refer to.
+Therefore a page that was freed too early, shared wrongly, published before it was computed or not sent again changes
+the text. A plan runs when its result is collected, in order of submission. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .sim_script import SimScript
 
 CONTEXT_LENGTH = 32_768
 POOL_TOKENS = 65_536
-HOST_TOKEN_BYTES = 64 << 10  # a token's share of --kv-offload-gb: 1 GiB holds 16,384
-# Arbitrary, because nothing is computed or copied; restoring is cheaper, as on real devices.
+HOST_TOKEN_BYTES = 64 << 10  # bytes of --kv-offload-gb per token: 1 GiB holds 16,384 tokens
+# The costs are arbitrary, because nothing is computed or copied. Restoring is cheaper, as on real devices.
 RECOMPUTE_TOKEN_S = 100e-6
 RESTORE_TOKEN_S = 10e-6
 MAX_CONTEXT = (1 << 64) - 1
@@ -39,7 +39,7 @@ MAX_CONTEXT = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class SimShape:
-    """The sizes of a simulated runner; tokens and pages as in ``RunnerInfo``. more_pools: those besides the first."""
+    """The sizes of a simulated runner, as in ``RunnerInfo``. more_pools: all pools except the first."""
 
     num_pages: int
     page_size: int
@@ -95,9 +95,9 @@ class SimRunner:
 
     @classmethod
     def from_config(cls, config: RunnerConfig) -> SimRunner:
-        """The runner behind ``MODEL sim``: context 32,768, pool 65,536 tokens unless the flags set others.
+        """The runner for ``MODEL sim``. By default the context is 32,768 tokens and the pool 65,536.
 
-        The host tier holds as many tokens as ``kv_offload_gb`` GiB would at 64 KiB a token.
+        The host tier has ``kv_offload_gb`` GiB, at 64 KiB per token.
         """
         shape = SimShape(
             num_pages=(config.max_total_tokens or POOL_TOKENS) // config.page_size,
@@ -114,7 +114,7 @@ class SimRunner:
         self._queue.append(plan)
 
     def poison(self, pages: Sequence[int], *, pool: int = 0) -> None:
-        """Overwrite freed pages of a pool after the plans submitted so far: they must not be read again."""
+        """Overwrite freed pages of a pool after the plans submitted so far, because no later plan may read them."""
         self._queue.append((self._pools[pool].slots, list(pages)))
 
     def poison_host(self, pages: Sequence[int]) -> None:
@@ -187,7 +187,7 @@ class SimRunner:
         slots[moves.to_device.targets] = self._host[moves.to_device.sources]
 
     def _prepare(self, item: PlanItem) -> None:
-        """Check one item against row, table and pool; apply its page-table writes."""
+        """Check one item against its row, table and pool, and apply its page-table writes."""
         if not 0 <= item.row < len(self._rows):
             raise PlanError(f"row {item.row} is not one of {len(self._rows)}")
         if item.init is not None:
@@ -198,7 +198,7 @@ class SimRunner:
             raise PlanError(f"row {item.row} has no sampling state")
 
     def _write(self, items: Sequence[PlanItem]) -> None:
-        """Store all items' tokens. Rows write to different pages, so the order of items does not matter."""
+        """Store the tokens of all items. The order of items does not matter, because rows write to different pages."""
         rows: list[int] = []
         positions: list[int] = []
         tokens: list[int] = []
@@ -227,7 +227,7 @@ class SimRunner:
         return contexts
 
     def _prompt_logprobs(self, item: PlanItem, spec: PromptLogprobSpec) -> list[TokenLogprob]:
-        """The log-probability of each target, given the same context that sampling it would use."""
+        """Return the log-probability of each target, given the context from which it would be sampled."""
         first = item.start + spec.first
         end = min(first + len(spec.targets), item.end)
         contexts = np.stack([pool.contexts(item.row, first, end) for pool in self._pools])

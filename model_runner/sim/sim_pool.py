@@ -1,4 +1,7 @@
-"""One pool of the simulated runner: a hash of token and position in place of K/V, behind the rows' page tables."""
+"""One pool of the simulated runner.
+
+It stores a hash of token and position in place of K/V, and the page tables of the rows.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,22 @@ Slots = NDArray[np.uint64]
 Positions = NDArray[np.int64]
 
 POISON = np.uint64(0xDEAD_BEEF_DEAD_BEEF)
-TOKEN_BITS = 9  # enough for the vocabulary, so that a slot also contains its token
-POOL_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: the contexts of two pools do not cancel each other
+TOKEN_BITS = 9  # enough bits for a token id, so that a slot also contains its token
+POOL_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the contexts of two pools do not cancel each other
 
 
 @dataclass(frozen=True, slots=True)
 class SimPoolShape:
-    """A pool besides the first one. window: a token reads this many tokens up to itself; None for all."""
+    """The properties of a pool other than the first. window: number of tokens, up to itself, that a token reads; None
+    for all.
+    """
 
     info: PoolInfo
     window: int | None = None
 
 
 class SimPool:
-    """Slots and page tables of the pool with index ``number``."""
+    """The slots and page tables of the pool with the index ``number``."""
 
     def __init__(self, shape: SimPoolShape, number: int, *, num_rows: int, context_length: int) -> None:
         self.page_size = shape.info.page_size
@@ -38,7 +43,7 @@ class SimPool:
         self._window = shape.window
         max_pages = pages_for(context_length, self.page_size)
         self._table = np.full((num_rows, max_pages), -1, dtype=np.int64)
-        # One weight per position, so that the right pages in the wrong order change the hash.
+        # Each position has its own weight, so that the right pages in the wrong order change the hash.
         self._weights: Slots = np.arange(max_pages * self.page_size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         for _ in range(number):
             self._weights *= POOL_FACTOR
@@ -62,29 +67,29 @@ class SimPool:
         self.slots[self._table[rows, positions // self.page_size], positions % self.page_size] = values
 
     def read(self, row: int, first: int, end: int) -> Slots:
-        """The slots of the row's positions from ``first`` to before ``end``."""
+        """Return the slots of the row's positions from ``first`` up to, but not including, ``end``."""
         begin = first // self.page_size
         slots = self.slots[self._table[row, begin : pages_for(end, self.page_size)]].reshape(-1)
         return slots[first - begin * self.page_size : end - begin * self.page_size]
 
     def context(self, row: int, end: int) -> int:
-        """One hash over the slots that the row's token before ``end`` reads."""
+        """Return one hash over the slots that the row's token before ``end`` reads."""
         first = 0 if self._window is None else max(end - self._window, 0)
         return int(np.add.reduce(self.read(row, first, end) * self._weights[first:end]))
 
     def contexts(self, row: int, first: int, end: int) -> Slots:
-        """``context`` of every token from ``first`` to before ``end``."""
+        """Return the ``context`` of every token from ``first`` up to, but not including, ``end``."""
         low = 0 if self._window is None else max(first + 1 - self._window, 0)
         sums = np.cumsum(self.read(row, low, end) * self._weights[low:end], dtype=np.uint64)
         found: Slots = sums[first - low :].copy()
         if self._window is not None:
-            skipped = self._window + low - first  # the first tokens read everything from ``low`` on
+            skipped = self._window + low - first  # the first tokens read all slots from ``low`` on
             found[skipped:] -= sums[: max(len(found) - skipped, 0)]
         return found
 
 
 def slot_value(tokens: Slots, positions: Positions) -> Slots:
-    """The 64-bit slot of a token at a position: a hash in the high bits, the token itself in the low bits."""
+    """Return the 64-bit slot of a token at a position: a hash in the high bits, the token itself in the low bits."""
     mixed = (tokens + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + positions.astype(np.uint64) * np.uint64(
         0xD1B54A32D192ED03
     )

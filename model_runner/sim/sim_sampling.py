@@ -1,7 +1,7 @@
 """Sampling of the simulated runner: an artificial distribution, and every sampling parameter applied to it.
 
-The context's hash orders the printable ASCII characters; the end token comes first at one context in EOS_EVERY. Plain
-greedy rows only need the first token of that order.
+The hash of the context orders the printable ASCII characters. In one context out of EOS_EVERY, the end token comes
+first. Greedy rows without other parameters only need the first token of that order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ebbtide.rng import uniform
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 FIRST, COUNT = 32, 95  # printable ASCII
-STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT: each visits all characters
+STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT: all characters are visited
 EOS_EVERY = 128
 NO_TOKEN = -1  # the result if the mask allows no token
 INVALID_LOGITS = -2  # the result if the logits leave nothing to sample
@@ -36,7 +36,7 @@ class SimRow:
     Attributes:
         sampling: the request's parameters.
         prompt_len: tokens.
-        counts: how often each token was output.
+        counts: number of times that each token was output.
         seen: the tokens of prompt and outputs.
         last: the row's last sample.
         script: the scripted output, see ``SimScript``; empty if there is none, None before the first sample.
@@ -51,7 +51,7 @@ class SimRow:
 
     @classmethod
     def of(cls, init: RowInit) -> SimRow:
-        """The row at its admission."""
+        """Create the state of a row at its admission."""
         row = cls(init.sampling, init.prompt_len)
         row.counts.update(init.known[init.prompt_len :])
         row.seen.update(init.known)
@@ -130,7 +130,7 @@ def _spread(context: int) -> int:
 
 
 def _logits(context: int) -> Logits:
-    """Logits of the whole vocabulary; the most likely token is that of ``_first``."""
+    """Return the logits of the whole vocabulary; the most likely token is the one that ``_first`` returns."""
     spread = _spread(context)
     logits: Logits = -30.0 - 0.01 * np.arange(SIM_VOCAB_SIZE, dtype=np.float64)
     start, step = (spread >> 8) % COUNT, STEPS[(spread >> 40) % len(STEPS)]
@@ -157,7 +157,7 @@ def _adjusted(row: SimRow, logits: Logits, index: int) -> Logits:
 
 
 def _allowed(mask: bytes) -> NDArray[np.bool_] | None:
-    """The ids that may be sampled, bool [vocab]; None for all."""
+    """Return the ids that may be sampled, bool [vocab]; None for all."""
     if not mask:
         return None
     allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[:SIM_VOCAB_SIZE].astype(bool)
@@ -167,13 +167,13 @@ def _allowed(mask: bytes) -> NDArray[np.bool_] | None:
 
 
 def _masked(logits: Logits, raw: Logits, allowed: NDArray[np.bool_]) -> Logits:
-    """The mask wins over bans: if bans left no allowed token, use the ``raw`` logits within the mask."""
+    """Give the mask priority over bans: if bans leave no allowed token, use the ``raw`` logits within the mask."""
     masked = np.where(allowed, logits, -np.inf)
     return masked if masked.max() > -np.inf else np.where(allowed, raw, -np.inf)
 
 
 def _draw(sampling: SamplingParams, logits: Logits, index: int) -> int:
-    """Inverse CDF at a uniform number that depends on (seed, index) only."""
+    """Sample by the inverse CDF at a uniform number that depends only on (seed, index)."""
     order = np.argsort(-logits, kind="stable")
     if sampling.temperature == 0:
         return int(order[0])
