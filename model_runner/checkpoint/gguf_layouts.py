@@ -1,4 +1,4 @@
-"""Undoes the changes that llama.cpp's converter makes to tensors, so that they equal those of the original checkpoint."""
+"""Undoes the changes that llama.cpp's converter makes to the tensors of the original checkpoint."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ..http.auth import caller_of, require_control
 from ..state import AppState
 
 MAX_IDS = 1024
-ABORTED = 499  # nginx's status for a closed client request; clients do not retry it
+ABORTED = 499  # the status that nginx uses for a closed client request; clients do not retry it
 
 
 class AbortBody(msgspec.Struct, kw_only=True):
@@ -30,14 +30,15 @@ class AbortBody(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AbortRoute:
-    """The route and the state it uses."""
+    """The route and the application state that it uses."""
 
     state: AppState
 
     async def abort(self, request: Request) -> Response:
-        """Abort the open requests with the given ids, or all. Answers 200 even if none matches.
+        """Abort the open requests with the given ids, or all. The status is 200 even if no request matches.
 
-        A key may abort its own requests by id, the admin key those of every key. ``abort_all`` needs admin rights.
+        A key may abort only its own requests; the admin key may abort those of every key. ``abort_all`` needs admin
+        rights.
         """
         body = await read_as(request, AbortBody)
         caller = caller_of(request)

@@ -23,7 +23,9 @@ FLUSH_QUERY = {"timeout": "Seconds to wait until no request is open; 0 by defaul
 class PauseBody(msgspec.Struct, kw_only=True):
     """The body of POST /pause_generation."""
 
-    mode: Literal["in_place", "abort"] | None = None  # keep open requests (the default), or abort them
+    mode: Literal["in_place", "abort"] | None = (
+        None  # what happens to open requests: keep them (the default) or abort them
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,14 @@ class ControlRoutes:
         return JSONResponse({"status": "ok", "message": "Generation is paused."})
 
     async def resume(self, _: Request) -> Response:
-        """Continue after ``/pause_generation``. Has no effect if the server is not paused."""
+        """Continue after ``/pause_generation``. The call has no effect if the server is not paused."""
         await self.state.control.ask(lambda call: ControlReq(call, "continue"))
         self.state.liveness.resume()
         return JSONResponse({"status": "ok", "message": "Generation continues."})
 
 
 def _seconds(text: str) -> float:
-    """Parse a number of seconds in a query. Raises Rejected if it is negative, infinite or not a number."""
+    """Parse a number of seconds in a query. Raises Rejected if the value is negative, infinite or not a number."""
     try:
         seconds = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Liveness and readiness probes. Neither generates a token."""
+"""Liveness and readiness probes. The probes generate no tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HealthRoutes:
     async def ready(self, _: Request) -> Response:
         """GET /ready, and SGLang's /health_generate: 200 if a new request would be accepted.
 
-        It generates no token, because such a probe fails while the server is busy with long prompts.
+        The probe generates no token, because it would otherwise fail while the server is busy with long prompts.
         """
         self.liveness.require_ready()
         return JSONResponse({})

@@ -17,7 +17,7 @@ from ..state import AppState
 from .pressure import load_summary
 
 SECTIONS = ("core", "memory", "queues")
-EMPTY_SECTIONS = ("spec", "lora", "disagg")  # accepted for compatibility; always empty
+EMPTY_SECTIONS = ("spec", "lora", "disagg")  # always empty; exists for compatibility
 
 LOADS_QUERY = {
     "include": "Comma-separated sections: all, core, memory, queues.",
@@ -76,7 +76,7 @@ def load_of(state: AppState) -> dict[str, float]:
 
 
 def _sections(asked: list[str]) -> set[str]:
-    """Return the selected sections, or all if none is named. Raises Rejected for an unknown one."""
+    """Return the selected sections, or all sections if the query names none. Raises Rejected for an unknown section."""
     names = {name.strip() for entry in asked for name in entry.split(",") if name.strip()}
     for name in names.difference(SECTIONS, EMPTY_SECTIONS, ("all",)):
         known = ", ".join(("all", *SECTIONS))

@@ -1,4 +1,4 @@
-"""Routes that describe the server: model, version and settings. They never show secrets."""
+"""Routes that describe the server: model, version and settings. The responses contain no secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.errors import Rejected
 from ..state import AppState
 from .load_report import load_of
 
-SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "watchdog", "log")  # without access, which has the keys
+SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "watchdog", "log")  # without the API keys
 
 
 def public_settings(config: ServeConfig) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class ServerInfoRoutes:
         return JSONResponse(self._model())
 
     async def root(self, _: Request) -> Response:
-        """Name the server and its model. Clients ask for this path to see whether the server exists."""
+        """Name the server and its model. Clients request this path to check whether the server exists."""
         return JSONResponse({"name": "ebbtide", "version": __version__, "model": self.state.model_name})
 
     async def version(self, _: Request) -> Response:

@@ -28,7 +28,7 @@ class NewSession(msgspec.Struct):
 
     session_id: str | None = None
     streaming: bool | None = None
-    timeout: Timeout | None = None  # idle seconds until it closes
+    timeout: Timeout | None = None  # idle seconds until the session is closed
 
 
 class OpenSession(msgspec.Struct):
@@ -48,7 +48,7 @@ class CloseSession(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SessionRoutes:
-    """The session routes. A key sees only its own sessions."""
+    """The session routes. The routes show a key only its own sessions."""
 
     state: AppState
 
@@ -72,13 +72,13 @@ class SessionRoutes:
         return JSONResponse(session_json(reply.sessions[0]))
 
     async def close(self, request: Request) -> Response:
-        """Close a session. Succeeds even if it does not exist."""
+        """Close a session. The call succeeds even if the session does not exist."""
         session_id = request.path_params["session_id"]
         await self._close(request, session_id)
         return JSONResponse({"id": session_id, "object": "session", "deleted": True})
 
     async def open_as_sglang(self, request: Request) -> Response:
-        """Open a session in SGLang's format. The response is its id, as a JSON string."""
+        """Open a session in SGLang's format. The response is the session's id, as a JSON string."""
         body = await read_as(request, OpenSession)
         reply = await self._open(request, body, streaming=bool(body.streaming))
         return JSONResponse(reply.sessions[0].session_id)

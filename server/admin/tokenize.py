@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, GET /tokenizer_info. They run in the front; the engine is not involved."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info. The routes run in the front and do not use the engine."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ class TokenizeRoutes:
 
 
 async def _answer(request: Request, build: Callable[[], Coroutine[Any, Any, bytes]]) -> Response:
-    """Return the JSON of ``build`` as the response. It is built in a thread if the request is large."""
+    """Return the JSON of ``build`` as the response. The JSON is built in a thread if the request is large."""
     is_large = len(await request.body()) > LARGE_BYTES
     return Response(await (coroutine_in_thread(build) if is_large else build()), media_type="application/json")
 
 
 def _as_json(reply: dict[str, Any]) -> bytes:
-    """Format the reply entry by entry: formatting holds the GIL, and a reply may have millions of tokens."""
+    """Format the reply entry by entry, because formatting holds the GIL and a reply may have millions of tokens."""
     return b"{" + b",".join([as_json(key) + b":" + _value_as_json(value) for key, value in reply.items()]) + b"}"
 
 

@@ -1,4 +1,7 @@
-"""The prompt as a part of the response: its text, and the offset of each token in it. Independent of the API."""
+"""Echoes the prompt in the response: its text, and the offset of each token in it.
+
+The module does not depend on the API.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,22 @@ from .token_offsets import TokenOffsets
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The text that precedes the output, and the offset of each prompt token in it, in characters."""
+    """The prompt's text, and the offset of each prompt token in it, in characters."""
 
     text: str
     offsets: list[int]
 
 
 def echo_of_text(text: str, tokens: Sequence[int], vocabulary: Vocabulary) -> Echo:
-    """Return the echo of a prompt that was sent as text: the text itself."""
+    """Return the echo of a prompt that was sent as text, which is the text itself."""
     starts, shown = _decoded(tokens, vocabulary, hidden=(), is_complete=True)
     return Echo(text, _shifted(starts, len(shown) - len(text), len(text)))
 
 
 def echo_of_ids(tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], is_complete: bool) -> Echo:
-    """Return the echo of a prompt that was sent as token ids. Tokens of ``hidden`` have no text, as in the output.
+    """Return the echo of a prompt that was sent as token ids. The tokens in ``hidden`` have no text, as in the output.
 
-    is_complete: no output follows. Otherwise the output may complete an incomplete character at the end.
+    is_complete: True if no output follows. If output follows, it may complete an incomplete character at the end.
     """
     starts, shown = _decoded(tokens, vocabulary, hidden=hidden, is_complete=is_complete)
     text = shown.removeprefix(" ") if vocabulary.strips_first_space else shown

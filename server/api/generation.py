@@ -1,6 +1,6 @@
 """The steps of every route that generates text: read, validate, prepare, submit, respond.
 
-Independent of the API: each route supplies its body type and a function that prepares the body for the scheduler.
+The module does not depend on the API: each route supplies its body type and a function that prepares the body.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class GenerationBody(Protocol):
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The ids by which the client may name the request later."""
+        """The ids by which the client may refer to the request later."""
 
     @property
     def timeout(self) -> float | None:
-        """Time limit in seconds."""
+        """The time limit of the request in seconds."""
 
 
 B = TypeVar("B", bound=GenerationBody)
 
 
 class ResponseBuilder(ChunkWriter, Protocol):
-    """Writes the response to one request in the form of its API, whole or in chunks."""
+    """Writes the response to one request in the format of its API, complete or in chunks."""
 
     @property
     def framing(self) -> Framing:
-        """How the chunks of a stream are sent."""
+        """The event format in which the chunks of a stream are sent."""
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
         """Return the response to a request without stream."""
@@ -64,11 +64,11 @@ Prepared = tuple[PreparedRequest, ResponseBuilder]
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec(Generic[B]):
-    """The parts in which the generating routes differ.
+    """Describes the differences between the generating routes.
 
     Attributes:
         summary: for /openapi.json
-        body: type of the request's JSON
+        body: type of the request body
         unsupported: names of the fields that are refused
         prepare: validates and tokenizes a body; the text is the request's id. Raises Rejected
     """
@@ -97,7 +97,7 @@ async def read_body(request: Request, state: AppState, spec: RouteSpec[B]) -> B:
 
 
 async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Response:
-    """Answer one request. All of it is validated before any part is sent to the scheduler."""
+    """Answer one request. The whole request is validated before any part is sent to the scheduler."""
     received_s = state.manager.clock()
     state.liveness.require_ready()
     body = await read_body(request, state, spec)
@@ -131,5 +131,8 @@ def _checked(raw: dict[str, Any], state: AppState, spec: RouteSpec[B]) -> B:
 
 
 def stop_reason(delta: Delta, stop_token_ids: frozenset[int]) -> str | int | None:
-    """Return the stop string, or the token of ``stop_token_ids``, that ended a choice. None if the model ended it."""
+    """Return the stop string, or the token of ``stop_token_ids``, that ended a choice.
+
+    Returns None if the model ended the choice.
+    """
     return delta.matched if isinstance(delta.matched, str) or delta.matched in stop_token_ids else None

@@ -1,5 +1,5 @@
-"""The fields of a request that generates text, independent of the API. OpenAI's bodies extend them; the bodies of other
-APIs are translated to them. Checks types and ranges only.
+"""The fields of a request that generates text, independent of the API. OpenAI's request types extend these fields; the
+requests of other APIs are translated to them. The types check only the types and ranges of fields.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class StreamOptions(msgspec.Struct):
 
 
 class SamplingOptions(msgspec.Struct, kw_only=True):
-    """The fields that have the same name and meaning in OpenAI's and SGLang's requests. null means absent."""
+    """The fields that have the same name and meaning in OpenAI's and SGLang's requests.
+
+    The value null means an absent field.
+    """
 
     temperature: Temperature | None = None
     top_p: Share | None = None
@@ -79,10 +82,12 @@ class GenerationRequest(SamplingOptions, kw_only=True):
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The ids by which the client may name the request later."""
+        """The ids by which the client may refer to the request later."""
         return (self.rid, self.request_id)
 
     @property
     def namespace(self) -> str:
-        """The part of the prefix cache that the request may use; the tag separates salts from other kinds of names."""
+        """The namespace of the prefix cache that the request uses; a tag separates salts from other kinds of
+        namespaces.
+        """
         return f"salt:{self.cache_salt}" if self.cache_salt else ""

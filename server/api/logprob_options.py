@@ -11,21 +11,23 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 from .generation_request import GenerationRequest
 from .logprobs import Name, as_id, as_text, chat_logprobs, prompt_logprobs
 
-# The response is built on the event loop: 10,000 tokens with 20 alternatives each take 0.3 to 0.7 s of CPU and 15 MB.
+# A limit is needed because the response is built on the event loop: 10,000 tokens with 20 alternatives each take 0.3 to
+# 0.7 s of CPU and 15 MB.
 MAX_PROMPT_LOGPROBS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobOptions:
-    """The options of one request.
+    """The log-probability and token id options of one request.
 
     Attributes:
-        logprobs: number of alternatives of each output token, None for no log-probabilities
-        prompt_logprobs: the same for each prompt token
+        logprobs: number of alternatives of each output token; None for no log-probabilities
+        prompt_logprobs: number of alternatives of each prompt token; None for no log-probabilities
         echo: the response repeats the prompt
-        token_ids: the response has the ids of the output tokens
-        prompt_ids: the response has the ids of the prompt; never in a session, where only the scheduler knows them
-        as_ids: tokens are named by their ids instead of their texts
+        token_ids: the response includes the ids of the output tokens
+        prompt_ids: the response includes the ids of the prompt; not possible in a session, where only the scheduler
+            knows them
+        as_ids: lists name tokens by their ids instead of their texts
     """
 
     logprobs: int | None = None
@@ -42,7 +44,7 @@ class LogprobOptions:
 
     @property
     def engine_prompt_logprobs(self) -> int | None:
-        """The number of alternatives that the engine must compute at each prompt token, None for no prompt logprobs."""
+        """The number of alternatives that the engine must compute at each prompt token; None for no prompt logprobs."""
         wanted = (self.prompt_logprobs, self.logprobs if self.echo else None)
         return max((count for count in wanted if count is not None), default=None)
 
@@ -86,7 +88,7 @@ def check_num_logprobs(options: LogprobOptions, prompts: list[list[int]], n: int
 
 
 class ChatTokens:
-    """The fields of a chat response about single tokens. Fields that were not requested are left out."""
+    """The fields of a chat response about single tokens. It omits fields that were not requested."""
 
     def __init__(self, options: LogprobOptions, prompt: list[int]) -> None:
         self._options = options
@@ -97,11 +99,11 @@ class ChatTokens:
         return None if self._options.logprobs is None else chat_logprobs(delta.logprobs, as_ids=self._options.as_ids)
 
     def of_choice(self, delta: Delta) -> dict[str, Any]:
-        """Return further fields of a choice."""
+        """Return the fields of a choice other than ``logprobs``."""
         return {"token_ids": delta.tokens} if self._options.token_ids and delta.tokens else {}
 
     def of_prompt(self) -> dict[str, Any]:
-        """Return the fields that are known before anything is computed."""
+        """Return the response fields that are known before the engine computes anything."""
         return {"prompt_token_ids": self._prompt} if self._options.prompt_ids else {}
 
     def prompt_logprobs(self, delta: Delta) -> dict[str, Any]:

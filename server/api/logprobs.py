@@ -1,4 +1,7 @@
-"""Log-probabilities in the formats of the OpenAI API and of vLLM. Bytes come from the token, never from the text."""
+"""Log-probabilities in the formats of the OpenAI API and of vLLM.
+
+The bytes in these formats come from the token and not from the text.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ebbtide.messages import TextAlternative, TextLogprob
 
 from .token_offsets import TokenOffsets, continues
 
-MIN_LOGPROB = -9999.0  # JSON has no minus infinity
+MIN_LOGPROB = -9999.0  # replaces minus infinity, which JSON cannot represent
 
 Lists = dict[str, list[Any]]  # OpenAI's parallel lists: tokens, token_logprobs, top_logprobs, text_offset
 Name = Callable[[TextAlternative], str]
@@ -26,7 +29,7 @@ def as_text(alternative: TextAlternative) -> str:
 
 
 def as_id(alternative: TextAlternative) -> str:
-    """Return a token as its id, which unlike its text is unique."""
+    """Name a token by its id, which, unlike its text, is unique."""
     return f"token_id:{alternative.token_id}"
 
 
@@ -51,7 +54,9 @@ def _chat_entry(alternative: TextAlternative, *, as_ids: bool) -> dict[str, Any]
 
 
 def prompt_logprobs(entries: list[TextLogprob], num_top: int) -> list[dict[str, dict[str, Any]] | None]:
-    """vLLM's ``prompt_logprobs``: None for the first token, then by id the actual and the most likely tokens."""
+    """Return vLLM's ``prompt_logprobs``: None for the first token, then a map with the actual and the most likely
+    tokens by id.
+    """
     return [None, *(_ranked(entry, num_top) for entry in entries)]
 
 
@@ -64,7 +69,8 @@ def _ranked(entry: TextLogprob, num_top: int) -> dict[str, dict[str, Any]]:
 
 
 class CompletionLogprobs:
-    """``choices[].logprobs`` of one choice of a text completion. Offsets continue from one delta to the next.
+    """Builds ``choices[].logprobs`` of one choice of a text completion. The offsets continue from one delta to the
+    next.
 
     offset: length of the text before the output. incomplete: bytes of the incomplete character at the end of the
     prompt. hidden: control tokens that have no text.
@@ -77,13 +83,16 @@ class CompletionLogprobs:
         self._hidden = hidden
 
     def next_lists(self, entries: list[TextLogprob]) -> Lists:
-        """Return the lists for the next output tokens. A split character has the offset of its first byte."""
+        """Return the lists for the next output tokens.
+
+        The tokens of a split character have the offset of its first byte.
+        """
         return _lists(entries, [self._offset(entry.chosen) for entry in entries], self._name)
 
     def _offset(self, token: TextAlternative) -> int:
         raw = b"" if token.token_id in self._hidden else token.raw
         if raw and self._incomplete:
-            # As in the text: the incomplete character of the prompt counts only if the output completes it.
+            # As in the text, the incomplete character of the prompt counts only if the output completes it.
             self._offsets.begin_character(self._incomplete if continues(raw) else b"")
             self._incomplete = b""
         return self._offsets.next(raw)
@@ -92,7 +101,7 @@ class CompletionLogprobs:
 def echoed_logprobs(
     first: TextAlternative, entries: list[TextLogprob], offsets: list[int], *, num_top: int, name: Name
 ) -> Lists:
-    """Return the lists for a prompt. Its ``first`` token has no log-probability; ``offsets`` includes it."""
+    """Return the lists for a prompt. The token ``first`` has no log-probability; ``offsets`` includes its offset."""
     lists = _lists([TextLogprob(entry.chosen, entry.top[:num_top]) for entry in entries], offsets[1:], name)
     return joined_lists({key: [value] for key, value in zip(lists, (name(first), None, None, 0), strict=True)}, lists)
 

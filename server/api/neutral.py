@@ -1,6 +1,7 @@
-"""Values that ask for nothing. Clients send them for every field that they know; they equal an absent field.
+"""Defines which values of request fields ask for nothing. Some clients send such values for every field that they know;
+each of them is treated like an absent field.
 
-Null and false ask for nothing, and so do an empty text, list or object, and the values in ``NEUTRAL``.
+These values are null, false, an empty text, list or object, and the values in ``NEUTRAL``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_new_tokens": NO_LIMIT,
     "max_tool_calls": NO_LIMIT,
     "truncate_prompt_tokens": NO_LIMIT,
-    "thinking_token_budget": NO_LIMIT,  # 0 asks for no thinking
+    "thinking_token_budget": NO_LIMIT,  # a budget of 0 asks for no thinking
     "n": (1,),
     "best_of": (1,),
     "min_tokens": (0,),
@@ -38,9 +39,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
 }
-# An empty value of these fields is a value: a prompt, the schema that allows everything, a choice of no text.
+# In these fields an empty value has a meaning: an empty prompt, a schema that allows everything, an empty choice.
 EMPTY_IS_A_VALUE = frozenset({"prompt", "text", "input_ids", "messages", "schema", "json", "choice"})
-EMPTY_ASKS = frozenset({"web_search_options"})  # fields of others whose empty object asks for the defaults
+EMPTY_ASKS = frozenset({"web_search_options"})  # fields of other servers in which an empty object asks for the defaults
 EMPTY: dict[type[inspect.Type], Any] = {
     inspect.StrType: "",
     inspect.LiteralType: "",
@@ -53,12 +54,12 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What an optional field of a body takes.
+    """Describes the values that an optional field of a body accepts.
 
     Attributes:
-        empties: the empty values among it
-        takes_bool: false is a value
-        inner: the type of the object, or of each object in the list; None if it is no struct
+        empties: the empty values that the field accepts
+        takes_bool: True if false is a meaningful value
+        inner: type of the object or of each object in the list; None if that is not a struct
     """
 
     empties: tuple[Any, ...]
@@ -67,7 +68,7 @@ class _Field:
 
 
 def asks_for_nothing(name: str, value: Any) -> bool:
-    """True if ``value`` of a field that is not supported asks for nothing."""
+    """Return True if ``value`` of an unsupported field asks for nothing."""
     if value is None or value is False:
         return True
     return _is_neutral(name, value) or (name not in EMPTY_ASKS and _is_empty(value))
@@ -79,7 +80,7 @@ def body_of(raw: dict[str, Any], kind: type[B]) -> B:
 
 
 async def read_as(request: Request, kind: type[B], *, optional: bool = False) -> B:
-    """Return the request body as ``kind``. Raises Rejected as ``read_json`` and ``body_of`` do."""
+    """Return the request body as ``kind``. Raises Rejected under the conditions of ``read_json`` and ``body_of``."""
     return await read_json(request, lambda raw: body_of(raw, kind), optional=optional)
 
 
@@ -112,7 +113,7 @@ def _asks_nothing_of(known: _Field, name: str, value: Any) -> bool:
 
 
 def _is_empty(value: Any) -> bool:
-    """True for an empty text, object or list, and for a list of empty texts."""
+    """Return True for an empty text, object or list, and for a list of empty texts."""
     return value in ("", {}) or (isinstance(value, list) and all(entry in ("", None) for entry in value))
 
 

@@ -95,7 +95,7 @@ def check_prompt_tokens(prompts: list[list[int]], n: int, param: str = "prompt")
 
 
 def check_stream(request: GenerationRequest) -> None:
-    """Raises Rejected for stream options that ask for something, without a stream."""
+    """Raises Rejected if stream options ask for something but the request does not stream."""
     options = request.stream_options
     if options and (options.include_usage or options.continuous_usage_stats) and not request.stream:
         raise Rejected("'stream_options' is only allowed together with 'stream': true.", param="stream_options")

@@ -15,11 +15,11 @@ TurnName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class SessionParams(msgspec.Struct):
-    """A session in SGLang's format. All fields but id apply to plain sessions only.
+    """A session in SGLang's format. All fields except ``id`` apply to plain sessions only.
 
     Attributes:
         rid: name of the earlier turn to branch from
-        offset: number of tokens to keep of that turn's context
+        offset: number of tokens of that turn's context to keep
     """
 
     id: str
@@ -42,7 +42,7 @@ class SessionFields(Protocol):
 def session_turn(body: SessionFields) -> SessionTurn | None:
     """Return the turn of a session, still without its prompt; None if the request names no session.
 
-    Raises Rejected if both fields are given.
+    Raises Rejected if the request has both ``session_id`` and ``session_params``.
     """
     params = body.session_params
     if body.session_id is not None and params is not None:
@@ -73,7 +73,7 @@ async def raw_turn(
 
 
 def check_one_choice(num_prompts: int, n: int) -> None:
-    """Raises Rejected for a session turn with several prompts or choices: a session has one next turn."""
+    """Raises Rejected for a session turn with several prompts or choices, because a session has one next turn."""
     if num_prompts != 1:
         raise Rejected("A session's turn has one prompt.", param="prompt")
     if n != 1:

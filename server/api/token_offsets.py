@@ -1,4 +1,4 @@
-"""Offsets of tokens in a text, in characters, although tokens are bytes."""
+"""Computes the offsets of tokens, which consist of bytes, in a text, in characters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ class TokenOffsets:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def next(self, raw: bytes) -> int:
-        """Return the offset of the next token, whose bytes are ``raw``: that of the character of its first byte."""
+        """Return the offset of the next token, whose bytes are ``raw``.
+
+        It is the offset of the character with its first byte.
+        """
         if raw and not continues(raw):
-            self._length += len(self._decoder.decode(b"", final=True))  # an incomplete character becomes U+FFFD
+            self._length += len(self._decoder.decode(b"", final=True))  # an incomplete character counts as one U+FFFD
         offset = self._length
         self._length += len(self._decoder.decode(raw))
         return offset
 
     def begin_character(self, raw: bytes) -> None:
-        """Add the first bytes of a character that the next token completes."""
+        """Add the bytes of an incomplete character that the next token completes."""
         self._decoder.decode(raw)
 
 
 def continues(raw: bytes) -> bool:
-    """True if the bytes begin in the middle of a character."""
+    """Return True if the bytes begin in the middle of a character."""
     return 0x80 <= raw[0] < 0xC0

@@ -1,4 +1,7 @@
-"""Fields that other servers know and this one does not. They are refused: ignoring them would change the response."""
+"""Lists request fields that other servers support and this server does not.
+
+Such fields are refused, because ignoring them would change the response.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ SELECTION = ("stop_regex", "bad_words", "allowed_token_ids", "logprob_token_ids"
 PROMPT = ("truncate_prompt_tokens", "documents", "prompt_embeds", "web_search_options", "chat_template", "lora_path")
 LENGTHS = ("thinking_token_budget", "min_new_tokens")
 INTERNALS = ("logits_processors", "custom_logit_processor", "return_hidden_states")
-CONSTRAINTS = ("json_schema", "structural_tag")  # GenerationRequest has the supported ones
+CONSTRAINTS = ("json_schema", "structural_tag")  # the supported fields are in GenerationRequest
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend")
 UNSUPPORTED = (*SELECTION, *PROMPT, *LENGTHS, *INTERNALS, *CONSTRAINTS, *GUIDED)
 SUCCESSORS = {"functions": "tools", "function_call": "tool_choice"}  # deprecated field -> the field that replaced it
@@ -21,7 +24,7 @@ CHECKED_APART = ("modalities", *SUCCESSORS)  # always checked by ``refuse_unsupp
 
 
 def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Raises Rejected if a field of ``names``, or of ``CHECKED_APART``, asks for something."""
+    """Raises Rejected if a field in ``names`` or in ``CHECKED_APART`` asks for something."""
     for name in (*names, *CHECKED_APART):
         if not asks_for_nothing(name, raw.get(name)):
             what = f"'{name}' other than text" if name == "modalities" else f"'{name}'"

@@ -1,4 +1,4 @@
-"""Token counts of one running HTTP request: each prompt once, and the output of every choice."""
+"""Token counts of one HTTP request: each prompt counts once, and so does the output of every choice."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ class UsageCount:
         self._pressure: dict[int, PressureUsage] = {}
 
     def add(self, delta: Delta, reasoning_tokens: int | None = None) -> None:
-        """Record the totals of a delta. reasoning_tokens: total of its choice, None for a model without reasoning."""
+        """Record the totals of a delta. reasoning_tokens: total of its choice; None for a model without reasoning."""
         if reasoning_tokens is not None:
             self._reasoning_tokens[delta.index] = reasoning_tokens
         self._output_tokens[delta.index] = delta.num_output_tokens
-        # Only for the first choice of a prompt: the others hit the prefix that the first one has just computed.
+        # Count cached tokens only for the first choice of a prompt: the others hit the prefix that the first has just
+        # computed.
         if delta.cached_tokens is not None and delta.index % self._n == 0:
             self._cached_tokens[delta.index] = delta.cached_tokens
         if delta.prompt_tokens and delta.index % self._n == 0:
@@ -36,7 +37,7 @@ class UsageCount:
             self._pressure[delta.index] = delta.pressure
 
     def report(self) -> dict[str, Any]:
-        """OpenAI's usage object. It has ``ebbtide`` if the request was retracted."""
+        """OpenAI's usage object. The usage contains the field ``ebbtide`` if the request was retracted."""
         output_tokens = sum(self._output_tokens.values())
         prompt_tokens = sum(self._prompt_tokens.values())
         usage: dict[str, Any] = {
@@ -52,13 +53,13 @@ class UsageCount:
             usage["ebbtide"] = {
                 "num_retractions": sum(cost.num_retractions for cost in costs),
                 "recomputed_tokens": sum(cost.recomputed_tokens for cost in costs),
-                "queue_ms": max(cost.queue_ms for cost in costs),  # choices wait in parallel
+                "queue_ms": max(cost.queue_ms for cost in costs),  # the maximum, because choices wait in parallel
             }
         return usage
 
 
 class StreamedUsage:
-    """The usage fields of a stream: none, only in the last chunk, or in every chunk."""
+    """Adds usage to a stream: never, in the last chunk only, or in every chunk."""
 
     def __init__(self, count: UsageCount, options: StreamOptions | None) -> None:
         self._count = count
@@ -66,7 +67,7 @@ class StreamedUsage:
         self._is_continuous = self._is_wanted and bool(options and options.continuous_usage_stats)
 
     def in_chunk(self) -> dict[str, Any]:
-        """Return the usage fields of an ordinary chunk."""
+        """Return the usage fields of a chunk other than the last."""
         return {"usage": self._count.report()} if self._is_continuous else {}
 
     def last_chunk(self, head: dict[str, Any]) -> list[dict[str, Any]]:

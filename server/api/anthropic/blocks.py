@@ -1,4 +1,4 @@
-"""Anthropic's messages, which consist of blocks, as chat messages."""
+"""Converts Anthropic's messages, which consist of blocks, to chat messages."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from ...http.strict_json import convert
 from ..chat.chat_request import CalledFunction, ChatMessage, MessageCall
 from ..chat.foreign_items import as_text
 
-SEPARATOR = "\n\n"  # between blocks of the user, of the system or of a tool's result
-# Blocks of other types, such as searches that Anthropic's servers ran, become text.
+SEPARATOR = "\n\n"  # separates blocks of the user, of the system or of a tool's result
+# Blocks of other types, such as searches on Anthropic's servers, are converted to text.
 TYPES = ("text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking")
 
 Content = str | list[dict[str, Any]]
 
 
 class Block(msgspec.Struct, kw_only=True):
-    """One block. Its type decides which of the fields it has; others, such as cache_control, have no effect."""
+    """One block.
+
+    The type of the block decides which fields it has; other fields, such as cache_control, have no effect.
+    """
 
     type: str
     text: str | None = None
     id: str | None = None
     name: str | None = None
-    input: Any = None  # an object unless the call was truncated
+    input: Any = None  # a JSON object, unless the call was truncated
     tool_use_id: str | None = None
     content: str | list[dict[str, Any]] | None = None
     is_error: bool | None = None
@@ -68,7 +71,7 @@ def _assistant(content: Content, where: str) -> ChatMessage:
             reasoning += block.thinking or ""
         elif block.type == "tool_use":
             calls.append(_call(block, place))
-        elif block.type != "redacted_thinking":  # encrypted by another server
+        elif block.type != "redacted_thinking":  # reasoning that another server encrypted
             text += _text(block, raw, place)
     return ChatMessage(role="assistant", content=text, reasoning_content=reasoning or None, tool_calls=calls or None)
 
@@ -78,7 +81,7 @@ def _user(content: Content, where: str) -> list[ChatMessage]:
     if isinstance(content, str):
         return [ChatMessage(role="user", content=content)]
     messages: list[ChatMessage] = []
-    texts: list[str] = []  # of the message that the next text belongs to
+    texts: list[str] = []  # blocks of the message to which the next text belongs
     for block, raw, place in _blocks(content, where):
         if block.type == "tool_result":
             messages += [*_text_message(texts), _result(block, place)]
@@ -94,7 +97,10 @@ def _text_message(texts: list[str]) -> list[ChatMessage]:
 
 
 def _blocks(content: list[dict[str, Any]], where: str) -> Iterator[tuple[Block, dict[str, Any], str]]:
-    """Yield each block, as sent, and its path. Of a type that is not in ``TYPES``, only the type is converted."""
+    """Yield each block as the client sent it, and its path.
+
+    For a block whose type is not in ``TYPES``, only the type is converted.
+    """
     for index, raw in enumerate(content):
         place = f"{where}[{index}]"
         fields = raw if raw.get("type") in TYPES else {"type": raw["type"]} if "type" in raw else {}
@@ -109,7 +115,10 @@ def _call(block: Block, where: str) -> MessageCall:
 
 
 def _result(block: Block, where: str) -> ChatMessage:
-    """Return the result of a call. Images in it are named: the client cannot take them back."""
+    """Return the result of a call.
+
+    An image is replaced by a note instead of being refused, because the client cannot withdraw it.
+    """
     if block.tool_use_id is None:
         raise Rejected(f"'{where}' needs a 'tool_use_id'.")
     content = block.content or ""

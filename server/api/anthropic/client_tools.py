@@ -1,7 +1,7 @@
 """The tools of a request to Anthropic's messages API, offered to the model as functions.
 
-Anthropic defines some tools by their type alone. The client runs bash, text_editor and memory: the model gets their
-schemas. The others run on Anthropic's servers, or need images, and are left out.
+Anthropic defines some tools by their type only. For bash, text_editor and memory, which the client runs, the model gets
+a schema from this module. The other tools run on Anthropic's servers or need images, and are not offered to the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ LINES = {"type": "array", "items": {"type": "integer"}, "description": "First an
 
 
 class ClientTool(msgspec.Struct, kw_only=True):
-    """A tool that the client runs. The types other than "custom" have no description and no schema."""
+    """A tool that the client runs, as the request defines it.
+
+    The types other than "custom" have no description and no schema.
+    """
 
     name: str
     type: str | None = None
@@ -37,7 +40,7 @@ class OfferedTools:
     Attributes:
         functions: the functions, in the order of the tools.
         paths: the field of the request that each function comes from.
-        left_out: types of tools that are not offered.
+        left_out: types of the tools that are not offered.
     """
 
     def __init__(self, tools: list[dict[str, Any]] | None) -> None:

@@ -16,7 +16,7 @@ KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-THREADS_UNSUPPORTED = "thread_unsupported_request"  # a code that Anthropic's clients act on
+THREADS_UNSUPPORTED = "thread_unsupported_request"  # a code that Anthropic's clients handle
 
 
 def anthropic_error(error: Rejected) -> dict[str, Any]:

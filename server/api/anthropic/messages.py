@@ -34,7 +34,7 @@ class CountTokensRoute:
     state: AppState
 
     async def count_tokens(self, request: Request) -> Response:
-        """Count the tokens of the prompt. Nothing is generated, so the prompt may exceed the context length."""
+        """Count the tokens of the prompt. The prompt may exceed the context length, because nothing is generated."""
         body = await read_as(request, CountTokensBody)
         self.state.check_model(body.model)
         check_stateless(body)
@@ -49,7 +49,7 @@ class CountTokensRoute:
 
 
 async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Prepared:
-    """Make a request ready for the scheduler. Raises Rejected."""
+    """Validate and tokenize a request. Raises Rejected."""
     check_stateless(body)
     offered = OfferedTools(body.tools)
     state.log_left_out_tools(offered.left_out)

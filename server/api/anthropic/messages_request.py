@@ -16,7 +16,7 @@ from .blocks import Message, chat_messages
 from .client_tools import OfferedTools
 from .errors import THREADS_UNSUPPORTED
 
-# Refused, because ignoring them would change the response. Sessions are not supported by this API.
+# These fields are refused, because ignoring them would change the response. Sessions are not supported by this API.
 UNSUPPORTED = ("container", "mcp_servers", "session_id", "session_params")
 # field of ChatBody -> field of this API, used in errors
 PARAM_NAMES = {
@@ -29,7 +29,7 @@ TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
-    """``tool_choice``. name is for the type "tool" only."""
+    """The field ``tool_choice``. ``name`` is used only with the type "tool"."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -37,7 +37,11 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """``thinking``. The budget has no effect: reasoning counts as output. display "omitted" hides the reasoning."""
+    """``thinking``.
+
+    The budget has no effect, because reasoning counts as output. With display "omitted" the response contains no
+    reasoning.
+    """
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Index | None = None
@@ -59,7 +63,7 @@ class OutputConfig(msgspec.Struct, kw_only=True):
 
 
 class PromptFields(msgspec.Struct, kw_only=True):
-    """The fields that the prompt depends on."""
+    """The fields that determine the prompt."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     model: str | None = None
@@ -94,14 +98,14 @@ class MessagesBody(PromptFields, kw_only=True):
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The ids by which the client may name the request later."""
+        """The ids by which the client may refer to the request later."""
         return (self.rid, self.request_id)
 
 
 def check_stateless(body: PromptFields) -> None:
     """Raises Rejected for a request that stores the conversation or continues a stored one.
 
-    Anthropic's clients know the code of the error, and send the whole conversation from then on.
+    Anthropic's clients recognize the code of the error and then send the whole conversation.
     """
     if body.thread is not None:
         raise Rejected(
@@ -112,9 +116,9 @@ def check_stateless(body: PromptFields) -> None:
 
 
 def prompt_fields(body: PromptFields, offered: OfferedTools) -> dict[str, Any]:
-    """Return the fields of a ``ChatBody`` that its prompt depends on. Raises Rejected."""
+    """Return the fields of a ``ChatBody`` that determine its prompt. Raises Rejected."""
     messages = chat_messages(body.system, body.messages)
-    # An assistant message at the end is the beginning of the response, unless it is empty.
+    # If the last message is an assistant message with text, the response continues it.
     begun = messages[-1].role == "assistant" and not messages[-1].tool_calls
     if begun and not messages[-1].content and len(messages) > 1:
         messages.pop()

@@ -25,7 +25,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Block:
-    """One block with the content received so far. The text of a call is its input as JSON."""
+    """One block with the content received so far. For a call, the text is its input as JSON."""
 
     kind: Kind
     id: str | None = None
@@ -74,7 +74,7 @@ class MessagesResponseBuilder:
         }
 
     def first_chunks(self) -> list[Event]:
-        """Return no event: the first event has counts that are known only with the first delta."""
+        """Return no event, because the first event contains counts that are known only with the first delta."""
         return []
 
     def chunks(self, delta: Delta) -> list[Event]:
@@ -109,7 +109,7 @@ class MessagesResponseBuilder:
         return events
 
     def _close(self) -> list[Event]:
-        """Return the event that ends the open block, if any. Only the last block is open."""
+        """Return the event that ends the open block, if any. Only the last block can be open."""
         return [self._block_event("content_block_stop")] if self._blocks else []
 
     def _block_event(self, kind: str, **more: Any) -> Event:

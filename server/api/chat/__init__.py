@@ -1,1 +1,1 @@
-"""Chat requests in the form to which every chat API is translated."""
+"""The common form of chat requests, to which every chat API is translated."""

@@ -24,7 +24,7 @@ def chat_prompt(
 ) -> ChatPrompt:
     """Return the conversation of a chat request. Raises Rejected.
 
-    is_continuation: earlier messages precede these, so a description of the tools has been written already.
+    is_continuation: True if earlier messages precede these, so that the prompt already describes the tools.
     """
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
@@ -54,12 +54,15 @@ def chat_prompt(
 
 
 def num_messages(body: ChatBody) -> int:
-    """Return the number of messages and of calls in them."""
+    """Return the number of messages plus the number of calls in them."""
     return sum([1 + len(message.tool_calls or ()) for message in body.messages])
 
 
 def _options(body: ChatBody) -> dict[str, Any]:
-    """Return further arguments of the template. Effort "none" also sets the switches that turn reasoning off."""
+    """Return the additional variables for the template.
+
+    The effort "none" also sets the variables that turn reasoning off.
+    """
     options = dict(body.chat_template_kwargs or {})
     for name in RESERVED_VARIABLES & options.keys():
         raise Rejected(
@@ -93,7 +96,10 @@ def _plain(message: ChatMessage, index: int) -> Message:
 
 
 def _call(call_id: str | None, name: str, arguments: str | dict[str, Any] | None) -> Message:
-    """Return an earlier call. Arguments that are not a JSON object stay the text that the model wrote."""
+    """Return an earlier call in the form that templates expect.
+
+    If the arguments are not a JSON object, they stay text.
+    """
     parsed = _parsed(arguments) if isinstance(arguments, str) else arguments
     function = {"name": name, "arguments": {} if parsed is None else parsed}
     return {"id": call_id or "", "type": "function", "function": function}
@@ -107,7 +113,9 @@ def _parsed(arguments: str) -> str | dict[str, Any]:
 
 
 def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
-    """Return the messages with calls as the template expects them, and each result with the name of its function."""
+    """Return the messages with calls in the form that the template expects, and with the function's name in each
+    result.
+    """
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     ordered = _one_by_one(messages) if style.single_calls else messages
     return [_styled(message, style, names) for message in ordered]
@@ -116,7 +124,7 @@ def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
 def _one_by_one(messages: list[Message]) -> list[Message]:
     """Return the conversation with one call per message, each followed by its result."""
     ordered: list[Message] = []
-    after_results = 0  # index after the results of the last calls
+    after_results = 0  # the index after the results of the last calls
     for index, message in enumerate(messages):
         calls = message.get("tool_calls", [])
         if index < after_results:

@@ -1,4 +1,4 @@
-"""The request of a chat. Every API whose requests are conversations is translated to it."""
+"""The request of a chat. The requests of all other conversation APIs are translated to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TextPart(msgspec.Struct):
 
 
 class CalledFunction(msgspec.Struct):
-    """The function of an earlier call. arguments: JSON text, as the API returns it, or the object itself."""
+    """The function of an earlier call. arguments: an object, or JSON text as the API returns it."""
 
     name: str
     arguments: str | dict[str, Any] | None = None
@@ -33,7 +33,7 @@ class MessageCall(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One message. Unknown keys are ignored."""
+    """One message. Unknown keys of a message are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[TextPart] | None = None

@@ -1,17 +1,20 @@
-"""Text for items and blocks of a history that chats have no place for, such as searches that another server ran."""
+"""Converts items and blocks of a conversation that have no equivalent in a chat, such as searches on another server, to
+text.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-# Names and states that say nothing about the conversation, and content that only its author can read.
+# Fields that are left out: names and states without meaning for the conversation, and content that only its author can
+# read.
 HIDDEN = ("type", "id", "status", "call_id", "tool_use_id", "cache_control", "encrypted_content", "signature")
-MAX_WORD = 1000  # characters without a space: longer ones are encoded data
+MAX_WORD = 1000  # maximum length of a word: a longer one is encoded data
 
 
 def as_text(item: dict[str, Any]) -> str:
-    """Return the type and the fields of ``item`` as text. Encoded data is replaced by its length."""
+    """Return the type and the fields of ``item`` as text. The length of encoded data is given instead of the data."""
     shown = {key: _readable(value) for key, value in item.items() if key not in HIDDEN and value is not None}
     return f"[{str(item.get('type'))[:100]}] {json.dumps(shown, ensure_ascii=False)}"
 

@@ -1,4 +1,6 @@
-"""The parser configuration of a chat request: which markers to look for, and how reasoning is shown."""
+"""Creates the parser configuration of a chat request: the markers to look for, and the form in which reasoning is
+returned.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def build_parser_config(
 
 
 def reasoning_prefix(config: ParserConfig, body: ChatBody, ending: str) -> ReasoningPrefix | None:
-    """Return the reasoning that may precede constrained output, None if there can be none."""
+    """Return the reasoning prefix of constrained output; None if no reasoning can precede the output."""
     form = config.reasoning
     if form is None:
         return None
@@ -43,7 +45,7 @@ def reasoning_prefix(config: ParserConfig, body: ChatBody, ending: str) -> Reaso
 
 
 def shown_marks(options: ToolOptions | None, profile: ChatTemplateProfile) -> tuple[str, ...]:
-    """Return the markers that the parser needs, which are decoded even if they are control tokens."""
+    """Return the markers that the parser needs; they must be decoded even if they are control tokens."""
     reasoning = () if profile.reasoning is None else (profile.reasoning.opens, profile.reasoning.closes)
     return reasoning if options is None else (*reasoning, *profile.tool_format.markers)
 
@@ -68,7 +70,7 @@ def _reasoning_mode(body: ChatBody) -> ReasoningMode:
 
 
 def _starts_in_reasoning(form: ReasoningFormat, body: ChatBody, ending: str) -> bool:
-    """True if the output starts in the reasoning, opened by the template or by the message that is continued."""
+    """Return True if the output starts inside reasoning that the template or the continued message has opened."""
     if not body.continue_final_message:
         return prompt_opens_reasoning(form, ending)
     written = _written(body.messages[-1])

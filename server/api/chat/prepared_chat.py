@@ -1,6 +1,6 @@
-"""Chat requests made ready for the scheduler: the prompt rendered and tokenized, the constraint compiled.
+"""Prepares chat requests for the scheduler: renders and tokenizes the prompt, and compiles the constraint.
 
-Serves every API whose requests can be written as a ``ChatBody`` and depends on none of them.
+Every API whose requests can be translated to a ``ChatBody`` uses it; it depends on none of these APIs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ TOOL_PATH = re.compile(r"tools\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
-    """A chat request, ready for the scheduler.
+    """A chat request that is ready for the scheduler.
 
     Attributes:
-        parser_config: how its output is parsed
-        options: which log-probabilities and token ids the response has
+        parser_config: the configuration of the output parser
+        options: the log-probabilities and token ids that the response includes
     """
 
     request: PreparedRequest
@@ -47,14 +47,14 @@ class PreparedChat:
 
     @property
     def prompt(self) -> list[int]:
-        """The token ids of its only prompt."""
+        """The token ids of the request's prompt; a chat has exactly one."""
         return self.request.prompts[0]
 
 
 async def prepare_chat(state: AppState, body: ChatBody, *, clamp: bool) -> PreparedChat:
-    """Validate and tokenize a chat request. Raises Rejected, before the costly steps if a field is invalid.
+    """Validate and tokenize a chat request. Raises Rejected if a field is invalid, before any costly step.
 
-    clamp: reduce a limit of the output that exceeds the context, instead of raising Rejected.
+    clamp: if max_tokens exceeds the context, reduce it instead of raising Rejected.
     """
     reader = state.prompts
     tools = tool_options(body)
@@ -94,7 +94,7 @@ async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
 
 @contextmanager
 def tools_named(paths: Sequence[str]) -> Iterator[None]:
-    """Rename ``tools[i]`` in errors that are raised in the block to ``paths[i]``, the field that function i is from."""
+    """Replace ``tools[i]`` in errors raised by the block by ``paths[i]``, the request field that defines function i."""
     try:
         yield
     except Rejected as error:
@@ -106,12 +106,12 @@ def tools_named(paths: Sequence[str]) -> Iterator[None]:
 
 
 async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, prefix: ReasoningPrefix | None) -> str:
-    """Return ``PreparedRequest.grammar``: a required call or the constraint of the body, preceded by reasoning."""
+    """Return the value of ``PreparedRequest.grammar``: a required call or the body's constraint, preceded by reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
     if tools is None or not tools.required:
         alternative = "" if tools is None or form is None else calls_alternative(tools, form, structured.mark)
         return await structured.grammar_of(body, prefix=prefix, alternative=alternative)
-    # Ignore a response format: it constrains text, and the output will be calls only.
+    # A response format is ignored here, because it constrains text and the output consists of calls only.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.grammar, body.structured_outputs)):
         raise Rejected("A required call cannot be combined with another constraint.", param="tool_choice")
     return await structured.compile(tool_constraint(tools), prefix=prefix)
@@ -120,7 +120,7 @@ async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, p
 async def _tokenize(
     state: AppState, body: ChatBody, tools: ToolOptions | None, *, context_limit: bool
 ) -> tuple[EncodedTurn, SessionTurn | None]:
-    """Return the messages as tokens, and the session that they continue, if any."""
+    """Return the token ids of the messages, and the session that they continue, if any."""
     state.prompts.check_num_messages(num_messages(body))
     chat = chat_prompt(body, tools, state.profile)
     session = session_turn(body)

@@ -1,6 +1,7 @@
 """The types of call items in the responses API.
 
-The model sees each tool that the client runs as a function. These items stand for the calls, in requests and responses.
+Each tool that the client runs is described to the model as a function. Requests and responses contain these items in
+place of function calls.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ class CallForm:
     """One type of call item. The item of the result has the type ``<item>_output``.
 
     Attributes:
-        tool: type of the tool.
-        item: type of the item.
-        id_prefix: beginning of the item's id.
-        content: field with the arguments of the call.
+        tool: the ``type`` of the tool.
+        item: the ``type`` of the item.
+        id_prefix: prefix of the item's id.
+        content: name of the field with the arguments of the call.
         event: name of the events that stream the content; None if the item is sent when it is complete.
-        schema: the function's parameters; None if the request has them.
-        description: the function's description; "" if the request has it.
+        schema: the parameters of the function; None if the request defines them.
+        description: the description of the function; "" if the request defines it.
         fixed: entries of the content that every call has.
         defaults: entries of the content that a client needs even if the model left them out.
-        more: further fields of the item.
+        more: additional fields of the item.
     """
 
     tool: str
@@ -45,7 +46,7 @@ class CallForm:
 
     @property
     def is_named(self) -> bool:
-        """True if the client names the tool; the others have the name of their type."""
+        """True if the client chooses the tool's name; other tools are named by their type."""
         return self in (FUNCTION, CUSTOM)
 
     def content_of(self, arguments: str) -> Any:
@@ -67,7 +68,9 @@ class CallForm:
 
 
 def _input_of(arguments: str) -> str:
-    """Return the input of a custom tool: the only text of the arguments, or all of them if they are not an object."""
+    """Return the input of a custom tool: the only text in the arguments, or the whole arguments if they are not an
+    object.
+    """
     parsed = parse_arguments(arguments)
     if parsed is None:
         return arguments

@@ -10,12 +10,12 @@ from ..sampling_params import check_stream
 from ..unsupported import UNSUPPORTED
 from .chat_response import ChatResponseBuilder
 
-# The template writes the BOS token; the tokenizer's would be a second one.
+# The template writes the BOS token, so the tokenizer must not add another one.
 UNSUPPORTED_IN_CHATS = (*UNSUPPORTED, "audio", "echo", "add_special_tokens")
 
 
 async def prepare(state: AppState, body: ChatBody, request_id: str) -> Prepared:
-    """Make a chat request ready for the scheduler. Raises Rejected."""
+    """Validate and tokenize a chat request. Raises Rejected."""
     check_stream(body)
     chat = await prepare_chat(state, body, clamp=state.clamps_all)
     return chat.request, ChatResponseBuilder(request_id, state.model_name, body, chat)

@@ -1,4 +1,4 @@
-"""The response of POST /v1/chat/completions: one message per choice, whole or in chunks."""
+"""The response of POST /v1/chat/completions: one message per choice, complete or in chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..usage import StreamedUsage, UsageCount
 
 
 class ChatResponseBuilder:
-    """Builds one response of the chat API, whole or in chunks."""
+    """Builds one response of the chat API, complete or in chunks."""
 
     framing = CHAT_FRAMING
 
@@ -50,7 +50,9 @@ class ChatResponseBuilder:
         return whole | self._tokens.of_prompt() | self._tokens.prompt_logprobs(deltas[0])
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """Return the role of each choice, in index order: clients take the first choice that they see for choice 0."""
+        """Return a chunk with the role of each choice, in index order, because clients treat the first chunk as choice
+        0.
+        """
         roles = [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
         roles[0] |= self._tokens.of_prompt()
         return roles
@@ -58,7 +60,7 @@ class ChatResponseBuilder:
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
         """Return one chunk per part of the output, then one with the finish reason.
 
-        Log-probabilities and token ids are in the first chunk, whose text is empty if all text is held back.
+        The first chunk contains the log-probabilities and token ids; its text is empty if all text is held back.
         """
         parsed = self._parse(delta)
         parts = [_delta(part) for part in parsed.parts]
@@ -94,7 +96,7 @@ class ChatResponseBuilder:
 
 
 def _message(parsed: ParsedDelta) -> dict[str, Any]:
-    """Return the assistant message. Its content is null only if it has calls."""
+    """Return the assistant message. The content is null only if the message has calls."""
     text, reasoning = parsed.text_of(Kind.TEXT), parsed.text_of(Kind.REASONING)
     calls = join_calls(parsed.parts)
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
@@ -109,7 +111,10 @@ def _message(parsed: ParsedDelta) -> dict[str, Any]:
 
 
 def _delta(part: ContentPart) -> dict[str, Any]:
-    """Return a part as the ``delta`` of a chunk. A call's id, type and name are sent once: clients concatenate them."""
+    """Return a part as the ``delta`` of a chunk.
+
+    The id, type and name of a call are sent only once, because clients concatenate them.
+    """
     if part.kind is Kind.TEXT:
         return {"content": part.text}
     if part.kind is Kind.REASONING:
@@ -121,5 +126,5 @@ def _delta(part: ContentPart) -> dict[str, Any]:
 
 
 def _reasoning(text: str) -> dict[str, Any]:
-    """Return reasoning, under both names that clients know."""
+    """Return the reasoning under both field names that clients use."""
     return {"reasoning_content": text, "reasoning": text}

@@ -21,7 +21,7 @@ from .completions_response import CompletionResponseBuilder, completion_head, pr
 
 
 async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Prepared:
-    """Make a completion request ready for the scheduler: all of its prompts or none. Raises Rejected."""
+    """Validate and tokenize a completion request. One invalid prompt rejects the whole request. Raises Rejected."""
     check_stream(body)
     reader, n = state.prompts, body.n or 1
     text, listed = text_params(body), prompts_of(body)

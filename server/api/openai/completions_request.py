@@ -28,7 +28,7 @@ class CompletionBody(GenerationRequest, kw_only=True):
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[Any]]:
-    """Return the prompts one by one, each a text or a list of what should be token ids. Raises Rejected."""
+    """Return the list of prompts. Each is a text or a list whose entries are not checked yet. Raises Rejected."""
     prompt = body.prompt
     is_single = isinstance(prompt, str) or (bool(prompt) and all(type(entry) is int for entry in prompt))
     prompts: list[str | list[Any]] = [prompt] if is_single else list(prompt)

@@ -1,4 +1,6 @@
-"""The response of POST /v1/completions: one text per choice, whole or in chunks, after the prompt if requested."""
+"""The response of POST /v1/completions: one text per choice, complete or in chunks, preceded by the prompt if
+requested.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from ..logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists,
 from ..usage import StreamedUsage, UsageCount
 from .completions_request import CompletionBody
 
-LONGEST_CHARACTER = 4  # bytes of UTF-8, so at most 4 tokens
+LONGEST_CHARACTER = 4  # at most this many bytes, and so tokens, form a UTF-8 character
 
 
 @dataclass(slots=True)
@@ -31,7 +33,7 @@ class PromptPart:
         incomplete: see CompletionLogprobs
         hidden: see CompletionLogprobs
         echo: None if the response does not repeat the prompt
-        logprobs: log-probabilities of all tokens except the first, once they are known
+        logprobs: log-probabilities of all prompt tokens except the first, after the first delta
     """
 
     tokens: list[int]
@@ -43,7 +45,7 @@ class PromptPart:
 
 
 class CompletionResponseBuilder:
-    """Builds one response of the completions API, whole or in chunks."""
+    """Builds one response of the completions API, complete or in chunks."""
 
     framing = CHAT_FRAMING
 
@@ -70,7 +72,10 @@ class CompletionResponseBuilder:
         return {**self._head, "choices": choices, "usage": self._usage.report()}
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """Return no chunk for one choice. For several, return an empty chunk of each, so that choice 0 is first."""
+        """For a single choice, return no chunk.
+
+        For several choices, return an empty chunk for each, so that clients see choice 0 first.
+        """
         if len(self._choices) == 1:
             return []
         return [self._chunk(Delta(index), {"text": "", "logprobs": None}) for index in range(len(self._choices))]
@@ -100,7 +105,7 @@ class CompletionResponseBuilder:
 
 
 class _Choice:
-    """Builds the fields of one choice. The fields of its first delta include the prompt."""
+    """Builds the fields of one choice. The fields for the first delta include the prompt."""
 
     def __init__(self, prompt: PromptPart, options: LogprobOptions) -> None:
         self._prompt = prompt
@@ -114,7 +119,7 @@ class _Choice:
             )
 
     def fields(self, delta: Delta) -> dict[str, Any]:
-        """Return text, logprobs and the further requested fields."""
+        """Return the text, the logprobs and the other requested fields."""
         self._prompt.logprobs += delta.prompt
         text = delta.text
         lists = None if self._logprobs is None else self._logprobs.next_lists(delta.logprobs)

@@ -19,8 +19,8 @@ class OutputItem:
     """An item with the content received so far.
 
     Attributes:
-        call: what the call is to the client; None for other kinds.
-        text: text, reasoning or the arguments of the call as the model wrote them.
+        call: the call in the client's terms; None for other kinds of items.
+        text: the text, the reasoning, or the arguments of the call as the model wrote them.
     """
 
     kind: Kind
@@ -42,7 +42,10 @@ class OutputItem:
 
     @property
     def streams_deltas(self) -> bool:
-        """True if the content is sent as it is generated. The input of a custom tool is known when it is complete."""
+        """True if the content is sent while it is generated.
+
+        It is False for a custom tool, whose input is known only when the call is complete.
+        """
         return self.event is not None and (self.call is None or self.call.form is not CUSTOM)
 
     def shown(self, *, empty: bool = False) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions/render and /v1/completions/render: the tokens of a request that is not run.
 
-Routers in front of several servers look for the server that has the most of these tokens in its cache.
+Routers in front of several servers use the tokens to find the server that has cached most of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RenderRoutes:
     async def _rendered(self, request: Request, spec: RouteSpec[B], prefix: str) -> list[dict[str, Any]]:
         body = await read_body(request, self.state, spec)
         if body.session_id is not None or body.session_params is not None:
-            raise Rejected("The prompt of a session is known to the scheduler only.", param="session_id")
+            raise Rejected("Only the scheduler knows the full prompt of a session turn.", param="session_id")
         [request_id, *_] = assign_client_ids(request.scope, body.names)
         prepared, _ = await prepare_off_loop(spec, self.state, body, request_id, num_bytes=len(await request.body()))
         shared = {

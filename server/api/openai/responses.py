@@ -1,4 +1,7 @@
-"""POST /v1/responses: items in, items out. No response is stored, so requests for an earlier response are refused."""
+"""POST /v1/responses: items in, items out.
+
+Responses are not stored, so requests that refer to an earlier response are refused.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from .responses_response import ResponsesResponseBuilder, response_head
 
 
 async def stored(request: Request) -> Response:
-    """Always 404: responses are not stored."""
+    """Always answer 404, because responses are not stored."""
     name = request.path_params["response_id"][:200]
     raise Rejected(
         f"The response {name!r} does not exist: this server stores no responses. To end a running request,"
@@ -29,7 +32,7 @@ async def stored(request: Request) -> Response:
 
 
 async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Prepared:
-    """Make a request ready for the scheduler. Raises Rejected."""
+    """Validate and tokenize a request. Raises Rejected."""
     check_stateless(body)
     offered = offered_tools(body)
     state.log_left_out_tools(offered.left_out)

@@ -1,4 +1,4 @@
-"""The input items of POST /v1/responses as chat messages."""
+"""Converts the input items of POST /v1/responses to chat messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ItemPart(msgspec.Struct):
 
 
 class InputItem(msgspec.Struct, kw_only=True):
-    """One item. Its type decides which of the fields it has; unknown fields are ignored."""
+    """One item. The type of the item decides which fields it has; unknown fields are ignored."""
 
     type: str = "message"
     role: Role | None = None
@@ -55,7 +55,7 @@ class InputItem(msgspec.Struct, kw_only=True):
 def chat_messages(
     instructions: str | None, items: str | list[dict[str, Any]], offered: OfferedTools
 ) -> list[ChatMessage]:
-    """Return the conversation as chat messages. Raises Rejected, whose ``param`` names the item."""
+    """Return the conversation as chat messages. Raises a Rejected whose ``param`` names the item."""
     conversation = _Conversation(offered)
     if instructions:
         conversation.add_message("system", instructions)
@@ -77,11 +77,14 @@ def chat_messages(
 
 
 class _Conversation:
-    """The messages so far. Consecutive items of one response are joined to one assistant message."""
+    """Return the messages collected so far.
+
+    Collects chat messages. Consecutive items of one response are joined to one assistant message.
+    """
 
     def __init__(self, offered: OfferedTools) -> None:
         self.offered = offered
-        self._heads: list[str] = []  # instructions at the beginning
+        self._heads: list[str] = []  # system messages at the beginning
         self._later: list[ChatMessage] = []
         self._reasoning = ""
 
@@ -92,7 +95,10 @@ class _Conversation:
         return [*heads, *self._later]
 
     def add_message(self, role: Role, text: str) -> None:
-        """Add a message. Instructions at the beginning become one message: many templates accept only one."""
+        """Add a message.
+
+        Instructions at the beginning are joined to one message, because many templates accept only one.
+        """
         if role in ("system", "developer") and not self._later:
             self._heads.append(text)
         elif role == "assistant":
@@ -175,7 +181,7 @@ KINDS: dict[str, Callable[[_Conversation, InputItem, str], None]] = {
 
 
 def tools_of(items: str | list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the tools that items bring, by the path of the field that lists them."""
+    """Return the tools that input items define, by the path of the field that lists them."""
     listed = [] if isinstance(items, str) else items
     found = {f"input[{index}].tools": item.get("tools") for index, item in enumerate(listed) if _brings_tools(item)}
     return {path: [tool for tool in tools if isinstance(tool, dict)] for path, tools in found.items() if tools}
@@ -207,7 +213,10 @@ def _text(content: str | list[ItemPart] | None, where: str) -> str:
 
 
 def _output_text(item: InputItem) -> str:
-    """Return the result of a call. Content that is not text is named: the client cannot take it back."""
+    """Return the result of a call.
+
+    Content that is not text is replaced by a note instead of being refused, because the client cannot withdraw it.
+    """
     if isinstance(item.output, str):
         return item.output
     if item.output is None:

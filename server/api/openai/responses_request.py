@@ -16,11 +16,11 @@ from .responses_items import chat_messages, tools_of
 from .responses_tools import OfferedTools
 
 MAX_METADATA = 16
-# Refused, because ignoring them would change the response.
+# These fields are refused, because ignoring them would change the response.
 CHAT_ONLY = ("messages", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort", "functions")
 SAMPLING = ("n", "stop", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs")
 NOT_STORED = ("conversation", "prompt", "context_management")
-SESSIONS = ("session_id", "session_params")  # not supported by this API
+SESSIONS = ("session_id", "session_params")  # fields of other APIs that this API does not support
 UNSUPPORTED = (*CHAT_ONLY, *SAMPLING, *NOT_STORED, *SESSIONS)
 # field of ChatBody -> field of this API, used in errors
 PARAM_NAMES = {
@@ -44,7 +44,7 @@ Include = Literal[
 
 
 class TextFormat(msgspec.Struct):
-    """``text.format``. The fields other than type belong to the type json_schema."""
+    """``text.format``. The fields other than ``type`` apply to the type json_schema only."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -54,14 +54,14 @@ class TextFormat(msgspec.Struct):
 
 
 class TextOptions(msgspec.Struct):
-    """``text``. verbosity has no effect."""
+    """The field ``text``. ``verbosity`` has no effect."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningOptions(msgspec.Struct):
-    """``reasoning``. The response has the reasoning itself, never a summary."""
+    """``reasoning``. The response contains the reasoning itself and no summary."""
 
     effort: str | None = None
     summary: str | None = None
@@ -112,7 +112,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The ids by which the client may name the request later."""
+        """The ids by which the client may refer to the request later."""
         return (self.rid, self.request_id)
 
     @property
@@ -122,7 +122,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
 
 
 def offered_tools(body: ResponsesBody) -> OfferedTools:
-    """Return the tools of the request as functions, with those that items of the input bring. Raises Rejected."""
+    """Return the tools of the request as functions, including those that input items define. Raises Rejected."""
     offered = OfferedTools(body.tools)
     for path, tools in tools_of(body.input).items():
         offered.add_found(tools, path)

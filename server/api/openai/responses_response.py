@@ -23,7 +23,10 @@ Event = dict[str, Any]
 
 
 class ResponsesResponseBuilder:
-    """Builds one response of the responses API. Without streaming, only the response of the last event is sent."""
+    """Builds one response of the responses API.
+
+    If the request does not stream, only the response in the last event is sent.
+    """
 
     def __init__(
         self, head: dict[str, Any], chat: PreparedChat, offered: OfferedTools, *, shows_logprobs: bool
@@ -36,7 +39,7 @@ class ResponsesResponseBuilder:
         self._usage = UsageCount(chat.request)
         self._items: list[OutputItem] = []
         self._open: OutputItem | None = None
-        self._held_logprobs: list[dict[str, Any]] = []  # log-probabilities of text that is held back
+        self._held_logprobs: list[dict[str, Any]] = []  # log-probabilities of text that is still held back
         self._num_logprobs = 0
         self._num_events = 0
         self._finish: str | None = None
@@ -49,7 +52,7 @@ class ResponsesResponseBuilder:
         return response
 
     def first_chunks(self) -> list[Event]:
-        """Return the response without output, in both events that clients wait for."""
+        """Return the two events with which a stream starts; their response has no output yet."""
         return [
             self._event(f"response.{name}", response=self._response("in_progress"))
             for name in ("created", "in_progress")
@@ -139,7 +142,7 @@ class ResponsesResponseBuilder:
         return self._event("response.output_item.added", output_index=len(self._items) - 1, item=shown)
 
     def _hold_logprobs(self, delta: Delta, parsed: ParsedDelta) -> None:
-        """Keep the log-probabilities of text. Reasoning tokens come first; their number may be known later."""
+        """Keep the log-probabilities of text. Reasoning tokens come first, but their number may become known later."""
         self._num_logprobs += len(delta.logprobs)
         if any(kind is Kind.TEXT for kind in (parsed.kind, *(part.kind for part in parsed.parts))):
             self._held_logprobs += chat_logprobs(delta.logprobs)["content"]
@@ -204,7 +207,7 @@ def response_head(request_id: str, model: str, body: ResponsesBody) -> dict[str,
         "tools": body.tools or [],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
-        "truncation": "disabled",  # even if "auto" was requested: input that does not fit is refused
+        "truncation": "disabled",  # even if the client requested "auto", because input that does not fit is refused
         "user": body.user,
     }
 

@@ -14,12 +14,12 @@ from ...http.strict_json import convert
 from ...parsers.tool_fields import MAX_NAME, MAX_TOOLS, FunctionFields, Tool
 from .call_forms import FORMS, FUNCTION, TOOL_SEARCH, CallForm
 
-SEPARATOR = "__"  # between the names of a namespace and of a function in it
+SEPARATOR = "__"  # separates the name of a namespace from the name of a function in it
 SERVER_RUN = "server"
 
 
 class ToolFormat(msgspec.Struct, kw_only=True):
-    """The format of a custom tool's input. A grammar is described to the model and not enforced."""
+    """The format of a custom tool's input. A grammar is only described to the model and not enforced."""
 
     type: str
     syntax: str | None = None
@@ -27,13 +27,13 @@ class ToolFormat(msgspec.Struct, kw_only=True):
 
 
 class ToolEnvironment(msgspec.Struct, kw_only=True):
-    """Where a shell tool runs."""
+    """The environment in which a shell tool runs."""
 
     type: str
 
 
 class ClientTool(msgspec.Struct, kw_only=True):
-    """A tool that the client runs. Its type decides which of the fields it has."""
+    """A tool that the client runs. The type of the tool decides which fields it has."""
 
     type: str
     name: str | None = None
@@ -48,14 +48,14 @@ class ClientTool(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ClientCall:
-    """What a call of an offered function is to the client."""
+    """Describes a call of an offered function in the client's terms."""
 
     form: CallForm
     name: str
     namespace: str | None = None
 
     def item(self, call_id: str | None, arguments: str) -> dict[str, Any]:
-        """Return the fields of the call's item except id and status. arguments: what the model wrote."""
+        """Return the fields of the call's item except id and status. arguments: the text that the model wrote."""
         item = {"type": self.form.item, "call_id": call_id}
         if self.form.is_named:
             item["name"] = self.name
@@ -70,7 +70,7 @@ class OfferedTools:
     Attributes:
         functions: the functions, in the order of the tools.
         paths: the field of the request that each function comes from.
-        left_out: types of tools that are not offered, because the client does not run them.
+        left_out: types of the tools that are not offered, because the client does not run them.
     """
 
     def __init__(self, tools: list[dict[str, Any]] | None) -> None:
@@ -83,16 +83,16 @@ class OfferedTools:
             self._add(tool, f"tools[{index}]")
 
     def add_found(self, tools: list[dict[str, Any]], where: str) -> None:
-        """Add tools that an item of the input brings, unless they are offered already. Raises Rejected."""
+        """Add the tools that an input item defines, unless they are already offered. Raises Rejected."""
         for index, tool in enumerate(tools):
             self._add(tool, f"{where}[{index}]", skip_known=True)
 
     def call_of(self, function: str) -> ClientCall:
-        """Return what a call of ``function`` is to the client."""
+        """Return the description of a call of ``function`` in the client's terms."""
         return self._calls.get(function) or ClientCall(FUNCTION, function)
 
     def function_of(self, call: ClientCall) -> str:
-        """Return the function that stands for the tool of ``call``, which may be one that is not offered any more."""
+        """Return the name of the function for the tool of ``call``, even if that tool is no longer offered."""
         return self._names.get(call) or _qualified(call)
 
     def choice(self, choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
@@ -137,7 +137,7 @@ class OfferedTools:
         self.paths.append(where)
 
     def _free_name(self, call: ClientCall) -> str:
-        """Return a name for the function of ``call``. Functions outside namespaces keep the client's name."""
+        """Return a name for the function of ``call``. A function outside a namespace keeps the client's name."""
         wanted = _qualified(call)
         if call.form is FUNCTION and call.namespace is None:
             return wanted
@@ -162,7 +162,7 @@ class OfferedTools:
 
 
 def _form_of(tool: ClientTool) -> CallForm | None:
-    """Return the form of the tool's calls; None if the tool does not run at the client."""
+    """Return the form of the tool's calls; None if the client does not run the tool."""
     form = FORMS[tool.type]
     if form is TOOL_SEARCH and tool.execution != "client":
         return None

@@ -52,7 +52,7 @@ async def _prepare(state: AppState, body: GenerateBody, request_id: str) -> Prep
     max_tokens = None if state.clamps_all else requests[0].max_tokens
     session = await raw_turn(body, reader, listed, n=n, max_tokens=max_tokens)
     if session is not None:
-        # Later turns refer to this one by its name; a request id is not unique.
+        # The turn needs a unique name, because later turns refer to it and a client's request id need not be unique.
         [rid] = body.names
         names = [secrets.token_hex(16) if rid is None else rid]
         session = structs.replace(session, turn=names[0])
@@ -79,7 +79,7 @@ async def _prepare(state: AppState, body: GenerateBody, request_id: str) -> Prep
 
 
 def _requests(body: GenerateBody, count: int) -> list[GenerationRequest]:
-    """Return one request per prompt. Raises Rejected if they differ in ``n``."""
+    """Return one request per prompt. Raises Rejected if the prompts differ in ``n``."""
     listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
     requests = [generation_request(sampling, body) for sampling in listed]
     if len({one.n or 1 for one in requests}) > 1:
@@ -107,7 +107,7 @@ async def _common_grammar(structured: Grammars, body: GenerateBody, count: int) 
 
 
 def _views(body: GenerateBody, requests: list[GenerationRequest]) -> list[LogprobView]:
-    """Return the log-probabilities that the response has for each prompt. Raises Rejected."""
+    """Return the log-probabilities that the response includes for each prompt. Raises Rejected."""
     count = len(requests)
     wanted = per_prompt(body.return_logprob, False, count, "return_logprob")
     tops = per_prompt(body.top_logprobs_num, 0, count, "top_logprobs_num")

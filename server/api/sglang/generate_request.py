@@ -52,7 +52,10 @@ Start = Annotated[int, Meta(ge=-1, le=LONGEST)]
 
 
 class SamplingFields(SamplingOptions, kw_only=True, forbid_unknown_fields=True):
-    """sampling_params. Unknown names are refused: OpenAI's names, sent here by mistake, would have no effect."""
+    """sampling_params.
+
+    Unknown fields are refused, because OpenAI's field names, sent here by mistake, would have no effect.
+    """
 
     max_new_tokens: Index | None = None
     min_new_tokens: Index | None = None
@@ -87,12 +90,12 @@ class GenerateBody(msgspec.Struct, kw_only=True):
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The ids by which the client may name the request later."""
+        """The ids by which the client may refer to the request later."""
         return tuple(self.rid) if isinstance(self.rid, list) else (self.rid,)
 
 
 def prompts_of(body: GenerateBody) -> list[str | list[Any]]:
-    """Return the prompts one by one. Raises Rejected unless they are given either as texts or as token ids."""
+    """Return the list of prompts. Raises Rejected unless the request has either texts or token ids."""
     if (body.text is None) == (body.input_ids is None):
         raise Rejected("Exactly one of 'text' and 'input_ids' is needed.", param="text")
     if body.text is not None:
@@ -104,7 +107,10 @@ def prompts_of(body: GenerateBody) -> list[str | list[Any]]:
 
 
 def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) -> list[V]:
-    """Return one value per prompt, from a single value or a list. Raises Rejected for a list of another length."""
+    """Return one value per prompt, from a single value or a list.
+
+    Raises Rejected if a list has another length than the prompts.
+    """
     if not isinstance(value, list):
         return [default if value is None else value] * count
     if len(value) != count:
@@ -127,7 +133,10 @@ def generation_request(sampling: SamplingFields, body: GenerateBody) -> Generati
 
 
 def constraint_of(sampling: SamplingFields) -> Constraint | None:
-    """Return the constraint of the output, None without one. Raises Rejected for more than one."""
+    """Return the constraint of the output; None if there is none.
+
+    Raises Rejected if there is more than one constraint.
+    """
     given = [(name, value) for name in CONSTRAINTS if (value := getattr(sampling, name)) is not None]
     if len(given) > 1:
         raise Rejected(f"Only one of {', '.join(CONSTRAINTS)} is allowed.", param=f"sampling_params.{given[1][0]}")

@@ -1,4 +1,4 @@
-"""The response of POST /generate: one object per choice, whole, or as a stream of the output so far."""
+"""The response of POST /generate: one object per choice, either complete or as a stream of the output so far."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class LogprobView:
     """The log-probabilities of one prompt and its choices that the response shows.
 
     Attributes:
-        top: number of alternatives per token, None for no log-probabilities
-        start: first prompt token with log-probabilities, None if only the output has them
+        top: number of alternatives per token; None for no log-probabilities
+        start: index of the first prompt token with log-probabilities; None if only the output has them
     """
 
     top: int | None = None
@@ -32,20 +32,20 @@ class LogprobView:
 
     @property
     def prompt_top(self) -> int | None:
-        """Number of alternatives that the engine must compute at each prompt token, None for no log-probabilities."""
+        """Number of alternatives that the engine must compute at each prompt token; None for no log-probabilities."""
         return None if self.start is None else self.top
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """How one response is formatted.
+    """The format of one response.
 
     Attributes:
         names: one per choice
         views: one per prompt
-        pieces: the bytes of each token id, None if tokens are shown without text
-        is_list: the response is a list
-        incremental: a chunk has only the new output
+        pieces: the bytes of each token id; None if tokens are shown without text
+        is_list: True if the response is a list
+        incremental: True if a chunk contains only the new output
     """
 
     names: list[str]
@@ -57,7 +57,7 @@ class ResponseOptions:
 
 @dataclass(slots=True)
 class _Choice:
-    """The output of one choice so far. text, tokens and logprobs: those that the next chunk shows."""
+    """The output of one choice so far. text, tokens, logprobs: the content of the next chunk."""
 
     prompt_tokens: int
     text: str = ""
@@ -121,7 +121,7 @@ class GenerateResponseBuilder:
         return []
 
     def failure(self, error: Rejected) -> list[dict[str, Any]]:
-        """Return the last chunk of a stream that fails. It belongs to the first choice that has not ended."""
+        """Return the last chunk of a stream that fails. The chunk belongs to the first choice that has not ended."""
         index = next((i for i, choice in enumerate(self._choices) if choice.finish is None), 0)
         self._choices[index].finish = {"type": "abort", "message": error.message, "status_code": error.status}
         return [{**self._chunk(index), **envelope(error)}]
@@ -146,14 +146,17 @@ class GenerateResponseBuilder:
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
     def _input_logprobs(self, index: int, view: LogprobView) -> dict[str, Any]:
-        """Return the prompt's log-probabilities, for its first choice. As in SGLang, the first token shown has none."""
+        """Return the prompt's log-probabilities, for its first choice.
+
+        As in SGLang, the first token shown has no log-probability.
+        """
         choice, prompt = self._choices[index], self._request.prompts[index // self._request.n]
         if view.start is None or index % self._request.n or view.start >= len(prompt):
             return {"input_token_logprobs": []}
         first = prompt[view.start]
         lists = self._logprobs(
             "input", choice.prompt_logprobs[view.start :], top=view.top or 0
-        )  # the list begins at token 1
+        )  # the engine's list begins at token 1
         pieces = self._options.pieces
         text = None if pieces is None else b"".join(pieces[first : first + 1]).decode("utf-8", "replace")
         lists["input_token_logprobs"].insert(0, [None, first, text])
@@ -174,7 +177,10 @@ class GenerateResponseBuilder:
 
 
 def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int, n: int) -> list[str]:
-    """Return the name of each choice, derived from ``rid`` if it is valid. Raises Rejected for missing names."""
+    """Return the name of each choice, derived from ``rid`` if it is valid.
+
+    Raises Rejected if a name is missing or occurs twice.
+    """
     if isinstance(rid, list):
         if len(rid) != num_prompts or len(set(rid)) != num_prompts:
             raise Rejected("'rid' must have one entry per prompt, all of them different.", param="rid")
