@@ -43,7 +43,7 @@ from .state import AppState
 
 
 def routes(state: AppState) -> list[Route]:
-    """Return the route table. A new endpoint is one file and one line here."""
+    """Return the route table. A new endpoint needs one file and one line here."""
     models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)
     about, loads, rendering = ServerInfoRoutes(state), LoadsRoute(state), RenderRoutes(state)
@@ -129,14 +129,14 @@ def create_app(state: AppState) -> ASGIApp:
 def _add_middleware(
     app: ASGIApp, routes: Sequence[BaseRoute], state: AppState, admin_get_paths: Sequence[str]
 ) -> ASGIApp:
-    """Wrap ``app`` in the middleware, innermost first. FastAPI's ``add_middleware`` would leave its own replies to
-    unhandled exceptions outside.
+    """Wrap ``app`` in the middleware, innermost first. FastAPI's ``add_middleware`` is not used, because FastAPI's
+    replies to unhandled exceptions would bypass the middleware.
     """
     app = BodyLimit(SuppressLoggedErrors(app), state.config.max_body_bytes)
     access = state.access
     app = KeyCheck(app, access.keys, access.config.root_path)
     app = OriginGuard(app, access.config.allowed_origins, admin_get_paths)
-    # CORS wraps the checks: a preflight request has no key, and a page must be able to read a 401 reply.
+    # CORS wraps the key check, because a preflight request has no key and a page must be able to read a 401 reply.
     app = add_cors(app, access.config.allowed_origins)
     app = CountRequests(app, routes, state.metrics.http)
     return RequestIds(SetErrorFormats(RootPath(app, access.config.root_path), ERROR_FORMATS))

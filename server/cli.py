@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.debug("%s cannot start", arguments.command, exc_info=True)
         print(
             "ebbtide:", " ".join(str(error).split()), file=sys.stderr
-        )  # one line, even if a library's message has several
+        )  # one line, even if the message of a library has several
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -119,7 +119,10 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _parser(command: list[str]) -> argparse.ArgumentParser:
-    """Build the parser. Adds the flags of chat, bench and simulate only if ``command``, the first word, is theirs."""
+    """Build the parser.
+
+    The flags of chat, bench and simulate are added only if ``command``, the first argument, is that subcommand.
+    """
     parser = _Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -141,18 +144,18 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
     dump = commands.add_parser("dump", help="show the state of a running server: batch, queue, memory, stacks")
     dump.add_argument("--pid", type=int, metavar="PID", help="process id of the server, if several are running")
 
-    chat = commands.add_parser("chat", help="talk to a running server", allow_abbrev=False)
+    chat = commands.add_parser("chat", help="chat with a running server", allow_abbrev=False)
     if command == ["chat"]:
         from ebbtide.commands.chat import add_arguments as add_chat_arguments
 
         add_chat_arguments(chat)
-    bench = commands.add_parser("bench", help="measure a running server", allow_abbrev=False)
+    bench = commands.add_parser("bench", help="measure the speed of a running server", allow_abbrev=False)
     if command == ["bench"]:
         from ebbtide.commands.bench import add_arguments
 
         add_arguments(bench)
     simulate = commands.add_parser(
-        "simulate", help="plan a pool's size and policy without a device", allow_abbrev=False
+        "simulate", help="compare pool sizes and policies without a device", allow_abbrev=False
     )
     if command == ["simulate"]:
         from ebbtide.commands.simulate import add_arguments as add_simulate_arguments

@@ -1,4 +1,7 @@
-"""Derives command line flags from the fields of the configuration. Does not depend on field names."""
+"""Derives command line flags from the fields of the configuration.
+
+The module does not depend on the names of fields.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def add_flags(parser: argparse.ArgumentParser, section: type[Any]) -> None:
 
 
 def section_from(arguments: argparse.Namespace, section: type[C]) -> C:
-    """Build a section from parsed flags. Raises StartupError for a value outside its interval."""
+    """Build a section from parsed flags. Raises StartupError if a value is outside its interval."""
     values = vars(arguments)
     chosen: dict[str, Any] = {}
     for flag, name, field, _ in _flags(section):

@@ -33,12 +33,12 @@ from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_TAKEOVER_S = 2.0  # after this silence of a child the front enforces request timeouts itself
-CHECK_INTERVAL_S = 0.25  # interval of the check for silent children
+TIMEOUT_TAKEOVER_S = 2.0  # seconds of silence of a child after which the front enforces request timeouts itself
+CHECK_INTERVAL_S = 0.25  # interval in seconds of the check for silent children
 
 
 class Frontend:
-    """The front without its listening socket. Created after the model runner has reported its RunnerInfo.
+    """The front process without its listening socket. It is created after the model runner has reported its RunnerInfo.
 
     Order of use: construct (binds ``addresses.front``), ``await start()`` on the serving event loop, serve ``app``,
     ``start_draining()`` when asked to stop, ``await stop()`` last. ``on_child_death`` may be called at any time from
@@ -92,7 +92,7 @@ class Frontend:
         self.failed = asyncio.Event()
 
     async def start(self) -> None:
-        """Start receiving messages from the children. From then on ``/ready`` answers 200."""
+        """Start receiving messages from the children. After that, ``/ready`` answers 200."""
         vocabulary = self._vocabulary
         self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
         self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
@@ -100,7 +100,7 @@ class Frontend:
         self.liveness.mark_started()
 
     async def reconnect(self, addresses: Addresses, info: RunnerInfo) -> None:
-        """Connect to new children, which have new addresses and their own pool size."""
+        """Connect to new children, whose addresses and pool size may differ."""
         await self._stop_receiving()
         self._prompts.info = info
         self._link.reconnect(addresses)
@@ -119,7 +119,7 @@ class Frontend:
 
     @property
     def num_open(self) -> int:
-        """Number of HTTP requests without an outcome, which draining waits for."""
+        """Number of HTTP requests without an outcome. Draining waits for them."""
         return self.manager.num_open
 
     def describe(self) -> list[str]:
@@ -163,7 +163,7 @@ class Frontend:
             await asyncio.gather(self._receiving, return_exceptions=True)
 
     def _on_receiving_ended(self, task: asyncio.Task[None]) -> None:
-        """Signal failure: without receiving messages the front would look alive but answer no request."""
+        """Signal failure, because a front that receives no messages would look alive but answer no request."""
         if not task.cancelled():
             log.critical("the front stopped receiving messages from the engine", exc_info=task.exception())
             self.failed.set()

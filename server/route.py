@@ -1,4 +1,4 @@
-"""One entry of the route table, with its description for /openapi.json."""
+"""An entry of the route table, with its description for /openapi.json."""
 
 from __future__ import annotations
 

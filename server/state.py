@@ -30,7 +30,7 @@ from .parsers.chat_template_profile import ChatTemplateProfile
 from .structured.compiled_elsewhere import CompiledElsewhere, Grammars
 
 log = logging.getLogger(__name__)
-MAX_REPORTED = 1000  # bounds memory and log: the names come from clients
+MAX_REPORTED = 1000  # bounds memory and log size, because the names come from clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class AppState:
     liveness: Liveness
     created: int  # Unix time in seconds at which the model was loaded
     pressure: PressureLog = field(default_factory=PressureLog)
-    reported: set[tuple[str, str]] = field(default_factory=set)  # log lines that are written once
+    reported: set[tuple[str, str]] = field(default_factory=set)  # log lines that were written and must not be repeated
     access: Access = field(default_factory=Access)
     profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)
     settings: Mapping[str, Any] = field(default_factory=dict)  # the part of the configuration that clients may see
@@ -63,7 +63,7 @@ class AppState:
         return self.config.clamp_max_tokens == "all"
 
     def for_a_thread(self) -> AppState:
-        """Return a copy with which a request can be prepared in a thread. Call it on the event loop."""
+        """Return a copy with which a request can be prepared in a thread. It must be called on the event loop."""
         return replace(self, structured=CompiledElsewhere(self.structured, asyncio.get_running_loop()))
 
     def log_ignored_fields(self, names: Iterable[str], known: Iterable[str]) -> None:
@@ -82,14 +82,17 @@ class AppState:
             log.info(text, name)
 
     def sender(self, request: Request, ids: tuple[str, ...], timeout_s: float | None) -> Sender:
-        """Return the sender of ``request``. Raises Rejected if its key has too many open requests."""
+        """Return the sender of ``request``. Raises Rejected if the sender's key has too many open requests."""
         caller = caller_of(request)
         self.access.check_concurrency(caller, self.manager.num_open_of(caller.owner))
         limit = self.config.max_client_priority
         return self.access.sender(caller, ids=ids, timeout_s=timeout_s, max_priority=limit)
 
     def submit(self, prepared: PreparedRequest, sender: Sender, request: Request, received_s: float) -> ResponseStream:
-        """Send a request to the engine: see ``TokenizerManager.submit``. Logs the ids that the engine knows it by."""
+        """Send a request to the engine: see ``TokenizerManager.submit``.
+
+        Logs the ids that the engine uses for the request.
+        """
         stream = self.manager.submit(prepared, sender, received_s=received_s)
         try:
             self.metrics.observe_request(prepared.n, [sampling.max_tokens for sampling in prepared.sampling])

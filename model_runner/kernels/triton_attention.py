@@ -27,7 +27,7 @@ def _write_kv(  # type: ignore[no-untyped-def]  # Triton values have no Python t
     HEAD_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Each program stores the K and V of one token, [heads, head_dim] with the given strides, in the token's pool slot."""
+    """Each program stores K and V of one token, [heads, head_dim] with the given strides, in its pool slot."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     inside = tl.arange(0, BLOCK)

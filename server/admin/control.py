@@ -23,9 +23,7 @@ FLUSH_QUERY = {"timeout": "Seconds to wait until no request is open; 0 by defaul
 class PauseBody(msgspec.Struct, kw_only=True):
     """The body of POST /pause_generation."""
 
-    mode: Literal["in_place", "abort"] | None = (
-        None  # what happens to open requests: keep them (the default) or abort them
-    )
+    mode: Literal["in_place", "abort"] | None = None  # keep open requests (the default), or abort them
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ebbtide.runtime.child import Child, Status
 
 
 class Children:
-    """Watches the status pipes of several children.
+    """Monitors the status pipes of several child processes.
 
     Attributes:
         ready: resolves to the RunnerInfo once every child is ready; fails with StartupError if a child fails first.
@@ -30,7 +30,7 @@ class Children:
             loop.add_reader(child.status_fd, self._on_status, child)
 
     def close(self) -> None:
-        """Stop watching. May be repeated, even if the file descriptors have been closed and reused."""
+        """Stop watching. It may be called again, even if the file descriptors have been closed and reused."""
         for child in self._children:
             asyncio.get_running_loop().remove_reader(child.status_fd)
         self._children = ()

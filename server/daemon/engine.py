@@ -1,6 +1,6 @@
 """Starts, configures and stops the engine processes: scheduler and detokenizer.
 
-Only this file names the modules that the processes run.
+No other file names the modules that the processes run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GRACE_S = 5.0
 
 
 class Engine:
-    """The engine processes. As a context manager it starts them on entry and stops them on exit.
+    """The engine processes. The context manager starts the processes on entry and stops them on exit.
 
     Enter it and call ``start`` on the main thread: the kernel ends children together with the thread that started them.
     """
@@ -44,11 +44,14 @@ class Engine:
 
     @property
     def addresses(self) -> Addresses:
-        """The addresses of the current processes, never reused, so that no stale message reaches a new process."""
+        """The addresses of the current processes.
+
+        They are never reused, so that no stale message reaches a new process.
+        """
         return addresses_in(self._directory, self._incarnation)
 
     def start(self) -> None:
-        """Start new processes; earlier ones must have ended. The detokenizer waits for ``send_vocabulary``."""
+        """Start new processes. The earlier processes must have ended. The detokenizer waits for ``send_vocabulary``."""
         self._incarnation += 1
         self.children = []
         self.children.append(Child(SCHEDULER, "scheduler"))
@@ -67,7 +70,7 @@ class Engine:
         )
 
     def send_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Send the detokenizer its configuration. Blocks until the detokenizer has read it."""
+        """Send the detokenizer its configuration. The call blocks until the detokenizer has read the configuration."""
         self.children[1].send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
 
     def child(self, title: str) -> Child:

@@ -1,4 +1,6 @@
-"""Diagnostic dumps by the front: of itself and its children's state, and of a child that stopped responding."""
+"""Diagnostic dumps that the front writes: of itself, of the state of its children, and of a child that stopped
+responding.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,14 @@ def front_dump(title: str, lines: list[str]) -> str:
 def silent_child_dump(name: str, pid: int, silence_s: float, lines: list[str]) -> str:
     """Format a dump of an unresponsive child: its last heartbeat, and its state in /proc.
 
-    Its stacks are not included: it was asked to write them to the log itself.
+    The stacks are not included, because the child was asked to write them to the log itself.
     """
     return "\n".join(
         [
             f"==== front: the {name} has been silent for {silence_s:.1f} s and is killed ====",
             f"process {pid}: {_process_state(pid)}",
             *lines,
-            "its stacks are above, unless the process was stopped or could not write them",
+            "the stacks of the process are above, unless it was stopped or could not write them",
             "==== end of front's dump ====",
             "",
         ]

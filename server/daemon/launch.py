@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DUMP_GRACE_S = 0.5  # time for an unresponsive child to dump its stacks before it is killed,
-DUMP_GRACE_SHARE = 0.02  # at most this share of the watchdog timeout
-DRAIN_POLL_S = 0.05  # how often draining checks for open requests
+DUMP_GRACE_SHARE = 0.02  # upper bound of that time, as a share of the watchdog timeout
+DRAIN_POLL_S = 0.05  # interval in which draining checks for open requests
 
 
 def launch(config: ServeConfig) -> int:
@@ -127,7 +127,7 @@ class _Daemon:
 
     async def _start(self) -> Frontend:
         self._progress.show(f"Loading {self._files.name}")
-        # Imported here, while the children load: for a small model the import takes as long as the loading.
+        # The import is here and runs while the children load: for a small model, it takes as long as the loading.
         from ..frontend import Frontend
 
         tokenizer, runner = await asyncio.gather(self._load_tokenizer(), self._await_ready())
@@ -141,7 +141,10 @@ class _Daemon:
         return front
 
     async def _load_tokenizer(self) -> TextTokenizer:
-        """Load the tokenizer and send its vocabulary to the detokenizer. Both are slow, so they run in threads."""
+        """Load the tokenizer and send its vocabulary to the detokenizer.
+
+        Both steps are slow and therefore run in threads.
+        """
         self._tokenizer = await asyncio.to_thread(load_tokenizer, self._files)
         await asyncio.to_thread(self._engine.send_vocabulary, self._tokenizer.vocabulary)
         return self._tokenizer
@@ -149,7 +152,7 @@ class _Daemon:
     async def _await_ready(self) -> RunnerInfo:
         """Wait until all children are ready. Raises StartupError after the load timeout.
 
-        A child that hangs while loading ends itself first; a stopped process (SIGSTOP) cannot.
+        The timeout is for stopped processes (SIGSTOP), because a child that hangs while loading ends itself earlier.
         """
         limit_s = self._config.watchdog.load_timeout * FRONT_TIMEOUT_FACTOR
         try:
@@ -164,7 +167,7 @@ class _Daemon:
         failed = asyncio.create_task(front.failed.wait(), name="failed")
         try:
             while True:
-                bugs: set[asyncio.Future[Any]] = {http, silence, failed}  # these tasks end only on a bug
+                bugs: set[asyncio.Future[Any]] = {http, silence, failed}  # these tasks end only because of a bug
                 either: set[asyncio.Future[Any]] = {stop, self._children.ended, *bugs}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if any(task.done() for task in bugs):
@@ -184,7 +187,10 @@ class _Daemon:
                 task.cancel()
 
     async def _kill_silent_children(self, front: Frontend) -> None:
-        """Kill children that exceed the heartbeat timeout, after giving them time to dump. Runs until cancelled."""
+        """Kill children that exceed the heartbeat timeout, after giving them time to write a dump.
+
+        Runs until cancelled.
+        """
         while True:
             name = await front.wait_for_timed_out_child()
             child, silence_s = self._engine.child(name), front.liveness.silence_s(name)
@@ -196,7 +202,7 @@ class _Daemon:
                 child.kill(f"had been silent for {silence_s:.1f} s")
 
     def _on_child_death(self, front: Frontend) -> int:
-        """Fail open requests after a child has ended. Returns the exit code in case the engine is not restarted."""
+        """Fail open requests after a child has ended. Returns the exit code to use if the engine is not restarted."""
         child = self._children.ended.result()
         log.error("%s", child.exit_description())
         front.on_child_death(child.title)
@@ -236,7 +242,7 @@ class _Daemon:
         """Let SIGUSR1 write dumps of the front and of its children."""
         faulthandler.unregister(signal.SIGUSR1)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._dump, front)
-        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)  # dumps stacks even if the event loop hangs
+        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)  # works even if the event loop hangs
 
     def _dump(self, front: Frontend) -> None:
         self._engine.request_dumps()
@@ -244,7 +250,10 @@ class _Daemon:
         write_dump(text, path=str(self._engine.dump_path("front")))
 
     async def _drain(self, front: Frontend) -> None:
-        """Wait for open requests; abort those left after the shutdown timeout, a second signal, or while paused."""
+        """Wait for open requests.
+
+        Abort the remaining ones after the shutdown timeout, after a second signal, or during a pause.
+        """
         front.start_draining()
         timeout_s = self._config.server.shutdown_timeout
         if front.liveness.is_paused:

@@ -40,13 +40,15 @@ class AppSwitch:
 async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
     text = "The model is still loading."
     error = Rejected(text, status=503, kind="overloaded_error", code="loading", retry_after_s=5)
-    # /health reports liveness only; every other path, /ready included, answers 503.
+    # /health reports liveness only; every other path, including /ready, answers 503.
     reply = JSONResponse({}) if scope["path"] == "/health" else error_reply(error, scope)
     await reply(scope, receive, send)
 
 
 class ProgressLine:
-    """Shows loading progress: one rewritten line on a terminal, else plain lines, or log records if ``logs``."""
+    """Shows loading progress: on a terminal in one line that is rewritten, otherwise as plain lines, or as log records
+    if ``logs``.
+    """
 
     def __init__(self, stream: TextIO = sys.stderr, *, logs: bool = False) -> None:
         self._stream = stream
@@ -55,7 +57,7 @@ class ProgressLine:
         self._last = ""
 
     def show(self, text: str) -> None:
-        """Show the current loading step. Does nothing if the text is unchanged."""
+        """Show the current loading step. It does nothing if the text is unchanged."""
         if text == self._last:
             return
         self._last = text

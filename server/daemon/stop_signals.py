@@ -10,8 +10,9 @@ from types import FrameType
 class StopSignals:
     """Counts stop signals.
 
-    Before ``attach`` a signal raises SystemExit(0), so that ``finally`` clauses run. Afterwards it only sets an event
-    for the loop, and is ignored once the loop has ended, so that it cannot interrupt the cleanup.
+    Before ``attach`` a signal raises SystemExit(0), so that ``finally`` clauses run. After ``attach``, a signal only
+    sets an event for the loop. After the loop has ended, signals are ignored, so that they cannot interrupt the
+    cleanup.
     """
 
     def __init__(self) -> None:
@@ -23,7 +24,7 @@ class StopSignals:
         """Install the signal handlers. Main thread only."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP: keep ignoring it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has set SIGHUP to be ignored: leave it so
             signal.signal(signal.SIGHUP, self._on_signal)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,1 +1,4 @@
-"""HTTP below the APIs: sockets, protocol limits, TLS, keys, middleware, errors and streams. Independent of the API."""
+"""The HTTP layer: sockets, protocol limits, TLS, keys, middleware, errors and streams.
+
+The package does not depend on any API.
+"""

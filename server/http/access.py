@@ -1,4 +1,4 @@
-"""Limits per API key: priority, concurrency, timeouts, cache isolation. Does not know the routes."""
+"""Limits per API key: priority, concurrency, timeouts, cache isolation. The module does not depend on the routes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Access:
     def sender(
         self, caller: Caller, *, ids: tuple[str, ...] = (), timeout_s: float | None = None, max_priority: int = 0
     ) -> Sender:
-        """Return the sender of a request with its limits.
+        """Return the sender of a request with the limits of that sender.
 
-        ids, timeout_s: from the request. max_priority: applies to every caller except the admin.
+        ids and timeout_s come from the request. max_priority applies to every caller except the admin.
         """
         limits_s = [limit for limit in (timeout_s, self.limits.request_timeout) if limit is not None]
         return Sender(
@@ -37,7 +37,10 @@ class Access:
         )
 
     def check_concurrency(self, caller: Caller, num_open: int) -> None:
-        """Raises Rejected if the caller's key has reached its limit of open requests. The admin key has no limit."""
+        """Raises Rejected if the caller's key has reached its limit of open requests.
+
+        The limit does not apply to the admin key.
+        """
         limit = self.limits.max_requests_per_key
         if limit is not None and caller.owner and not caller.is_admin and num_open >= limit:
             text = f"This API key has {num_open} open requests; the limit is {limit} (--max-requests-per-key)."
@@ -45,5 +48,5 @@ class Access:
 
 
 def access_from(config: AccessConfig, limits: LimitsConfig | None = None) -> Access:
-    """Build the access rules. ``config`` must already hold the keys of all sources."""
+    """Build the access rules. ``config`` must already contain the keys of all sources."""
     return Access(config, Keys(config.api_key, config.admin_api_key), limits or LimitsConfig())

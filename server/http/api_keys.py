@@ -22,7 +22,7 @@ HIDDEN = "***"
 def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> AccessConfig:
     """Return ``config`` with the keys of the environment and of the key file added to those of the flags.
 
-    Removes the variables from ``environ``, because child processes do not need them. Raises StartupError for an
+    It removes the variables from ``environ``, because child processes do not need them. Raises StartupError for an
     unreadable file or an invalid key.
     """
     keys = [*config.api_key, *environ.pop(KEYS_VARIABLE, "").split(), *_from_file(config.api_key_file)]
@@ -38,7 +38,7 @@ def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> Ac
 
 
 def check_use_of_keys(config: AccessConfig, limits: LimitsConfig) -> None:
-    """Raises StartupError for per-key settings without keys."""
+    """Raises StartupError if a per-key setting is used without keys."""
     if config.api_key:
         return
     if config.isolate_keys:
@@ -55,7 +55,7 @@ def no_auth_warning(config: AccessConfig, address: str) -> str | None:
 
 
 def masked(words: Sequence[str]) -> str | None:
-    """Return the command line with its secrets masked. Returns None if it has none."""
+    """Return the command line with its secrets masked. Returns None if the command line contains no secrets."""
     hidden: list[str] = []
     for index, word in enumerate(words):
         flag = word.partition("=")[0]

@@ -1,26 +1,29 @@
-"""Counts the bytes of a request while it arrives, and computes its deadline. Knows no sockets and no HTTP syntax."""
+"""Counts the bytes of a request while it arrives, and computes its deadline.
+
+The module does not depend on sockets or the HTTP syntax.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_HEAD_BYTES = 64 * 1024  # of everything that is not body: head, chunk sizes, chunk extensions, trailers
-BODY_PER_FRAMING = 32  # one more byte of framing is allowed per this many bytes of body, for bodies in small chunks
+MAX_HEAD_BYTES = 64 * 1024  # limit in bytes for the head, chunk sizes, chunk extensions and trailers
+BODY_PER_FRAMING = 32  # bytes of body that allow one more byte of framing, for bodies in small chunks
 MIN_BYTES_PER_S = 16 * 1024  # a request whose head and body arrive at this rate is exempt from the receive timeout
 
 
 @dataclass(slots=True)
 class ArrivingRequest:
-    """The request that is being received, or that is awaited.
+    """The request that is being received or that is expected next.
 
-    The parser does not tell where in its input a request begins. The input is therefore counted by pieces, and what
-    precedes and follows the head within one piece is not counted as framing.
+    The parser does not report the position in its input at which a request begins. The input is therefore counted in
+    pieces, and bytes before and after the head in the same piece do not count as framing.
 
     Attributes:
-        started_s: when its first byte arrived, or when it was first awaited
-        has_begun: its first byte has arrived
-        has_head: its head is complete
-        is_complete: its last byte has arrived
+        started_s: time at which the first byte arrived, or at which the server began to wait for it
+        has_begun: True if the first byte has arrived
+        has_head: True if the head is complete
+        is_complete: True if the last byte has arrived
     """
 
     started_s: float
@@ -34,7 +37,7 @@ class ArrivingRequest:
     _other_bytes: int = 0
 
     def begin_piece(self) -> None:
-        """Start to count the next piece of input."""
+        """Start counting the next piece of input."""
         self._begun_in_piece, self._body_in_piece = False, 0
 
     def begin(self) -> None:
@@ -60,15 +63,18 @@ class ArrivingRequest:
 
     @property
     def is_incomplete(self) -> bool:
-        """True from its first byte to its last."""
+        """True from the first byte of the request to its last byte."""
         return self.has_begun and not self.is_complete
 
     @property
     def has_large_framing(self) -> bool:
-        """True if it has more bytes outside its body than are allowed."""
+        """True if the request has more bytes outside its body than the limit."""
         return self._other_bytes > MAX_HEAD_BYTES + self._body_bytes // BODY_PER_FRAMING
 
     def deadline_s(self, timeout_s: float) -> float:
-        """Return when it must be complete. Bytes of head and body extend the timeout; others do not."""
+        """Return the time at which the request must be complete.
+
+        Bytes of head and body extend the timeout; other bytes do not.
+        """
         head_bytes = self._head_bytes if self.has_head else self._other_bytes * self.has_begun
         return self.started_s + timeout_s + (head_bytes + self._body_bytes) / MIN_BYTES_PER_S

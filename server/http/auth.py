@@ -15,7 +15,7 @@ from ebbtide.errors import Rejected
 from .error_replies import error_reply
 
 CALLER = "ebbtide.caller"  # key of the Caller in the ASGI scope
-# Probes and scrapers send no key; every other path needs one.
+# Probes and scrapers of these paths send no key; every other path needs one.
 PUBLIC_PATHS = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -26,12 +26,12 @@ class Caller:
     """The authenticated sender of a request."""
 
     owner: str = ""  # a hash of the key; "" without a key
-    is_admin: bool = False  # True if it sent the admin key
-    may_control: bool = False  # True if it may use admin routes
+    is_admin: bool = False  # True if the caller sent the admin key
+    may_control: bool = False  # True if the caller may use admin routes
 
 
 class Keys:
-    """The keys of this server. Only hashes are stored, so that no dump or repr can show a key."""
+    """The keys of this server. The object stores only hashes, so that no dump or repr can show a key."""
 
     def __init__(self, keys: Iterable[str] = (), admin_key: str | None = None) -> None:
         self._users = [_digest(key.encode()) for key in keys]
@@ -43,10 +43,14 @@ class Keys:
         return bool(self._users)
 
     def caller(self, headers: RawHeaders) -> Caller | None:
-        """Identify the caller by ``headers``. Returns None if a key is required and none of theirs is valid."""
+        """Identify the caller by ``headers``.
+
+        Returns None if a key is required and the headers contain no valid key.
+        """
         found: Caller | None = None if self._users else Caller(may_control=self._admin is None)
         for digest in [_digest(key) for key in _presented_keys(headers)]:
-            # Compare every key even after a match: the time must not reveal which one matched, or how much of it.
+            # Compare every key even after a match, because the time must not reveal which key matched or how much of
+            # it.
             known = sum(hmac.compare_digest(digest, user) for user in self._users) > 0
             is_admin = self._admin is not None and hmac.compare_digest(digest, self._admin)
             if is_admin or (known and not (found and found.is_admin)):
@@ -56,7 +60,10 @@ class Keys:
 
 
 class KeyCheck:
-    """Puts the caller into the scope. Without a valid key, every path except PUBLIC_PATHS answers 401, known or not."""
+    """Middleware that puts the caller into the scope.
+
+    Without a valid key, every path except PUBLIC_PATHS answers 401, even a path that does not exist.
+    """
 
     def __init__(self, app: ASGIApp, keys: Keys, root_path: str = "") -> None:
         self._app = app
@@ -105,7 +112,7 @@ def _presented_keys(headers: RawHeaders) -> Iterator[bytes]:
 
 
 def _digest(key: bytes) -> bytes:
-    """Hash a key. The fixed length hides the key's length from timing."""
+    """Hash a key. The fixed length prevents that timing reveals the key's length."""
     return hashlib.sha256(b"ebbtide api key\0" + key).digest()
 
 

@@ -23,7 +23,7 @@ PREFLIGHT_MAX_AGE_S = 600
 
 
 class RootPath:
-    """Serves the routes below ``root_path`` too, for a proxy that does not strip its path prefix."""
+    """Middleware that also serves the routes below ``root_path``, for a proxy that does not strip its path prefix."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app = app
@@ -36,10 +36,10 @@ class RootPath:
 
 
 class OriginGuard:
-    """Refuses state-changing requests from web pages that are neither same-origin nor of an origin in ``origins``.
+    """Refuses state-changing requests from web pages whose origin is neither the server's own nor in ``origins``.
 
-    CORS alone only keeps a page from reading responses: browsers send forms and image requests without a preflight.
-    ``admin_get_paths``: paths on which GET changes state.
+    CORS alone is not enough: it prevents a page from reading responses, but browsers send forms without a preflight.
+    admin_get_paths: paths on which GET changes state.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], admin_get_paths: Collection[str]) -> None:
@@ -62,7 +62,7 @@ class OriginGuard:
     def _is_allowed(self, headers: Headers) -> bool:
         """Return True for non-browser clients, which send neither header, and for allowed origins.
 
-        A page cannot set Origin, Sec-Fetch-Site or Host itself.
+        A page cannot choose the headers Origin, Sec-Fetch-Site and Host.
         """
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if "*" in self._origins or origin in self._origins or site == "same-origin":
@@ -73,7 +73,10 @@ class OriginGuard:
 
 
 def add_cors(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
-    """Let pages of ``origins`` read the responses of ``app``, errors included. Returns ``app`` if there are none."""
+    """Let pages of ``origins`` read the responses of ``app``, errors included.
+
+    Returns ``app`` itself if there are no origins.
+    """
     if not origins:
         return app
     return CORSMiddleware(

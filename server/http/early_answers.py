@@ -1,6 +1,7 @@
 """Responses that end the connection before the request has arrived, such as 413 for a large body.
 
-uvicorn closes such a connection at once. The unread input would then reset it, and the client might lose the response.
+uvicorn would close such a connection at once. The unread input would then reset the connection, and the client might
+lose the response.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class EarlyAnswers:
-    """Wraps ``app`` for the one request of ``cycle``. Calls ``on_early_end`` before such a response is complete."""
+    """It wraps ``app`` for the single request of ``cycle``.
+
+    Calls ``on_early_end`` before a response that ends early is complete.
+    """
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle, on_early_end: Callable[[], None]) -> None:
         self._app = app

@@ -51,7 +51,7 @@ def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 413 or error.code == "draining":
-        headers["Connection"] = "close"  # the rest of the body is not read, or the server stops
+        headers["Connection"] = "close"  # true if the rest of the body is not read, or the server stops
     return JSONResponse(_body_for(scope)(error), status_code=error.status, headers=headers)
 
 
@@ -89,13 +89,13 @@ async def _bug(request: Request, error: Exception) -> Response:
 
 
 async def _disconnected(_: Request, __: Exception) -> Response:
-    return Response(status_code=400)  # never sent: the client disconnected while sending its body
+    return Response(status_code=400)  # this reply is never sent: the client disconnected while sending its body
 
 
 class SuppressLoggedErrors:
-    """Suppresses exceptions of ``app``, which has already logged and answered them; uvicorn would log them again.
+    """Suppresses exceptions that ``app`` has already logged and answered, because uvicorn would log them again.
 
-    uvicorn still closes the connection if the response is incomplete.
+    If the response is incomplete, uvicorn still closes the connection.
     """
 
     def __init__(self, app: ASGIApp) -> None:

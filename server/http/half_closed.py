@@ -1,8 +1,9 @@
-"""Clients that have ended their input: they may still read the answer, or may have left.
+"""Handles clients that have ended their input: they may still read the answer or may have disconnected.
 
-Both look alike until something is written: a client that has left answers with a reset. A stream writes anyway.
-Before a response has started, interim responses (RFC 9110 section 15.2) are written, which clients must ignore. Clients
-of HTTP/1.0 do not know them, so a response to such a client must start soon.
+Only a write shows the difference, because a disconnected client answers it with a reset. A stream needs no special
+handling, because it writes anyway. Before a response starts, the server therefore writes interim responses (RFC 9110
+section 15.2), which clients must ignore. HTTP/1.0 has no interim responses, so a response to such a client must start
+soon.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 FIRST_PROBE_S = 0.1
 MAX_PROBE_INTERVAL_S = 16.0
-OLD_CLIENT_S = 1.0  # how long a client of HTTP/1.0 may wait for the start of its response
+OLD_CLIENT_S = 1.0  # seconds that a client of HTTP/1.0 may wait for the start of its response
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class PeerProbe:
-    """Finds out whether the client of a connection has left, while it waits for the response of ``cycle``."""
+    """Detects that the client of a connection has disconnected while it waits for the response of ``cycle``."""
 
     def __init__(
         self, cycle: RequestResponseCycle, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
@@ -29,7 +30,7 @@ class PeerProbe:
         self.watch(cycle)
 
     def watch(self, cycle: RequestResponseCycle) -> None:
-        """Probe from now on while the response of ``cycle`` has not started."""
+        """Start probing until the response of ``cycle`` starts."""
         self.stop()
         self._cycle = cycle
         if cycle.scope["http_version"] < "1.1":

@@ -1,4 +1,4 @@
-"""The configuration of uvicorn: timeouts, protocol class and TLS. Does not know the routes."""
+"""The configuration of uvicorn: timeouts, protocol class and TLS. The module does not depend on the routes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ebbtide.config import LimitsConfig
 from .tls import Tls
 from .wire_protocol import WireLimits, WireProtocol
 
-KEEP_ALIVE_S = 75  # longer than the connection pools of common clients keep a connection
-SHUTDOWN_GRACE_S = 5  # for replies in progress when the server stops
+KEEP_ALIVE_S = 75  # longer than the connection pools of common clients keep an idle connection
+SHUTDOWN_GRACE_S = 5  # seconds for replies in progress when the server stops
 MAX_OPEN_FILES = 65_536
 RESERVED_FILES = 256  # file descriptors reserved for uses other than connections
 TICKS_PER_CERT_CHECK = 100  # uvicorn ticks ten times a second: a new certificate is noticed within ten seconds
@@ -34,7 +34,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def on_tick(self, counter: int) -> bool:
-        """Called by uvicorn ten times a second. Returns True if the server should exit."""
+        """uvicorn calls it ten times a second. Returns True if the server should exit."""
         if self._tls is not None and counter % TICKS_PER_CERT_CHECK == 0:
             self._tls.reload_if_changed()
         return await super().on_tick(counter)

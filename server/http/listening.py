@@ -8,12 +8,13 @@ import sys
 from ebbtide.errors import StartupError
 
 BACKLOG = 2048
-MAX_UNSENT_BYTES = 128 << 10  # in the kernel's send buffer per connection; the default allows megabytes
+MAX_UNSENT_BYTES = 128 << 10  # bytes of the kernel's send buffer per connection; the default allows megabytes
 SLOW_READER_TIMEOUT_S = 60.0
 
 
 def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_TIMEOUT_S) -> socket.socket:
-    """Open a socket that listens on ``host`` and ``port`` (0: any free port). Raises StartupError if that fails.
+    """Open a socket that listens on ``host`` and ``port`` (0: any free port). Raises StartupError if the socket cannot
+    be opened.
 
     slow_reader_timeout_s: a connection is closed if its peer acknowledges no data for this long while data is unsent.
     """
@@ -28,7 +29,7 @@ def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_T
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _limit_unsent_data(listener, slow_reader_timeout_s)
         listener.bind(address)
-        listener.listen(BACKLOG)  # immediately: another daemon could still bind the port, but not listen on it
+        listener.listen(BACKLOG)  # listen immediately, because another daemon could still bind the port until then
     except OSError as error:
         listener.close()
         raise StartupError(
@@ -39,14 +40,17 @@ def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_T
 
 
 def _limit_unsent_data(listener: socket.socket, timeout_s: float) -> None:
-    """Set limits that every accepted connection inherits. Only the kernel sees whether a peer acknowledges data."""
+    """Set limits that every accepted connection inherits.
+
+    The kernel enforces the timeout, because no other part of the system sees the acknowledgements of a peer.
+    """
     if sys.platform == "linux":
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(timeout_s * 1000)))
 
 
 def url_of(listener: socket.socket, *, secure: bool = False) -> str:
-    """Return the URL for a client on this machine. secure: the server uses HTTPS."""
+    """Return the URL for a client on this machine. secure: True if the server uses HTTPS."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     scheme = "https" if secure else "http"

@@ -1,4 +1,7 @@
-"""ASGI middleware for every request: its id, and the limit of its body size. Disconnect messages pass through."""
+"""ASGI middleware for every request: its id, and the limit of its body size.
+
+The middleware passes disconnect messages on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ TRACE = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2
 
 
 class RequestIds:
-    """Puts a request id into the scope and on every response: the client's if it is valid, else a new one."""
+    """Puts a request id into the scope and on every response: the client's id if it is valid, else a new one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -57,9 +60,10 @@ def is_valid_id(name: str) -> bool:
 
 
 def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, ...]:
-    """Return all ids by which the client may refer to this request: the response's, and the valid ones in ``wanted``.
+    """Return all ids by which the client may refer to this request: that of the response, and the valid ids in
+    ``wanted``.
 
-    wanted: ids from the request body. If the client sent no id in a header, the first valid one becomes the id of the
+    wanted: the ids in the request body. If the client sent no id in a header, the first valid one becomes the id of the
         response.
     """
     named = [name for name in wanted if name is not None and is_valid_id(name)]

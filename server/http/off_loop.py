@@ -1,4 +1,4 @@
-"""Runs the work on a large request body in a thread: the event loop serves all other requests meanwhile."""
+"""Runs the work on a large request body in a thread, so that the event loop can serve other requests meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ebbtide.errors import Rejected
 
-LARGE_BYTES = 64 * 1024  # work on a body of this size takes some milliseconds, whatever it consists of
+LARGE_BYTES = 64 * 1024  # handling a body of this size takes some milliseconds, whatever it contains
 T = TypeVar("T")
 
 
@@ -30,7 +30,10 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 def _without_traceback(work: Callable[[], T]) -> T | Rejected:
-    """Return the Rejected of ``work``. Its traceback would keep the body, which the event loop would then free."""
+    """Return the Rejected of ``work``.
+
+    The traceback is dropped, because it would keep the body alive, which the event loop would then have to free.
+    """
     try:
         return work()
     except Rejected as error:

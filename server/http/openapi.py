@@ -56,7 +56,7 @@ def describe(app: FastAPI, table: Sequence[Route], *, key_required: bool) -> Non
     """Add the body types of the routes, and the key schemes if keys are required, to /openapi.json."""
     plain_schema = app.openapi
 
-    # Computed on the first call: it takes as long as the rest of the application.
+    # The schema is computed on the first call, because that takes as long as building the rest of the application.
     def complete() -> dict[str, Any]:
         if app.openapi_schema is not None:
             return app.openapi_schema
@@ -103,5 +103,5 @@ def _success(route: Route) -> dict[str, Any]:
 
 def _error_content(route: Route, formats: ErrorFormats) -> dict[str, Any]:
     if any(route.path.startswith(start) for start in formats):
-        return {"content": {JSON: {}}}  # the error format of another API
+        return {"content": {JSON: {}}}  # the path has the error format of another API
     return {"content": {JSON: {"schema": {"$ref": SCHEMAS + "Error"}}}}

@@ -7,9 +7,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class PlainBodies:
-    """Wraps ``app`` for the one request of ``cycle``, uvicorn's response writer, which chunks unless it is told not to.
+    """Wraps ``app`` for the single request of ``cycle``, uvicorn's response writer, which chunks a body by default.
 
-    uvicorn checks each body against a declared length; for a body without one, each part is declared as it is sent.
+    uvicorn checks a body against its declared length; for a body without a length, each part is declared when it is
+    sent.
     """
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:

@@ -1,4 +1,7 @@
-"""Sends a response to the client, complete or as server-sent events. A disconnect cancels the request at once."""
+"""Sends a response to the client, complete or as server-sent events.
+
+A disconnect of the client cancels the request at once.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +45,13 @@ def _error_chunk(error: Rejected) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How an API frames its chunks as server-sent events; the defaults are those of OpenAI's completions routes.
+    """The format of an API's server-sent events; the defaults are those of OpenAI's completions routes.
 
     Attributes:
         named: True if each event is named after its chunk's ``type``.
-        keep_alive: sent when no delta came for the keep-alive interval.
-        end_mark: sent at the end of a successful stream.
-        failure: the chunks of an error after the status line.
+        keep_alive: text sent when no delta arrived during the keep-alive interval.
+        end_mark: text sent at the end of a successful stream.
+        failure: returns the chunks for an error after the status line.
     """
 
     named: bool = False
@@ -65,7 +68,10 @@ class Framing:
 
 
 def as_json(value: Any) -> bytes:
-    """Format ``value`` as compact ASCII JSON. Unicode line separators must not appear: they could split an event."""
+    """Format ``value`` as compact ASCII JSON.
+
+    The text must not contain Unicode line separators, which could split an event.
+    """
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -73,7 +79,10 @@ CHAT_FRAMING = Framing()
 
 
 class WholeReply(Response):
-    """A complete response as one JSON value. Raises the request's error, which an exception handler answers."""
+    """A complete response as one JSON value.
+
+    Raises the error of a failed request, which an exception handler answers.
+    """
 
     def __init__(self, answer: ResponseStream, build: Callable[[list[Delta]], dict[str, Any] | list[Any]]) -> None:
         super().__init__()
@@ -91,7 +100,7 @@ class WholeReply(Response):
 class EventStream(Response):
     """A streamed response. The status line is sent with the first token or the first keep-alive.
 
-    An error before that is a plain HTTP error; a later one is an error event, after which the stream ends.
+    An error before the status line is a plain HTTP error. A later error is an error event, after which the stream ends.
     """
 
     def __init__(
@@ -136,7 +145,7 @@ class EventStream(Response):
 
 
 async def _cancel_on_disconnect(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
-    """Return the result of ``work``. Returns None, and cancels ``work``, if the client disconnects first."""
+    """Return the result of ``work``. If the client disconnects first, cancels ``work`` and returns None."""
     worker = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:

@@ -1,4 +1,7 @@
-"""Strict JSON parsing of request bodies. NaN, duplicate keys and the like, which Python accepts, are errors."""
+"""Strict JSON parsing of request bodies.
+
+Input that Python would accept, such as NaN and duplicate keys, is an error.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ T = TypeVar("T")
 async def read_json(request: Request, read: Callable[[dict[str, Any]], T], *, optional: bool = False) -> T:
     """Return ``read`` of the JSON object in the request body, off the event loop if the body is large.
 
-    optional: an absent body is an empty object.
+    optional: treat an absent body as an empty object.
     Raises Rejected: 415 for another content type, another charset or a compressed body, 413 for too many elements,
     else 400.
     """
@@ -45,7 +48,7 @@ async def read_json(request: Request, read: Callable[[dict[str, Any]], T], *, op
 
 
 def _parse_object(body: bytes) -> dict[str, Any]:
-    if body.count(b",") > MAX_COMMAS:  # building millions of objects holds the GIL, in any thread
+    if body.count(b",") > MAX_COMMAS:  # limits the time for which building the objects holds the GIL, in any thread
         raise Rejected(f"The body has more than {MAX_COMMAS} elements.", status=413, code="request_too_large")
     value = parse(body)
     if not isinstance(value, dict):
@@ -94,7 +97,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
 
 
 def convert(value: dict[str, Any], kind: type[B], where: str = "") -> B:
-    """Convert the object to ``kind``. Raises Rejected whose ``param`` names the invalid field.
+    """Convert the object to ``kind``. Raises a Rejected whose ``param`` names the invalid field.
 
     where: path of the object in the request body; "" for the body itself.
     """

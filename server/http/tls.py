@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Tls:
-    """Owns the SSL context of new connections. Raises StartupError if the certificate files cannot be used."""
+    """Holds the SSL context for new connections. Raises StartupError if the certificate files cannot be used."""
 
     def __init__(self, config: AccessConfig) -> None:
         if config.ssl_certfile is None:
@@ -39,7 +39,7 @@ class Tls:
         try:
             self._load(
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            )  # test first: a mismatched pair would break the context in use
+            )  # test the files first, because a mismatched pair would break the context in use
             self._load(self.context)
         except OSError as error:
             log.error("the changed certificate cannot be used; the previous one stays in use: %s", _reason(error))
@@ -48,7 +48,7 @@ class Tls:
         return True
 
     def _load(self, context: ssl.SSLContext) -> None:
-        # With a password callback OpenSSL never prompts on the terminal, which would hang the daemon.
+        # A password callback prevents OpenSSL from prompting on the terminal, which would block the daemon.
         context.load_cert_chain(self._cert, self._key, lambda: self._password)
 
     def _modification_times(self) -> list[int]:
@@ -58,7 +58,7 @@ class Tls:
 
 
 def tls_from(config: AccessConfig) -> Tls | None:
-    """Load the certificate. Returns None for plain HTTP. Raises StartupError if it cannot be used."""
+    """Load the certificate. Returns None for plain HTTP. Raises StartupError if the certificate cannot be used."""
     files = (config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs, config.ssl_keyfile_password)
     return None if all(value is None for value in files) else Tls(config)
 

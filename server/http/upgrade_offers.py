@@ -1,7 +1,7 @@
 """Ignores offers to change the protocol of a connection, as RFC 9110 section 7.8 allows.
 
-The parser takes an ``Upgrade`` header as accepted: it skips the body and stops. The request is therefore parsed again
-from a head without the offer.
+The parser treats an ``Upgrade`` header as accepted, so it skips the body and stops. The request is therefore parsed
+again with a head that does not contain the offer.
 """
 
 from __future__ import annotations

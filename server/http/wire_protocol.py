@@ -28,7 +28,7 @@ from .wire_refusal import MAX_HEADERS, refusal_bytes
 
 LINGER_S = 1.0  # time for a refused client to read the reply; closing with unread input would reset the connection
 OVERFLOW_CONNECTIONS = 128  # connections above the limit that get a 503 reply; further ones are closed
-MAX_PIPELINED = 32  # requests of one connection that wait for the answer to an earlier one
+MAX_PIPELINED = 32  # maximum number of requests of one connection that wait for the answer to an earlier one
 PIECE_BYTES = 16 * 1024  # input is parsed and counted in pieces of this size
 
 
@@ -37,27 +37,27 @@ class WireLimits:
     """Limits of all connections."""
 
     max_connections: int = 4096
-    receive_timeout_s: float = 60.0  # from a request's first byte to its last
+    receive_timeout_s: float = 60.0  # seconds from the first byte of a request to its last
 
 
 class WireProtocol(HttpToolsProtocol):
     """One connection: uvicorn's protocol with our limits and error replies.
 
-    At most one request is arriving (``_arriving``); those before it wait for their answers in order, the first of them
+    At most one request is arriving (``_arriving``). Earlier requests wait for their answers in order; the first of them
     is ``_running``. A refusal ends the input of the connection and is sent after the answers to earlier requests.
     """
 
     def __init__(self, *, limits: WireLimits = WireLimits(), **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._limits = limits
-        self._over_limit = False  # opened when max_connections was reached
-        self._ignores_input = False  # after a refusal, or after the client's end of input
+        self._over_limit = False  # True if the connection was opened when max_connections was reached
+        self._ignores_input = False  # True after a refusal, and after the client has ended its input
         self._arriving = ArrivingRequest(0.0, is_complete=True)
-        self._arriving_cycle: RequestResponseCycle | None = None  # of the arriving request, once its head is complete
-        self._running: RequestResponseCycle | None = None  # the request that the application answers
-        self._refusal: Rejected | None = None  # waits for the answers to earlier requests
+        self._arriving_cycle: RequestResponseCycle | None = None  # set when the head is complete
+        self._running: RequestResponseCycle | None = None  # the request that the application is answering
+        self._refusal: Rejected | None = None  # a refusal that waits for the answers to earlier requests
         self._parses_again = False  # the head of a request whose upgrade offer was removed
-        self._probe: PeerProbe | None = None  # of a client that has ended its input
+        self._probe: PeerProbe | None = None  # the check of a client that has ended its input
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -104,7 +104,10 @@ class WireProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header of the head. Trailers are dropped: they must not change a request that has been checked."""
+        """Add a header of the head.
+
+        Trailers are dropped, because they must not change a request that has already been checked.
+        """
         if not self._arriving.has_head and not self._ignores_input:
             super().on_header(name, value)
 
@@ -122,7 +125,7 @@ class WireProtocol(HttpToolsProtocol):
             self.expect_100_continue = False  # RFC 9110 section 10.1.1
         super().on_headers_complete()
         self._arriving_cycle = self.cycle
-        self.flow.resume_reading()  # uvicorn pauses for a pipelined request, and would then miss a disconnect
+        self.flow.resume_reading()  # uvicorn pauses reading for a pipelined request, and would then miss a disconnect
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body to the application unless the request was refused."""
@@ -140,7 +143,7 @@ class WireProtocol(HttpToolsProtocol):
         self._arriving_cycle = None
 
     def on_response_complete(self) -> None:
-        """Start the next pipelined request. After the last, send a waiting refusal or close."""
+        """Start the next pipelined request. After the last request, send a waiting refusal or close the connection."""
         self._running = None
         if not self.pipeline and self._refusal is not None:
             self._send_refusal(self._refusal)
@@ -176,7 +179,7 @@ class WireProtocol(HttpToolsProtocol):
             self._refuse(wire_refusal.large_framing() if self._arriving.has_head else wire_refusal.large_head())
 
     def _parse(self, data: memoryview | bytes) -> memoryview | None:
-        """Parse ``data``. Returns what follows a head with an upgrade offer, None if all was parsed."""
+        """Parse ``data``. Returns the input after a head with an upgrade offer; None if the whole piece was parsed."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -188,14 +191,14 @@ class WireProtocol(HttpToolsProtocol):
         return None
 
     def _ignore_upgrade(self) -> None:
-        """Parse the head again without its upgrade offer. CONNECT is refused: what follows it is not HTTP."""
+        """Parse the head again without its upgrade offer. CONNECT is refused, because the data after it is not HTTP."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(wire_refusal.not_http("CONNECT is for proxies."))
             return
         head = head_without_offer(method, self.url, self.parser.get_http_version(), self.headers)
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does, for pipelining
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn, for pipelining
         self._parses_again = True
         self._parse(head)
         self._parses_again = False
@@ -224,14 +227,14 @@ class WireProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _check_deadline(self) -> None:
-        """Refuse the request if its deadline has passed. Backpressure extends the deadline."""
+        """Refuse the request if its deadline has passed. Backpressure by the server extends the deadline."""
         left_s = self._arriving.deadline_s(self._limits.receive_timeout_s) - self.loop.time()
         if self.flow.read_paused:
             left_s = max(left_s, self._limits.receive_timeout_s)
         if left_s > 0:
             self._timer = self.loop.call_later(left_s, self._check_deadline)
         elif not self._arriving.has_begun:
-            self.transport.close()  # no request was sent
+            self.transport.close()  # the client sent no request
         else:
             self._refuse(wire_refusal.late(self._limits.receive_timeout_s))
 
@@ -247,7 +250,10 @@ class WireProtocol(HttpToolsProtocol):
             self._refusal = error
 
     def _cancel_arriving(self) -> bool:
-        """Tell the application that the arriving request will not be complete. Returns True if it was answered."""
+        """Tell the application that the arriving request will not be complete.
+
+        Returns True if the request was already answered.
+        """
         cycle, self._arriving_cycle = self._arriving_cycle, None
         if cycle is None:
             return False
@@ -257,7 +263,7 @@ class WireProtocol(HttpToolsProtocol):
         if cycle is self._running:
             self._running = None
         else:
-            self.pipeline.popleft()  # uvicorn appends on the left
+            self.pipeline.popleft()  # uvicorn appends new requests on the left
         return False
 
     def _send_refusal(self, error: Rejected) -> None:
@@ -265,7 +271,7 @@ class WireProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """End the output if nothing more is written, and close the connection soon."""
+        """If no output is left, end the output and close the connection soon."""
         if self._running is None and self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.close)

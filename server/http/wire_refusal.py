@@ -16,7 +16,10 @@ MAX_HEADERS = 128
 
 
 def refusal_bytes(error: Rejected) -> bytes:
-    """Return the whole reply to a request that the application does not see. The connection closes after it."""
+    """Return the complete reply to a request that does not reach the application.
+
+    The connection is closed after the reply.
+    """
     body = json.dumps(envelope(error)).encode()
     head = [
         f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}",

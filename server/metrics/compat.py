@@ -44,7 +44,7 @@ class CompatSeries:
         return _Collector(self, snapshots, http)
 
     def register_histograms(self, histograms: Histograms) -> None:
-        """Export our histograms under the engine's names."""
+        """Export ebbtide's histograms under the names of the other engine."""
         for alias in self.aliases.histograms:
             name, labels = self.aliases.prefix + alias.name, {**self.labels, **dict(alias.labels)}
             histograms.register(alias.ours, name, _help_text((alias.ours,)), labels, alias.bounds(self.context_length))

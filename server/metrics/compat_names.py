@@ -12,7 +12,10 @@ Bounds = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A gauge or counter: the sum of ``ours`` less the sum of ``minus``. A name without its label means all values."""
+    """A gauge or counter whose value is the sum of ``ours`` minus the sum of ``minus``.
+
+    A name without a label stands for the sum over all values of the label.
+    """
 
     name: str
     ours: tuple[str, ...]
@@ -22,11 +25,11 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class HistogramAlias:
-    """A histogram of the same samples as ``ours``."""
+    """A histogram of the samples of the histogram ``ours``."""
 
     name: str
     ours: str
-    bounds: Callable[[int], Bounds]  # context length -> upper bounds of the buckets
+    bounds: Callable[[int], Bounds]  # returns the upper bounds of the buckets for a context length
     labels: tuple[tuple[str, str], ...] = ()
 
 
@@ -35,7 +38,7 @@ class MetricAliases:
     """The metric names of one engine."""
 
     prefix: str
-    labels: tuple[tuple[str, str], ...]  # on every series, besides model_name
+    labels: tuple[tuple[str, str], ...]  # labels of every series in addition to model_name
     gauges: tuple[Alias, ...]
     totals: tuple[Alias, ...]
     histograms: tuple[HistogramAlias, ...]
@@ -139,7 +142,7 @@ SGLANG_SIZES = _fixed(
 SGLANG_GRAMMAR = _fixed(0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 90, 120, 240)
 SGLANG_STAGE = _fixed(*(round(0.001 * 1.62**step, 6) for step in range(30)))
 
-# Names that differ from ours only in the prefix.
+# Names that differ from ebbtide's only in the prefix.
 SAME_GAUGES = (
     *("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "new_token_ratio", "token_usage"),
     *("max_total_num_tokens", "page_size", "cache_hit_rate", "gen_throughput"),

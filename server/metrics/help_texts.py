@@ -1,4 +1,4 @@
-"""The help text, labels and buckets of each series of /metrics. Names are without the prefix."""
+"""The help text, labels and buckets of each series of /metrics. The names in this module have no prefix."""
 
 from __future__ import annotations
 

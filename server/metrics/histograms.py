@@ -9,7 +9,7 @@ from itertools import accumulate
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-_as_go: Callable[[float], str] = floatToGoString  # formats 1e+06 like other Prometheus clients
+_as_go: Callable[[float], str] = floatToGoString  # formats a bound such as 1e+06 like other Prometheus clients
 
 
 class Buckets:

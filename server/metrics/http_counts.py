@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .help_texts import help_text
 
-OTHER = "other"  # label of unknown paths and methods
+OTHER = "other"  # label value for unknown paths and methods
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 

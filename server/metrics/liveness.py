@@ -9,7 +9,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import Heartbeat
 
 CHILDREN = ("scheduler", "detokenizer")
-FRONT_TIMEOUT_FACTOR = 1.06  # lets a stuck process's own watchdog fire first: its dump has more detail
+FRONT_TIMEOUT_FACTOR = 1.06  # lets the watchdog of a stuck process fire first, because its dump has more detail
 NO_WORK_STATES = ("idle", "paused")
 DEFAULTS = WatchdogConfig()
 NO_HEARTBEAT = Heartbeat("scheduler", 0)
@@ -63,7 +63,7 @@ class Liveness:
         self._dead.append(name)
 
     def mark_restarting(self) -> None:
-        """Record that new children are loading: alive, but not ready before ``mark_started``."""
+        """Record that new children are loading. They are alive, but not ready until ``mark_started``."""
         self._dead.clear()
         self._last_beat.clear()
         self._restarting = True
@@ -81,7 +81,9 @@ class Liveness:
         return self._scheduler.stalled_s + self._clock() - self._last_beat["scheduler"]
 
     def timed_out_child(self) -> str | None:
-        """Return a child without a heartbeat for longer than the watchdog timeout, which counts as dead; else None."""
+        """Return a child whose last heartbeat is older than the watchdog timeout and which counts as dead; None if
+        there is none.
+        """
         if self._dead:
             return None
         limit_s = self._config.watchdog_timeout * FRONT_TIMEOUT_FACTOR
@@ -93,7 +95,7 @@ class Liveness:
         return now - self._last_beat.get(name, now)
 
     def unhealthy_reason(self) -> str | None:
-        """Return the reason why ``/health`` answers 503. Returns None if it answers 200."""
+        """Return the reason why ``/health`` answers 503. Returns None if ``/health`` answers 200."""
         if self._dead:
             return f"The {self._dead[0]} process is dead."
         return self._silence_reason(self._config.watchdog_timeout)

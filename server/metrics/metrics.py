@@ -76,7 +76,7 @@ class FrontMetrics:
         self._histograms.observe(name, value, count)
 
     def on_scheduler_death(self, num_open: int = 0) -> None:
-        """Set the scheduler's gauges to 0 until the next snapshot; totals stay.
+        """Set the scheduler's gauges to 0 until the next snapshot. Totals do not change.
 
         num_open: the number of open requests, which are counted as aborted.
         """
@@ -86,7 +86,7 @@ class FrontMetrics:
 
     @contextmanager
     def count_refusals(self) -> Iterator[None]:
-        """Count a request that the block rejects as too long, like those that the scheduler rejects."""
+        """Count a request that the block rejects as too long, in the same way as one that the scheduler rejects."""
         try:
             yield
         except Rejected as error:

@@ -39,5 +39,5 @@ class PressureLog:
 
 
 def _as_dict(part: msgspec.Struct) -> dict[str, Any]:
-    """Convert a message to a dict with field names, which the wire format omits."""
+    """Convert a message to a dict, with the field names that the wire format omits."""
     return msgspec.structs.asdict(part)

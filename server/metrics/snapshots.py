@@ -23,7 +23,7 @@ PLAIN_TOTALS = tuple(name for name in TOTAL_TEXTS if name not in LABELS)
 
 
 class Snapshots:
-    """The last snapshot, and the totals of earlier schedulers. Keys are those of ``messages.Stats``."""
+    """The last snapshot, and the totals of earlier schedulers. The keys are those of ``messages.Stats``."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
@@ -64,7 +64,10 @@ class Snapshots:
         return self.total("cached_tokens_total") / max(self.total("prompt_tokens_total"), 1.0)
 
     def value(self, key: str) -> float:
-        """Return a gauge or total; 0 if unknown. A name without its label gives the sum over all label values."""
+        """Return a gauge or total; 0 if the name is unknown.
+
+        A name without its label gives the sum over all label values.
+        """
         if key in self.front_gauges:
             return self.front_gauges[key]()
         if key in self.gauges:

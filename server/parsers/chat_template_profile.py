@@ -21,11 +21,11 @@ from .tools.table import detect as detect_tools
 
 log = logging.getLogger(__name__)
 AUTO, NONE = "auto", "none"
-SHORT_ID = 9  # characters; Mistral's templates accept only this length
+SHORT_ID = 9  # length of a call id in characters; Mistral's templates accept only this length
 
 NAME, KEY, VALUE = "probe_function", "probe_key", "probe value"
 CUT_VALUE = VALUE[:-1]
-CUT_ARGUMENTS = f'{{"{KEY}": "{CUT_VALUE}'  # truncated, so not a JSON object
+CUT_ARGUMENTS = f'{{"{KEY}": "{CUT_VALUE}'  # truncated arguments, which are not a JSON object
 EXTRA_TEXT = "And now?"
 TOOL = {
     "type": "function",
@@ -62,7 +62,7 @@ class ChatTemplateProfile:
     """The features that a model's chat template supports.
 
     Attributes:
-        calls: None if the template does not support tools; tools and calls are then written as plain text.
+        calls: the form of calls; None if the template does not support tools, which are then described in plain text.
         roles: the sequences of roles that the template accepts.
     """
 
@@ -81,7 +81,7 @@ def check_parsers(tool_parser: str, reasoning_parser: str) -> None:
 def probe_chat_template(
     tokenizer: TextTokenizer, tool_parser: str = AUTO, reasoning_parser: str = AUTO
 ) -> ChatTemplateProfile:
-    """Return the profile of a model. A parser name other than "auto" overrides what the template shows."""
+    """Return the profile of a model. A parser name other than "auto" overrides the format found in the template."""
     template = tokenizer.chat_template
     calls = _call_style(tokenizer)
     roles = probe_roles(lambda messages: _renders(tokenizer, messages))
@@ -141,7 +141,7 @@ def _exchange(style: CallStyle, arguments: str | None = None) -> list[dict[str, 
 
 
 def _rules_of_calls(tokenizer: TextTokenizer, style: CallStyle) -> dict[str, bool]:
-    """Return the fields of ``RoleRules`` that are about calls."""
+    """Return the fields of ``RoleRules`` that concern calls."""
     call, result = _exchange(style)
     text = {"role": "assistant", "content": EXTRA_TEXT}
     question = {"role": "user", "content": EXTRA_TEXT}

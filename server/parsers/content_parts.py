@@ -1,6 +1,6 @@
-"""The parts of an output: text, reasoning and function calls. Independent of APIs and models.
+"""The parts of an output: text, reasoning and function calls. The module does not depend on APIs or models.
 
-Joining the parts of a kind (for calls: of a call index) gives the same result for every split of the output.
+Joining the parts of one kind (for calls: of one call index) gives the same result for every split of the output.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ class ContentPart:
 
 
 def new_call_id() -> str:
-    """Return a unique call id. Its last nine characters serve templates that require this length."""
+    """Return a unique call id. The last nine characters are unique, too, for templates that require this length."""
     return f"call_{secrets.token_hex(12)}"
 
 
 class ContentPartSink:
     """Collects the findings of a parser as content parts.
 
-    Whitespace and separator markers around calls belong to the format. They are held back until plain text follows.
+    Around calls, whitespace and separator markers are part of the format and not of the text. Whitespace and markers
+    are held back until plain text follows.
 
     Attributes:
         kind: kind of the latest part, or of the expected first one.
         num_calls: number of calls so far, at most ``max_calls`` (None for no limit); further calls are dropped.
-        call_open: the latest call is not complete.
+        call_open: True if the latest call is not complete.
     """
 
     def __init__(self, max_calls: int | None = None, kind: Kind = Kind.TEXT) -> None:
@@ -106,7 +107,7 @@ class ContentPartSink:
         self.call_open = False
 
     def finish(self) -> None:
-        """End the output. If there was no call, held-back whitespace becomes text."""
+        """End the output. End the output. If it had no call, whitespace that was held back becomes text."""
         if self._blank and not self.num_calls:
             self._add(ContentPart(Kind.TEXT, self._blank))
         self._blank = ""

@@ -33,8 +33,8 @@ class ParserConfig:
         reasoning: format of the model's reasoning; None if the model does not reason.
         starts_in_reasoning: the prompt ends inside the reasoning.
         reasoning_mode: how reasoning is returned.
-        parse_calls: parser of tool calls; None if there can be none.
-        max_calls: further calls are dropped; None for no limit.
+        parse_calls: parser of tool calls; None if the output cannot have calls.
+        max_calls: maximum number of calls, after which further ones are dropped; None for no limit.
         pieces: bytes of every token id, to count reasoning tokens.
     """
 
@@ -48,12 +48,12 @@ class ParserConfig:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDelta:
-    """One parsed delta. Other data (tokens, log-probabilities, counts) is in ``delta``.
+    """One parsed delta. The other data (tokens, log-probabilities, counts) is in ``delta``.
 
     Attributes:
         finish: "tool_calls" if the model stopped after complete calls, else as in the delta.
         kind: kind of the delta's tokens if it has no parts.
-        reasoning_tokens: total so far; None if the model does not reason.
+        reasoning_tokens: number of reasoning tokens so far; None if the model does not reason.
     """
 
     delta: Delta

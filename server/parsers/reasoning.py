@@ -1,4 +1,4 @@
-"""Separates reasoning from the rest of an output. A new format is a new entry in the table."""
+"""Separates reasoning from the rest of an output. A new reasoning format is a new entry in the table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReasoningFormat:
     always: bool = False
 
 
-# In the order of detection.
+# The table is in the order of detection.
 REASONING: dict[str, ReasoningFormat] = {
     "think": ReasoningFormat("<think>", "</think>"),
     "mistral": ReasoningFormat("[THINK]", "[/THINK]"),
@@ -50,7 +50,7 @@ def prompt_opens_reasoning(form: ReasoningFormat, prompt: str) -> bool:
 def read_reasoning(
     scanner: StreamScanner, form: ReasoningFormat, *, starts_in_reasoning: bool
 ) -> ParserCoroutine[None]:
-    """Parse the reasoning, if there is any. The next parser reads what follows."""
+    """Parse the reasoning, if the output has any. The next parser reads the text after it."""
     scanner.mark()
     yield from scanner.skip_spaces()
     if not (yield from scanner.literal(form.opens)):

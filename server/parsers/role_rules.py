@@ -1,7 +1,7 @@
-"""Which sequences of roles a chat template accepts, and conversations rearranged to such a sequence.
+"""Detects the sequences of roles that a chat template accepts, and rearranges conversations accordingly.
 
-The template is probed by rendering. A message that is missing from the rendered text is not accepted.
-Rearranged messages have the same texts.
+The template is probed by rendering sample conversations. The template does not accept a message if its text is missing
+from the result. Rearranging does not change the texts of messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 Message = dict[str, Any]
 Render = Callable[[list[Message]], str]  # returns "" if the template rejects the messages
 
-SEPARATOR = "\n\n"  # between the texts of joined messages
+SEPARATOR = "\n\n"  # separates the texts of joined messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class RoleRules:
     """The sequences of roles that a template accepts.
 
     Attributes:
-        takes_system: a system message at the beginning.
-        takes_more_systems: further system messages, at the beginning and later.
-        takes_repeats: consecutive messages of the user, and of the assistant.
-        takes_call_after_text: an assistant message with calls directly after one without.
-        takes_user_after_result: a user message directly after the result of a call.
+        takes_system: accepts a system message at the beginning.
+        takes_more_systems: accepts further system messages, at the beginning and later.
+        takes_repeats: accepts consecutive messages of the user, and of the assistant.
+        takes_call_after_text: accepts an assistant message with calls directly after one without calls.
+        takes_user_after_result: accepts a user message directly after the result of a call.
         system_needs_final_user: the system message is rendered only if the last message is the user's.
     """
 
@@ -38,9 +38,9 @@ class RoleRules:
 
 
 def probe_roles(render: Render) -> RoleRules:
-    """Return the rules of a template, without those about calls, which depend on the form of calls."""
+    """Return the rules of a template except those that concern calls, because they depend on the form of calls."""
     if not render(_chat("user")):
-        return RoleRules()  # there is no template
+        return RoleRules()  # the model has no template
     takes_system = _takes(render, "system", "user")
     return RoleRules(
         takes_system=takes_system,
@@ -59,10 +59,10 @@ def probe_roles(render: Render) -> RoleRules:
 
 
 def place_systems(messages: list[Message], rules: RoleRules, *, is_continuation: bool) -> list[Message]:
-    """Return the messages with each system message where the template accepts one.
+    """Return the messages with every system message at a position where the template accepts it.
 
-    Further ones are appended to the first. If the template accepts none, or if the beginning of the conversation is not
-    in ``messages`` (``is_continuation``), they become part of the next user message.
+    Further system messages are appended to the first. If the template accepts none, or if the beginning of the
+    conversation is not in ``messages`` (``is_continuation``), they become part of the next user message.
     """
     if rules.takes_system and rules.takes_more_systems:
         return messages
@@ -74,7 +74,7 @@ def place_systems(messages: list[Message], rules: RoleRules, *, is_continuation:
 
 
 def join_repeats(messages: list[Message], rules: RoleRules) -> list[Message]:
-    """Return the messages with those joined that the template does not accept one after the other."""
+    """Join messages that the template does not accept one after the other, and return the result."""
     groups: list[list[Message]] = []
     for message in messages:
         if groups and _must_join(groups[-1][-1], message, rules, first=groups[-1][0]):
@@ -99,11 +99,11 @@ def keep_system(messages: list[Message], rules: RoleRules) -> list[Message]:
 def _in_user_messages(messages: list[Message]) -> list[Message]:
     """Return the messages with the text of each system message at the start of the next user message.
 
-    System messages without a later user message become one, in their place.
+    System messages without a later user message become one user message in the same place.
     """
     placed: list[Message] = []
     held: list[str] = []  # texts since the last user message
-    start = 0  # the index in ``placed`` of the first of them
+    start = 0  # index in ``placed`` of the first of these texts
     for message in messages:
         if message["role"] == "system":
             start = start if held else len(placed)

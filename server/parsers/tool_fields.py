@@ -51,14 +51,14 @@ class ToolFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
-    """The tools that a request offers, and the calls that it allows and requires.
+    """The tools that a request offers, and the calls that the request allows or requires.
 
     Attributes:
         tools: the functions in the form that chat templates take.
         schemas: the functions that may be called, with the JSON schemas of their arguments.
         required: the answer must consist of calls.
         named: the answer must be one call of this function.
-        max_calls: most calls in an answer; None for no limit.
+        max_calls: maximum number of calls in an answer; None for no limit.
     """
 
     tools: list[dict[str, Any]]

@@ -25,7 +25,7 @@ class Grammars(Protocol):
         """Return ``PreparedRequest.grammar`` for a constraint."""
 
     def mark(self, text: str) -> str:
-        """Return a marker of the model in Lark."""
+        """Return a marker of the model as a Lark expression."""
 
     def close(self) -> None:
         """Stop the threads."""
@@ -33,7 +33,7 @@ class Grammars(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompiledElsewhere:
-    """Reads constraints where it is called, and compiles them with ``grammars`` on ``loop``."""
+    """Reads constraints in the calling thread, and compiles them with ``grammars`` on ``loop``."""
 
     grammars: Grammars
     loop: asyncio.AbstractEventLoop
@@ -48,12 +48,12 @@ class CompiledElsewhere:
     async def compile(
         self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
-        """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if it cannot be compiled."""
+        """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if the constraint cannot be compiled."""
         compiling = self.grammars.compile(constraint, prefix=prefix, alternative=alternative)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(compiling, self.loop))
 
     def mark(self, text: str) -> str:
-        """Return a marker of the model in Lark: its text or a control token."""
+        """Return a marker of the model as a Lark expression: its text or a control token."""
         return self.grammars.mark(text)
 
     def close(self) -> None:

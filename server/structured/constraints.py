@@ -19,14 +19,14 @@ from .oneof import oneof_to_anyof
 MAX_BYTES = 256 * 1024
 MAX_CHOICES = 10_000
 MAX_NAME = 64
-# Whitespace in JSON: one space, or a line break and an indent. Without this limit small models write spaces
-# until max_tokens is reached.
+# Whitespace in JSON: one space, or a line break and an indent. Without this limit, small models write spaces until
+# max_tokens is reached.
 WHITESPACE = r"[ ]|\n[ ]{0,16}"
 NAMED_CONSTRAINTS = "'response_format', 'regex', 'ebnf', 'grammar', 'structured_outputs'"
 
 
 class NamedSchema(msgspec.Struct):
-    """A schema in OpenAI's wrapper. It is enforced regardless of ``strict``."""
+    """A schema in OpenAI's wrapper. The schema is enforced regardless of ``strict``."""
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
     description: str | None = None
@@ -70,7 +70,8 @@ class Constraint:
     Attributes:
         lark: grammar.
         param: name of the request field.
-        unread: ``lark`` is the client's own grammar, in GBNF or Lark, which the compile thread still has to convert.
+        unread: True if ``lark`` is the client's own grammar, in GBNF or Lark, which the compile thread still has to
+            convert.
     """
 
     lark: str
@@ -79,7 +80,10 @@ class Constraint:
 
 
 def constraint_of(fields: ConstraintFields) -> Constraint | None:
-    """Return the request's constraint, or None. Raises Rejected if it has several or an invalid one."""
+    """Return the request's constraint, or None.
+
+    Raises Rejected if the request has several constraints or an invalid one.
+    """
     found = [
         constraint
         for constraint in (
@@ -137,7 +141,7 @@ def choice_constraint(choices: list[str], param: str) -> Constraint:
     written = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
     return sized(
         f"start: CHOICE\nCHOICE: {written}", param
-    )  # one terminal: a rule cannot have thousands of alternatives
+    )  # a single terminal, because a rule cannot have thousands of alternatives
 
 
 def ebnf_constraint(text: str, param: str) -> Constraint:
@@ -197,7 +201,7 @@ def _from_structured_outputs(outputs: StructuredOutputs | None) -> Constraint | 
 
 
 def sized(lark: str, param: str) -> Constraint:
-    """Return the constraint. Raises Rejected if it is too large."""
+    """Return the constraint. Raises Rejected if the text is too large."""
     if len(lark) > MAX_BYTES:
         raise Rejected(f"'{param}' is larger than {MAX_BYTES // 1024} KiB.", param=param)
     return Constraint(lark, param)

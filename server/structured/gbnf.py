@@ -1,6 +1,6 @@
-"""Converts GBNF grammars to Lark and checks Lark grammars of clients. Does not compile grammars.
+"""Converts GBNF grammars to Lark and checks Lark grammars of clients. The module does not compile grammars.
 
-It runs in a compile thread: a large grammar takes about a second.
+It runs in a compile thread, because a large grammar takes about a second.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ebbtide.errors import GrammarError
 
 MAX_MESSAGE = 300
 MAX_RULES = 500  # the compiler recurses along a chain of rules
-# Not allowed in a client's grammar: options, and notations that have their own request fields.
+# A client's grammar must not contain options, or notations that have their own request fields.
 DIRECTIVES = ("%llguidance", "%json", "%regex", "%lark")
-# The patterns must not backtrack: a regex match blocks all threads.
+# The patterns must not backtrack, because a regex match blocks all threads.
 IS_LARK = re.compile(r"^[^\S\n]*start\s*:", re.MULTILINE)
-# Matches the end of a rule's name, and skips strings, regexes, character classes and comments.
+# The pattern matches the end of a rule's name, and skips strings, regexes, character classes and comments.
 LARK_RULE = re.compile(r'"(?:[^"\\\n]|\\.)*"?|//[^\n]*|/(?:[^/\\\n]|\\.)*/?|#[^\n]*|(?P<rule>:)')
 GBNF_RULE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\n]*|(?P<rule>::=)', re.DOTALL)
 
 
 def lark_of_ebnf(text: str) -> str:
-    """Convert a grammar in Lark or GBNF to Lark. Raises GrammarError if it is neither or has too many rules."""
+    """Convert a grammar in Lark or GBNF to Lark. Raises GrammarError if the text is neither or has too many rules."""
     for word in DIRECTIVES:
         if word in text:
             raise GrammarError(f"{word} is not supported in a grammar.")
@@ -46,7 +46,10 @@ def _lark_of_gbnf(text: str) -> str:
 
 
 def _inner_first(rules: dict[str, RuleNode]) -> dict[str, RuleNode]:
-    """Order the rules so that each follows those it uses. Otherwise ``resolve`` takes quadratic time."""
+    """Order the rules so that every rule comes after the rules that it uses.
+
+    Otherwise ``resolve`` takes quadratic time.
+    """
     ordered: dict[str, RuleNode] = {}
     seen: set[str] = set()
     for first in rules:

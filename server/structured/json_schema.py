@@ -1,4 +1,5 @@
-"""Checks that a client's JSON schema is well formed by Draft 2020-12. Independent of grammars and requests.
+"""Checks that a client's JSON schema is well formed by Draft 2020-12. The module does not depend on grammars or
+requests.
 
 The grammar compiler interprets the keywords and rejects those that it cannot enforce, but it ignores malformed values.
 """
@@ -15,11 +16,11 @@ from ebbtide.errors import Rejected
 from .schema_references import num_levels, target
 
 MAX_DEPTH = 64
-MAX_SUBSCHEMAS = 10_000  # a reference cycle of this length uses a quarter of the compile thread's stack
+MAX_SUBSCHEMAS = 10_000  # maximum length of a reference cycle, which then uses a quarter of the compile thread's stack
 # Maximum number of states of the automaton for "multipleOf", which the compiler builds without any limit:
 # 50,000 states take half a second; 12345.678 would take minutes and all memory.
 MAX_MULTIPLE = 20_000
-OPTIONS = "x-guidance"  # would disable the compiler's checks
+OPTIONS = "x-guidance"  # a key that would disable the compiler's checks
 
 
 def _number(value: Any) -> bool:
@@ -110,7 +111,7 @@ def check_schema(schema: Any, param: str) -> None:
         _check_keywords(part, param)
         multiple = lcm(
             multiple, _odd_part(part.get("multipleOf", 1))
-        )  # the compiler may merge automata of alternatives
+        )  # the product is limited, because the compiler may merge automata of alternatives
     if multiple > MAX_MULTIPLE:
         raise Rejected(f"'{param}' has a 'multipleOf' of too many digits.", param=param)
     if isinstance(schema, dict) and num_levels(schema, lambda part: _inside(part, schema)) > MAX_DEPTH:
@@ -149,7 +150,7 @@ def _children(value: Any) -> list[Any]:
 def _subschemas(root: Any) -> Iterator[dict[str, Any]]:
     """Yield a schema, its subschemas and those that it references, each once.
 
-    Each yielded schema must be well formed when the iteration continues.
+    Each yielded schema must have been checked when the iteration continues.
     """
     waiting, seen = [root], {id(root)}
     while waiting:

@@ -31,10 +31,10 @@ class _Walk:
     """Tarjan's algorithm without recursion: a cycle is found after everything that it leads to."""
 
     def __init__(self) -> None:
-        self.order: dict[int, int] = {}  # by identity: order of discovery
-        self.lowest: dict[int, int] = {}  # earliest node that it is known to lead back to
-        self.levels: dict[int, int] = {}  # of finished nodes; equal within a cycle
-        self._beyond: dict[int, int] = {}  # levels of nodes that it leads to outside its cycle
+        self.order: dict[int, int] = {}  # order of discovery, by the identity of the node
+        self.lowest: dict[int, int] = {}  # the earliest node to which each node is known to lead back
+        self.levels: dict[int, int] = {}  # depths of finished nodes, which are equal within a cycle
+        self._beyond: dict[int, int] = {}  # depths of the nodes to which each node leads outside its cycle
         self._open: list[int] = []
 
     def meet(self, place: int) -> None:
@@ -58,7 +58,7 @@ class _Walk:
 
 
 def num_levels(root: Schema, successors: Successors) -> int:
-    """Return the number of schemas in the longest chain from ``root``. A cycle counts as one."""
+    """Return the number of schemas in the longest chain from ``root``. A cycle counts as one schema."""
     walk = _Walk()
     walk.meet(id(root))
     path: list[tuple[Schema, Iterator[Schema]]] = [(root, iter(successors(root)))]

@@ -22,7 +22,7 @@ from .gbnf import lark_of_ebnf
 
 NUM_THREADS = 2
 MAX_REMEMBERED = 1000
-MAX_READ_REMEMBERED = 16 * 1024  # characters; a larger converted grammar is not cached
+MAX_READ_REMEMBERED = 16 * 1024  # in characters; a larger converted grammar is not cached
 DRY_RUN_TOKENS = 16  # a grammar that is too costly fails within the first tokens
 BUSY = "All threads that compile grammars are busy (--grammar-timeout). Try again later."
 
@@ -34,7 +34,7 @@ class CompileResult:
     Attributes:
         problem: why the constraint cannot be used; "" if it can.
         lark: the Lark text of a constraint that was converted from the client's own grammar.
-        busy: no thread was free to compile it.
+        busy: True if no thread was free to compile it.
     """
 
     problem: str = ""
@@ -43,7 +43,7 @@ class CompileResult:
 
 
 class StructuredOutput:
-    """Compiles grammars for one model. Use it from one event loop only."""
+    """Compiles grammars for one model. The object must be used from one event loop only."""
 
     def __init__(self, vocabulary: Vocabulary, info: RunnerInfo, timeout_s: float) -> None:
         self._vocabulary = vocabulary
@@ -66,7 +66,7 @@ class StructuredOutput:
     async def compile(
         self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
-        """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if it cannot be compiled.
+        """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if the constraint cannot be compiled.
 
         prefix: free text before the constraint, such as reasoning. alternative: as in ``grammar_of``; it is not
         checked, so it must be known to compile.
@@ -82,7 +82,7 @@ class StructuredOutput:
         return grammar_of(lark, prefix=prefix, alternative=alternative, special_ids=self._special_ids)
 
     def mark(self, text: str) -> str:
-        """Return a marker of the model in Lark: its text or a control token."""
+        """Return a marker of the model as a Lark expression: its text or a control token."""
         return mark_in_lark(text, self._special_ids)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class StructuredOutput:
         self._pool.shutdown(cancel_futures=True)
 
     def _result_of(self, constraint: Constraint) -> asyncio.Task[CompileResult]:
-        """Return the task that compiles a constraint. Requests with equal constraints share it."""
+        """Return the task that compiles a constraint. Requests with equal constraints share the task."""
         key = hashlib.sha256(b"%d" % constraint.unread + constraint.lark.encode()).digest()
         task = self._results.get(key)
         if task is None:
@@ -103,7 +103,7 @@ class StructuredOutput:
     async def _compile_once(self, key: bytes, constraint: Constraint) -> CompileResult:
         result = await self._compile_in_time(constraint)
         if result is None or result.busy or len(result.lark) > MAX_READ_REMEMBERED:
-            self._results.pop(key, None)  # a later try may succeed when the machine is less loaded
+            self._results.pop(key, None)  # a later attempt may succeed when the machine is less loaded
         if result is None:
             return CompileResult(f"it takes longer than {self._timeout_s:g} s to compile (--grammar-timeout).")
         return result
@@ -122,7 +122,7 @@ class StructuredOutput:
         work = loop.run_in_executor(self._pool, self._compile_in_thread, guidance, constraint)
         work.add_done_callback(
             lambda _: self._slots.release()
-        )  # a compilation past the limit still occupies its thread
+        )  # a compilation that exceeds the limit still occupies its thread
         done, _ = await asyncio.wait({work}, timeout=self._timeout_s)
         return work.result() if done else None
 

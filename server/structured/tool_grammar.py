@@ -1,6 +1,6 @@
 """Grammars for forced calls: JSON for every model family, with arguments that are valid under their schemas.
 
-Objects get no keys beyond those in a schema unless the schema allows them: small models would invent some.
+Objects get only the keys in a schema unless it explicitly allows others, because small models would invent keys.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ..parsers.tools.marked_calls import MarkedCallFormat
 from .constraints import Constraint, lark_of_schema, schema_constraint, sized
 
 PARAM = "tools"
-MAX_CALLS = 32  # per answer: a small model would otherwise add calls until max_tokens is reached
-# A schema with only these keywords lists all its keys.
+MAX_CALLS = 32  # maximum per answer, because a small model would otherwise add calls until max_tokens is reached
+# A schema that has only these keywords lists all its keys.
 SIMPLE = {"type", "properties", "required", "title", "description", "$schema", "$defs", "definitions"}
 
 

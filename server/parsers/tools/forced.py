@@ -1,4 +1,4 @@
-"""Parsers of outputs that a grammar forces to be calls: JSON without any markers."""
+"""Parsers of outputs that a grammar forces to be calls, as JSON without any markers."""
 
 from __future__ import annotations
 

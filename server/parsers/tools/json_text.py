@@ -1,4 +1,4 @@
-"""An incremental JSON validator: finds the end of a value and its errors. Reads each character once."""
+"""An incremental JSON validator: finds the end of a value and its errors. The validator reads each character once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ VALUE, VALUE_OR_END, KEY, KEY_OR_END, COLON, AFTER, STRING, SCALAR_GOES_ON = ran
 
 
 class JsonText:
-    """Validates one JSON value. Strict, except that raw line breaks and tabs in strings are accepted and escaped.
+    """Validates one JSON value. It is strict, except that it accepts and escapes raw line breaks and tabs in strings.
 
     Attributes:
-        done: the value is complete. A number at the top level is complete only with the next character.
-        bad: the text is not valid JSON.
-        loose: accept invalid JSON; the value ends where its brackets close.
+        done: True if the value is complete. A number at the top level is complete only when the next character arrives.
+        bad: True if the text is not valid JSON.
+        loose: if True, invalid JSON is accepted, and the value ends where its brackets close.
         accepted: pieces of the text accepted so far.
     """
 
@@ -153,7 +153,10 @@ class JsonText:
         return at
 
     def _fail(self, at: int) -> int:
-        """Report invalid JSON. The character is not consumed: the caller may continue in loose mode."""
+        """Report invalid JSON.
+
+        Record an error without consuming the character, because the caller may continue in loose mode.
+        """
         self.bad = True
         return at
 

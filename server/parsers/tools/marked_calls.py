@@ -1,6 +1,6 @@
-"""Calls after a marker: JSON objects with name and arguments, or a name followed by the arguments.
+"""Parses calls after a marker: JSON objects with name and arguments, or a name followed by the arguments.
 
-One parser serves all such formats; a ``MarkedCallFormat`` describes their differences.
+One parser handles all such formats; a ``MarkedCallFormat`` describes the differences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .json_text import JsonText
 from .stream_scanner import ParserCoroutine, StreamScanner, partial_match_len
 
-MAX_HEAD = 300  # characters between a marker and the arguments; more means that it is not a call
+MAX_HEAD = 300  # maximum number of characters between a marker and the arguments of a call
 NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
 HARMLESS = (
@@ -21,7 +21,7 @@ HARMLESS = (
     "id",
     "index",
     "tool_call_id",
-)  # other keys that a call may have; an object with any further key is not a call
+)  # other keys that a call may have; an object with any other key is not a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class MarkedCallFormat:
         closes: markers that may follow a call, in any order.
         skips: markers before calls that have no meaning.
         head: matches the text before arguments that follow a name; the group that matched is the name.
-        bare: an object at the start of the output is also a call.
+        bare: True if an object at the start of the output is also a call.
         separator: text between objects.
-        listed: calls are written as a list after a marker.
-        key: key of the arguments.
+        listed: True if calls are written as a list after a marker.
+        key: key of the arguments in the object.
     """
 
     opens: tuple[str, ...]
@@ -106,7 +106,7 @@ def call_object(scanner: StreamScanner, names: Collection[str], close: str) -> P
 def arguments_object(scanner: StreamScanner, name: str, close: str) -> ParserCoroutine[bool]:
     """Parse arguments as they arrive. Returns True if the call was started, which happens at the second character.
 
-    From then on nothing is rejected: invalid JSON is passed on up to the end of the object or to ``close``.
+    After that nothing is rejected: invalid JSON is passed on up to the end of the object or to ``close``.
     """
     machine = JsonText()
     announced = False
@@ -217,7 +217,7 @@ def json_value(scanner: StreamScanner) -> ParserCoroutine[str | None]:
 
 
 def _behind_mark(scanner: StreamScanner, names: Collection[str], form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """Parse what follows a marker. No call is started if it is something else."""
+    """Parse the text after a marker. If that text is not a call, starts none."""
     first = yield from scanner.skip_spaces()
     if first == "[":
         yield from call_list(scanner, names)

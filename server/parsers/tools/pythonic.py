@@ -1,4 +1,7 @@
-"""Calls written as a Python list: ``[weather(city="Paris", days=2), clock()]``. The text is parsed, never executed."""
+"""Parses calls written as a Python list: ``[weather(city="Paris", days=2), clock()]``.
+
+The text is parsed, never executed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ CLOSES = {")": "(", "]": "[", "}": "{"}
 def pythonic_calls(
     scanner: StreamScanner, names: Collection[str], opens: tuple[str, ...], closes: tuple[str, ...], *, bare: bool
 ) -> ParserCoroutine[None]:
-    """Parse an output to its end. Lists are read after one of ``opens`` and, if ``bare``, at the start of it."""
+    """Parse an output to its end.
+
+    A list is parsed after one of ``opens`` and, if ``bare``, at the start of the output.
+    """
     if bare:
         scanner.mark()
         yield from _list(scanner, names, closes)
@@ -31,7 +37,7 @@ def pythonic_calls(
 
 
 def _list(scanner: StreamScanner, names: Collection[str], closes: tuple[str, ...]) -> ParserCoroutine[None]:
-    """Parse a complete list of calls; adds nothing if it is anything else."""
+    """Parse a complete list of calls. Adds nothing if ``text`` is not such a list."""
     yield from scanner.skip_spaces()
     if not (yield from scanner.literal("[")):
         return

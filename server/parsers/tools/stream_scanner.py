@@ -11,7 +11,7 @@ from typing import TypeVar
 from ..content_parts import ContentPartSink
 
 T = TypeVar("T")
-ParserCoroutine = Generator[None, None, T]  # pauses for more text; returns a T
+ParserCoroutine = Generator[None, None, T]  # a generator that pauses for more text and returns a T
 SPACES = " \t\r\n"
 
 
@@ -37,7 +37,7 @@ class StreamScanner:
         self._mark = None if self._mark is None else 0
 
     def end_input(self) -> None:
-        """Declare that no more text follows."""
+        """Record that no more text follows."""
         self._ended = True
 
     @property
@@ -94,7 +94,7 @@ class StreamScanner:
     def read_chunk(self, stops: tuple[str, ...]) -> ParserCoroutine[tuple[str, str]]:
         """Return (text, "") with the text available so far, or (text, stop) with the first of ``stops``.
 
-        The stop is consumed. Returns ("", "") only at the end of the output. No stop may start inside another one.
+        The stop text is consumed. Returns ("", "") only at the end of the output. No stop may start inside another one.
         """
         while True:
             found = [(index, stop) for stop in stops if (index := self._text.find(stop, self._at)) >= 0]

@@ -1,4 +1,7 @@
-"""The supported formats of tool calls. A new format is an entry here, plus a file if it is unlike the others."""
+"""The supported formats of tool calls.
+
+A new format is one entry here, and one file if no existing parser can handle it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class ToolFormat:
     Attributes:
         signs: texts, one of which every chat template of this format contains.
         markers: texts that may be control tokens; the detokenizer must keep them for the parser.
-        form: for a grammar, if the format writes calls as JSON objects with a name; else None.
+        form: the form for a grammar if the format writes calls as JSON objects with a name; else None.
     """
 
     signs: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Calls written as XML-like elements: the function's name, then one element per argument with the plain value."""
+"""Parses calls written as XML-like elements: the function's name, then one element per argument with the plain value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from .stream_scanner import ParserCoroutine, StreamScanner
 
-MAX_HEAD = 300  # characters of a function's or an argument's name with surrounding whitespace
+MAX_HEAD = 300  # maximum length of the name of a function or argument, with surrounding whitespace
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -86,7 +86,10 @@ def _arguments(
 
 
 def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> ParserCoroutine[bool]:
-    """Convert a value to JSON. Strings are streamed, other values follow when complete. False if the output ends."""
+    """Convert a value to JSON.
+
+    Strings are streamed; other values are added when they are complete. Returns False if the output ends inside it.
+    """
     as_text = types == {"string"}
     yield from scanner.literal("\n")
     if as_text:
@@ -110,7 +113,7 @@ def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> Pars
 
 
 def _to_next(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[str]:
-    """Skip to after the next argument marker or the end of the call. Returns "" if neither follows."""
+    """Skip to after the next argument marker or the end of the call. Returns "" if the output contains neither."""
     while True:
         text, stop = yield from scanner.read_chunk((form.key, form.ends))
         if stop or not text:
