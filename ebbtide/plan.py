@@ -159,7 +159,7 @@ class StepResult(Part, frozen=True):
 
 
 class Runner(Protocol):
-    """Executes plans in order. At most ``info.max_in_flight`` plans may be in flight.
+    """Executes plans in order. At most ``info.max_in_flight`` submitted plans may be uncollected.
 
     An exception that the inputs of one row cause is a failure of its item. An error of a plan as a whole, or of the
     device, is raised.

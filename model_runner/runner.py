@@ -115,7 +115,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
-        """Copy pages and compute; on an accelerator, only queue that. See ``Runner``.
+        """Copy pages and compute the step. On an accelerator, this only queues the work. See ``Runner``.
 
         Raises PlanError for a plan that is invalid as a whole. A device error is raised too: it cannot be attributed to
         an item, and the device is of no use after it.
@@ -159,7 +159,10 @@ class ModelRunner:
         return checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
 
     def _stage(self, items: list[PlanItem], num_ids: int) -> StepInputs:
-        """The inputs of a step, on the host. Raises PlanError before the device is touched."""
+        """Return the inputs of a step, on the host.
+
+        Raises PlanError for an invalid plan, before any work on the device.
+        """
         pages = [table.stage(items) for table in self._tables]
         for item in items:
             if item.tokens is None and (item.init is not None or not self._has_sample[item.row]):

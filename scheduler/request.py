@@ -80,7 +80,7 @@ class Request:
     sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
     shares_known: bool = False  # ``known`` is the list of the message, also for its other choices
-    tag: str = field(init=False)  # its name in messages
+    tag: str = field(init=False)  # the text that names it in messages
     is_locked: ClassVar[bool] = False  # see PageOwner: no other request may read its pages
     is_tree_node: ClassVar[bool] = False
 

@@ -63,10 +63,10 @@ class SessionTurn(Part, frozen=True):
         owner: only requests with this owner can see the session; "" if the session has no owner.
         turn: name of the turn in the session; "" for the request's id.
         continuation: replaces ``prompt`` if the session already has a turn; None to use ``prompt`` in both cases.
-        head: number of leading tokens of ``continuation`` that close the previous turn; those with which the stored
-            turn already ends are dropped.
+        head: number of leading tokens of ``continuation`` that close the previous turn; the tokens with which the
+            stored turn already ends are dropped.
         context_limit: ``sampling.max_tokens`` means "what context and pool hold" and is reduced to what is left.
-        parent: turn to branch from; "" for the latest. Plain sessions only, like the next three.
+        parent: turn to branch from; "" for the latest. This field and the next three apply to plain sessions only.
         offset: number of parent tokens to keep; -1 for all.
         replace: remove the parent's later turns.
         drop_previous_output: remove the parent's output tokens.

@@ -106,7 +106,7 @@ class GGUFFile:
         return architecture
 
     def _names(self, wanted: Collection[str]) -> dict[str, str]:
-        """GGUF's name of each parameter → its name in the model."""
+        """Return a map from the GGUF name of each parameter to its name in the model."""
         if not wanted:
             return {}  # before the table below, whose size is the number of layers, has been compared with the tensors
         number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == self._architecture_name)

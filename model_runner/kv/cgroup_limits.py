@@ -39,7 +39,7 @@ def cgroup_room(root: Path = Path("/")) -> int:
 
 
 def _own_groups(root: Path) -> Iterator[tuple[Path, Hierarchy]]:
-    """Yield the groups of the process and their parents up to the mount, in every hierarchy with the memory controller."""
+    """Yield the groups of the process and their parents, in every hierarchy with the memory controller."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):

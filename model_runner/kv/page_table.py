@@ -152,7 +152,7 @@ class TokenInputs:
 
 
 def stage_tokens(items: list[PlanItem], vocab_size: int) -> TokenInputs:
-    """Flatten items, on the host.
+    """Flatten the items on the host.
 
     Raises PlanError for a token id without a row in the embedding, and for prompt log-probabilities past the tokens.
     """

@@ -57,7 +57,7 @@ class Rotary:
 
 
 def _has_the_same_factors_for_all_lengths(parameters: Mapping[str, Any]) -> bool:
-    """Return True for a LongRoPE that does not depend on the sequence, such as Llama 3.1's frequencies in a GGUF file."""
+    """Return True for a LongRoPE that does not depend on the sequence, as for Llama 3.1 in a GGUF file."""
     return bool(parameters["rope_type"] == "longrope" and parameters["short_factor"] == parameters["long_factor"])
 
 

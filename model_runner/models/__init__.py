@@ -32,7 +32,7 @@ COMPILED = {"llama": "llama_native"}
 
 
 def check_architecture(checkpoint: Checkpoint) -> None:
-    """Raises StartupError if the class, the configuration or the stored tensors show that the model is not supported."""
+    """Raises StartupError if class, configuration or stored tensors show that the model is not supported."""
     if _module(checkpoint) == FALLBACK:
         from .transformers_backed import check_config
 

@@ -199,7 +199,7 @@ def _read_gguf(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> 
 
 
 def _gguf_targets(model: Any) -> dict[str, Tensor]:
-    """Return the parameters for which a GGUF file has tensors: without tied ones, and with the parts of fused experts."""
+    """Return the parameters that have tensors in a GGUF file: no tied ones, and the parts of fused experts."""
     targets = {}
     for name, parameter in model.state_dict().items():
         if name in model.all_tied_weights_keys:

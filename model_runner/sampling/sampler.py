@@ -103,7 +103,7 @@ class Sampled:
 
     Attributes:
         tokens: int64 [S]; NO_TOKEN or INVALID_LOGITS if a sample has none.
-        logprobs: None if no sample asked for them.
+        logprobs: None if no sample asked for log-probabilities.
     """
 
     tokens: Tensor
@@ -152,11 +152,11 @@ class Sampler:
         self._state(inputs.row).build(inputs, self._vocab_size)
 
     def stage(self, specs: list[SampleSpec], num_ids: int = 0) -> SamplingInputs:
-        """The inputs to sample ``specs``, on the host; stage rows that start in the same step before.
+        """Return the inputs for sampling ``specs``, on the host. Rows that start in this step must have been staged.
 
         num_ids: as ``StepPlan.num_token_ids``.
 
-        Raises PlanError for a row that was never started, or a mask of too few ids.
+        Raises PlanError if a row was never started or a mask has too few ids.
         """
         num_ids = min(num_ids or self._vocab_size, self._vocab_size)
         states = [self._state(spec.row) for spec in specs]
@@ -174,7 +174,8 @@ class Sampler:
         )
 
     def sample(self, logits: Tensor, inputs: SamplingInputs) -> Sampled:
-        """Choose a token from each row of ``logits``, [S, vocab], which are not changed. The inputs are uploaded.
+        """Choose a token from each row of ``logits``, [S, vocab], without changing the logits. The inputs must have
+        been uploaded.
 
         Changes no state: see ``note``.
         """
@@ -188,7 +189,7 @@ class Sampler:
             inputs.masks.apply(adjusted)
             inputs.masks.restore(adjusted, logits, changed)
         choices = adjusted[:, : inputs.num_ids]  # a view
-        peaks, tokens = choices.max(-1)  # argmax takes four times as long on the CPU
+        peaks, tokens = choices.max(-1)  # on the CPU, argmax takes four times as long
         invalid = ~peaks.isfinite()  # the largest of some values is nan if any of them is
         if adjusted is not logits:
             invalid |= ~logits[:, : inputs.num_ids].amax(-1).isfinite()

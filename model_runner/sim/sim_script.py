@@ -10,14 +10,14 @@ from typing import Any
 from ebbtide.errors import StartupError
 
 Output = Sequence[int | None]
-Rule = tuple[tuple[bytes, ...], Output]  # texts that a prompt contains, and its output
+Rule = tuple[tuple[bytes, ...], Output]  # a rule: texts that a prompt must contain, and its output
 
 
 class SimScript:
     """Maps prompts (text without control tokens) to output bytes.
 
-    The longest matching prefix wins. Without one, the first rule wins whose texts are all in the prompt. An output may
-    have None in place of a byte: the logits there are nan.
+    The output of the longest matching prefix is used. If no prefix matches, the first rule whose texts are all in the
+    prompt is used. An output may have None in place of a byte: the logits there are nan.
     """
 
     def __init__(self, outputs: Mapping[bytes, Output], rules: Sequence[Rule] = ()) -> None:
@@ -31,7 +31,7 @@ class SimScript:
     def load(cls, path: str) -> SimScript:
         """Read a JSON object of prefix → output, or a list of ``{"contains": [text, …], "output": output}``.
 
-        An output is a string, or a list of bytes and nulls. Raises StartupError for a file of another form.
+        An output is a string, or a list of bytes and nulls. Raises StartupError if the file has another form.
         """
         try:
             entries = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -39,7 +39,7 @@ def echo_of_ids(tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collec
 
 
 def incomplete_character(tokens: Sequence[int], vocabulary: Vocabulary) -> bytes:
-    """Return the bytes of the incomplete character at the end of the tokens, b"" if there is none."""
+    """Return the bytes of the incomplete character at the end of the tokens; b"" if there is none."""
     data = b"".join(map(vocabulary.piece, tokens))
     return data[codecs.utf_8_decode(data, "replace", False)[1] :]
 
@@ -47,7 +47,10 @@ def incomplete_character(tokens: Sequence[int], vocabulary: Vocabulary) -> bytes
 def _decoded(
     tokens: Sequence[int], vocabulary: Vocabulary, *, hidden: Collection[int], is_complete: bool
 ) -> tuple[list[int], str]:
-    """Return the offset of each token, and the text. A split character has the offset of its first byte."""
+    """Return the offset of each token and the text.
+
+    The tokens of a split character have the offset of its first byte.
+    """
     pieces = [b"" if token in hidden else vocabulary.piece(token) for token in tokens]
     offsets = TokenOffsets()
     return [offsets.next(piece) for piece in pieces], codecs.utf_8_decode(b"".join(pieces), "replace", is_complete)[0]

@@ -16,7 +16,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 LONGEST = 2**63 - 1  # the largest integer that messages to the engine carry; the bound of every integer in a body
 Index = Annotated[int, Meta(ge=0, le=LONGEST)]
-NumTop = Annotated[int, Meta(ge=0, le=20)]  # alternatives of a token
+NumTop = Annotated[int, Meta(ge=0, le=20)]  # maximum number of alternatives of a token
 TopK = Annotated[int, Meta(ge=-1, le=LONGEST)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Seed = Annotated[int, Meta(ge=-LONGEST - 1, le=LONGEST)]

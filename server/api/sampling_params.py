@@ -14,10 +14,10 @@ from .generation_request import GenerationRequest
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 4096
-MAX_CHOICES = 1024  # n × prompts of one request
+MAX_CHOICES = 1024  # maximum of n × number of prompts in one request
 MAX_PROMPT_TOKENS = 1 << 23  # n × prompt tokens of one request: the scheduler holds 8 bytes for each, 64 MiB in total
-GREEDY_BELOW = 1e-3  # at lower temperatures only exact ties are random, and half precision underflows
-SMALLEST_TOP_P = 1e-9  # OpenAI accepts top_p = 0: only the most likely token
+GREEDY_BELOW = 1e-3  # a lower temperature acts like greedy sampling and would underflow in half precision
+SMALLEST_TOP_P = 1e-9  # OpenAI accepts top_p = 0, which keeps only the most likely token
 
 
 def text_params(request: GenerationRequest) -> TextParams:

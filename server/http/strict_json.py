@@ -22,7 +22,7 @@ from ebbtide.errors import Rejected
 from .off_loop import off_loop
 
 MAX_DEPTH = 128
-MAX_COMMAS = 500_000  # above the number of tokens in any context; parsing that many takes less than a second
+MAX_COMMAS = 500_000  # more elements than any context has tokens; parsing that many takes less than a second
 MAX_KEYS = 20_000  # of one object: the parser holds the GIL until the object ends
 SHORTEST_KEYS = 4 * MAX_KEYS  # fewer characters than so many keys with their values have
 KEY_END = re.compile(r'"\s*:')
@@ -134,7 +134,7 @@ class _NotFinite(ValueError):
 
 
 def _check(root: Any) -> None:
-    """Check depth, numbers and strings. Iterates level by level: recursion could overflow the stack.
+    """Check depth, numbers and strings. It iterates level by level, because recursion could overflow the stack.
 
     Raises _NotFinite or Rejected.
     """

@@ -32,7 +32,7 @@ from .generate_response import GenerateResponseBuilder, LogprobView, ResponseOpt
 
 
 async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepared:
-    """Make a request ready for the scheduler: all of its prompts or none. Raises Rejected."""
+    """Validate and tokenize a request. One invalid prompt rejects the whole request. Raises Rejected."""
     names = PARAM_NAMES if body.input_ids is not None else PARAM_NAMES | {"prompt": "text"}
     with params_named(names):
         return await _prepare(state, body, request_id)

@@ -1,4 +1,4 @@
-"""Parses calls written as XML-like elements: the function's name, then one element per argument with the plain value."""
+"""Parses calls written as XML-like elements: the function's name, then one element per argument with its value."""
 
 from __future__ import annotations
 
