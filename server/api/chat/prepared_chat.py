@@ -106,7 +106,7 @@ def tools_named(paths: Sequence[str]) -> Iterator[None]:
 
 
 async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, prefix: ReasoningPrefix | None) -> str:
-    """Return the value of ``PreparedRequest.grammar``: a required call or the body's constraint, preceded by reasoning."""
+    """Return ``PreparedRequest.grammar``: a required call or the constraint of the body, preceded by reasoning."""
     structured, form = state.structured, state.profile.tool_format.form
     if tools is None or not tools.required:
         alternative = "" if tools is None or form is None else calls_alternative(tools, form, structured.mark)

@@ -149,7 +149,7 @@ class _Choice:
 def prompt_part(
     prompt: str | list[Any], tokens: list[int], reader: PromptReader, body: CompletionBody, options: LogprobOptions
 ) -> PromptPart:
-    """Return the parts that are known before the engine computes anything. prompt: the prompt as sent, a text or ids."""
+    """Return the parts that are known before the engine computes. prompt: the prompt as sent, a text or ids."""
     vocabulary, raw = reader.vocabulary, reader.vocabulary.piece(tokens[0])
     hidden = () if body.skip_special_tokens is False else reader.control_ids
     part = PromptPart(
