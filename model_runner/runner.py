@@ -117,8 +117,8 @@ class ModelRunner:
     def submit(self, plan: StepPlan) -> None:
         """Copy pages and compute the step. On an accelerator, this only queues the work. See ``Runner``.
 
-        Raises PlanError for a plan that is invalid as a whole. A device error is raised too: it cannot be attributed to
-        an item, and the device is of no use after it.
+        Raises PlanError for a plan that is invalid as a whole. A device error is raised as well: it cannot be
+        attributed to an item, and the device is unusable afterwards.
         """
         if len(self._pending) == self.info.max_in_flight:
             raise PlanError(f"Plan {plan.number} is submitted while {len(self._pending)} others are uncollected.")

@@ -1,7 +1,7 @@
 """The lifecycle of a request: waiting, running, finished.
 
-No other code writes a request's phase, the waiting queue, the running list, the rows, or their counters. It does not
-decide which request runs, which is retracted or when one ends.
+No other code writes a request's phase, the waiting queue, the running list, the rows, or their counters. The module
+does not decide which request runs or is retracted, or when a request ends.
 """
 
 from __future__ import annotations

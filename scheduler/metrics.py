@@ -36,7 +36,7 @@ class SchedulerMetrics:
         self.totals: Counter[str] = Counter()
         self.num_ends = 0
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
-        self._without_first_token_time: list[Request] = []  # first token sampled since ``stamp``
+        self._without_first_token_time: list[Request] = []  # requests to stamp
         self._finished: list[Request] = []  # finished since ``stamp``
 
     def count(self, name: str, amount: int = 1) -> None:

@@ -177,7 +177,7 @@ class Sampler:
         """Choose a token from each row of ``logits``, [S, vocab], without changing the logits. The inputs must have
         been uploaded.
 
-        Changes no state: see ``note``.
+        The method changes no state; ``note`` does that.
         """
         states = [self._state(row) for row in inputs.row_numbers]
         changed = [n for n, state in enumerate(states) if state.adjusts(inputs.indices[n])]

@@ -16,7 +16,7 @@ from ebbtide.errors import InvariantViolation
 
 from ..memory.node import Node
 
-MEDIUM = "GPU"  # the routers' name for the memory of the compute device, even if that is a CPU
+MEDIUM = "GPU"  # routers use this name for the memory of the compute device, even if the device is a CPU
 POSITIVE = 2**63 - 1  # keeps a hash within the range of both signed and unsigned 64-bit integers
 
 

@@ -26,7 +26,7 @@ class KvPool(AuditedPool, Protocol):
 
     @property
     def usable_pages(self) -> int:
-        """Number of free pages plus pages that eviction can free. Admission is based on this number."""
+        """Number of free pages plus pages that eviction can free. Admission uses this number."""
 
     def pages_for(self, num_tokens: int) -> int:
         """The maximum number of pages that a request holds until its K/V has ``num_tokens`` tokens."""

@@ -33,7 +33,7 @@ class PromptPart:
         incomplete: see CompletionLogprobs
         hidden: see CompletionLogprobs
         echo: None if the response does not repeat the prompt
-        logprobs: log-probabilities of all prompt tokens except the first, after the first delta
+        logprobs: log-probabilities of all prompt tokens except the first, set by the first delta
     """
 
     tokens: list[int]
