@@ -29,7 +29,7 @@ def test_each_pool_of_a_batch_has_its_own_slots_and_page_table() -> None:
     items = [first_item(PageWrite(1, 0, [5, 0, 2]))]
     for table in both:
         table.write(table.stage(items))
-    batch = stage_tokens(items).batch(both, torch.zeros(2, dtype=torch.int64))
+    batch = stage_tokens(items, 1 << 20).batch(both, torch.zeros(2, dtype=torch.int64))
     assert batch.slots.tolist() == [28, 29, 30, 31, 12]
     (second,) = batch.more_pools
     assert second.slots.tolist() == [10, 11, 0, 1, 4]

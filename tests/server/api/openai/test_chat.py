@@ -118,9 +118,9 @@ async def test_null_means_absent_for_every_optional_field(world: World) -> None:
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.logprobs) == (1.0, 1.0, 0, None)
 
 
-async def test_absent_max_tokens_fills_the_context(world: World) -> None:
+async def test_absent_max_tokens_fills_the_pool_if_it_is_smaller_than_the_context(world: World) -> None:
     await world.chat()
-    assert world.engine.requests[0].sampling.max_tokens == 512 - 5
+    assert world.engine.requests[0].sampling.max_tokens == 16 * 16 - 5 + 1
 
 
 async def test_requests_without_a_seed_get_different_ones(world: World) -> None:

@@ -302,7 +302,7 @@ async def test_a_request_can_be_aborted_by_its_rid(world: World) -> None:
         ({"text": None, "input_ids": [1, [2]]}, "input_ids"),
         ({"text": None, "input_ids": [99999]}, "input_ids"),
         ({"sampling_params": {"max_tokens": 5}}, "sampling_params"),
-        ({"sampling_params": {"max_new_tokens": 0, "min_new_tokens": 1}}, "min_tokens"),
+        ({"sampling_params": {"max_new_tokens": 0, "min_new_tokens": 1}}, "sampling_params.min_new_tokens"),
         ({"sampling_params": {"max_new_tokens": -2}}, "sampling_params.max_new_tokens"),
         ({"sampling_params": {"max_new_tokens": 10_000}}, "sampling_params.max_new_tokens"),
         ({"sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
@@ -330,8 +330,8 @@ async def test_a_request_can_be_aborted_by_its_rid(world: World) -> None:
         ({"image_data": "x"}, "image_data"),
         ({"lora_path": "x"}, "lora_path"),
         ({"session_id": "s", "session_params": {"id": "s"}}, "session_params"),
-        ({"session_id": "s", "text": ["a", "b"]}, "prompt"),
-        ({"session_id": "s", "sampling_params": {"n": 2}}, "n"),
+        ({"session_id": "s", "text": ["a", "b"]}, "text"),
+        ({"session_id": "s", "sampling_params": {"n": 2}}, "sampling_params.n"),
     ],
 )
 async def test_a_bad_value_is_refused(world: World, fields: dict[str, Any], param: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.server.api.chat.prepared_chat import params_named
+from ebbtide.server.api.param_names import params_named
 
 NAMES = {"messages": "input", "stop": "stop_sequences"}
 
