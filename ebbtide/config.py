@@ -202,7 +202,8 @@ class RunnerConfig:
     device: Literal["auto", "cpu", "cuda"] = option("auto", "device of the model")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        "weights and KV cache; auto: as stored on CUDA; on the CPU bfloat16, or float32 for models without compiled code if the CPU cannot compute bfloat16",
+        "weights and KV cache; auto: as stored on CUDA; on the CPU bfloat16, or float32 for models without compiled "
+        "code if the CPU cannot compute bfloat16",
     )
     attention_backend: str = option("auto", "attention implementation; auto selects the fastest available one")
     context_length: int | None = option(

@@ -1,42 +1,57 @@
 """Handles clients that have ended their input: they may still read the answer or may have disconnected.
 
-Only a write shows the difference, because a disconnected client answers it with a reset. A stream needs no special
-handling, because it writes anyway. Before a response starts, the server therefore writes interim responses (RFC 9110
-section 15.2), which clients must ignore. HTTP/1.0 has no interim responses, so a response to such a client must start
-soon.
+Only a write shows the difference, because a disconnected client answers it with a reset. Before a response starts, the
+server therefore writes interim responses (RFC 9110 section 15.2), which clients must ignore, and into an event stream
+it writes comments. HTTP/1.0 has no interim responses, so a response to such a client must start soon.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 FIRST_PROBE_S = 0.1
 MAX_PROBE_INTERVAL_S = 16.0
 OLD_CLIENT_S = 1.0  # seconds that a client of HTTP/1.0 may wait for the start of its response
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+COMMENT = b":\n\n"
+COMMENT_CHUNK = b"%x\r\n%b\r\n" % (len(COMMENT), COMMENT)
+
+
+class StreamMark:
+    """Wraps ``app`` for one request. ``is_set`` is True once an event stream has started."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.is_set = False
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_and_mark(message: Message) -> None:
+            await send(message)
+            if message["type"] == "http.response.start":
+                types = [value for name, value in message.get("headers", ()) if name.lower() == b"content-type"]
+                self.is_set = any(value.startswith(b"text/event-stream") for value in types)
+
+        await self._app(scope, receive, send_and_mark)
 
 
 class PeerProbe:
-    """Detects that the client of a connection has disconnected while it waits for the response of ``cycle``."""
+    """Finds out whether the client of a connection has left, while it waits for the response of ``cycle``."""
 
-    def __init__(
-        self, cycle: RequestResponseCycle, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self.watch(cycle)
 
-    def watch(self, cycle: RequestResponseCycle) -> None:
-        """Start probing until the response of ``cycle`` starts."""
+    def watch(self, cycle: RequestResponseCycle, mark: StreamMark) -> None:
+        """Probe from now on while the response of ``cycle`` is not complete."""
         self.stop()
-        self._cycle = cycle
-        if cycle.scope["http_version"] < "1.1":
-            self._timer = self._loop.call_later(OLD_CLIENT_S, self._give_up)
-        else:
-            self._timer = self._loop.call_later(FIRST_PROBE_S, self._probe, 2 * FIRST_PROBE_S)
+        self._cycle, self._mark = cycle, mark
+        self._knows_interim = cycle.scope["http_version"] >= "1.1"
+        waits_s = FIRST_PROBE_S if self._knows_interim or mark.is_set else OLD_CLIENT_S
+        self._timer = self._loop.call_later(waits_s, self._probe, 2 * FIRST_PROBE_S)
 
     def stop(self) -> None:
         """End the probing. May be repeated."""
@@ -44,10 +59,12 @@ class PeerProbe:
             self._timer.cancel()
 
     def _probe(self, next_s: float) -> None:
-        if not self._cycle.response_started and not self._transport.is_closing():
-            self._transport.write(INTERIM)
-            self._timer = self._loop.call_later(next_s, self._probe, min(2 * next_s, MAX_PROBE_INTERVAL_S))
-
-    def _give_up(self) -> None:
-        if not self._cycle.response_started:
+        if self._cycle.response_complete or self._transport.is_closing():
+            return
+        if self._mark.is_set:  # the application writes whole events
+            self._transport.write(COMMENT_CHUNK if self._cycle.chunked_encoding else COMMENT)
+        elif not self._cycle.response_started and not self._knows_interim:
             self._transport.close()
+        elif not self._cycle.response_started:
+            self._transport.write(INTERIM)
+        self._timer = self._loop.call_later(next_s, self._probe, min(2 * next_s, MAX_PROBE_INTERVAL_S))

@@ -21,7 +21,7 @@ from . import wire_refusal
 from .arriving_request import MAX_HEAD_BYTES, ArrivingRequest
 from .auth import PUBLIC_PATHS
 from .early_answers import EarlyAnswers
-from .half_closed import PeerProbe
+from .half_closed import PeerProbe, StreamMark
 from .plain_bodies import PlainBodies
 from .upgrade_offers import head_without_offer
 from .wire_refusal import MAX_HEADERS, refusal_bytes
@@ -57,6 +57,7 @@ class WireProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None  # the request that the application is answering
         self._refusal: Rejected | None = None  # a refusal that waits for the answers to earlier requests
         self._parses_again = False  # the head of a request whose upgrade offer was removed
+        self._mark: StreamMark | None = None  # the mark of the running request
         self._probe: PeerProbe | None = None  # the check of a client that has ended its input
         self._timer: asyncio.TimerHandle | None = None
 
@@ -88,9 +89,10 @@ class WireProtocol(HttpToolsProtocol):
         self._drop_input()
         if self._arriving.is_incomplete:
             self._cancel_arriving()
-        if self._running is None or self.scheme == "https":  # TLS connections cannot be closed in one direction only
+        if self._running is None or self._mark is None or self.scheme == "https":  # TLS cannot close one direction only
             return False
-        self._probe = PeerProbe(self._running, self.transport, self.loop)
+        self._probe = PeerProbe(self.transport, self.loop)
+        self._probe.watch(self._running, self._mark)
         return True
 
     def on_message_begin(self) -> None:
@@ -154,9 +156,10 @@ class WireProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
-        self._running = cycle
+        self._running, self._mark = cycle, StreamMark(app)
+        app = self._mark
         if self._probe is not None:
-            self._probe.watch(cycle)
+            self._probe.watch(cycle, self._mark)
         if cycle.scope["http_version"] < "1.1":
             cycle.keep_alive = False
             app = PlainBodies(app, cycle)

@@ -110,7 +110,7 @@ class Crowd:
         assert (reply.status_code, reply.json()["error"]["code"]) == (400, "context_length_exceeded")
 
     def _bad_request(self, rng: random.Random) -> None:
-        body = rng.choice(({"prompt": "a", "n": 0}, {"prompt": 3}, {"max_tokens": -1, "prompt": "a"}, {"model": "no"}))
+        body = rng.choice(({"prompt": "a", "n": 0}, {"prompt": 3}, {"max_tokens": -2, "prompt": "a"}, {"model": "no"}))
         assert 400 <= self.api.http.post("/v1/completions", json=body).status_code < 500
 
     def _outgrow(self, rng: random.Random) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import socket
 import time
+from functools import partial
 
 import pytest
 
@@ -251,6 +252,29 @@ def test_a_half_closed_client_may_wait_for_its_answer(
         replies = rest(opened).split(b"HTTP/1.1 ")
     answers = [reply[:3] for reply in replies if not reply.strip().startswith(b"100 ")]
     assert answers == [b"200", b"200"]
+    assert not engine.aborts
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+def test_a_half_closed_client_reads_comments_while_its_stream_waits(
+    serve: Serve, engine: ScriptedEngine, version: bytes
+) -> None:
+    engine.held = True
+    with connection(serve()) as opened:
+        opened.sendall(STREAM.replace(b"HTTP/1.1", b"HTTP/" + version))
+        assert engine.heard.wait(20)
+        assert engine.loop is not None
+        [rid] = engine.requests[0].rids
+        engine.loop.call_soon_threadsafe(engine.emit, rid, "H", 1)
+        received = b""
+        while b"data: " not in received:
+            received += opened.recv(4096)
+        opened.shutdown(socket.SHUT_WR)
+        while b"\n:\n" not in received:
+            received += opened.recv(4096)
+        engine.loop.call_soon_threadsafe(partial(engine.emit, rid, "i", 2, finish="stop"))
+        received += rest(opened)
+    assert b"[DONE]" in received
     assert not engine.aborts
 
 
