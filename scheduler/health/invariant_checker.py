@@ -70,6 +70,7 @@ class InvariantChecker:
         The first item after an admission adds all pages of the request.
         """
         first, held = pool.page_list(req)
+        self._agrees(held, req, pool)
         index, added = item.write_to(number)
         if added or item.init is not None:
             begin = first if item.init is not None else max(index, first)
@@ -81,7 +82,6 @@ class InvariantChecker:
                 f"{req.tag} is about to write tokens {item.start} to {item.end} in pool {pool.name} "
                 f"and has only the pages from index {first} to {first + len(held)}"
             )
-        self._agrees(held, req, pool)
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
         """Check the pages that the item writes to (for a chunk only the first one) and the pages that it adds to the
@@ -94,10 +94,11 @@ class InvariantChecker:
                 self._pool,
             )
             return
-        _same_pages(req, item.pages, req.pages[item.page_index :], self._pool)
+        # The owners first: a page with a wrong owner is suspect as such, also where the lists differ.
         self._agrees(req.pages[min(page_index, max(req.num_shared, item.page_index)) :], req, self._pool)
         for page in req.pages[item.page_index : req.num_shared]:
             self._is_locked(page, req)
+        _same_pages(req, item.pages, req.pages[item.page_index :], self._pool)
 
     def self_check_during_busy(self) -> None:
         """Check the conservation equation of each pool and the next share of all pages.
