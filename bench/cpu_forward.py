@@ -64,7 +64,7 @@ def random_model() -> LlamaModel:
 
 
 def batch_of(table: torch.Tensor, items: list[tuple[int, int]]) -> ForwardBatch:
-    """Items of (first position, number of tokens), each in its own row; the logits of each last token are wanted."""
+    """Create items from (first position, number of tokens), each in its own row, with logits after each last token."""
     starts, lens = [start for start, _ in items], [count for _, count in items]
     rows = torch.arange(len(items))
     positions = torch.cat([torch.arange(start, start + count) for start, count in items])
@@ -86,7 +86,7 @@ def batch_of(table: torch.Tensor, items: list[tuple[int, int]]) -> ForwardBatch:
 
 
 def milliseconds(model: Model, attention: AttentionBackend, batch: ForwardBatch) -> float:
-    """The time of one forward with its logits."""
+    """Return the time of one forward pass with its logits."""
     started = time.perf_counter()
     with torch.inference_mode():
         attention.plan(batch)

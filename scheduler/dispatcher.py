@@ -79,7 +79,7 @@ class Dispatcher:
             case OpenSessionReq() | CloseSessionReq() | ListSessionsReq():
                 self.outbox.output.replies.append(self.sessions.handle_session_req(message))
             case UseVocabulary(pieces=pieces):
-                self.grammars.use(message)
+                self.grammars.set_vocabulary(message)
                 self.num_token_ids = len(pieces) if len(pieces) < self.info.vocab_size else 0
             case ControlReq():
                 self.control.handle(message, now)

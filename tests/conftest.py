@@ -50,7 +50,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the longest files to the front. Mark tests that start a daemon as slow."""
+    """Run the longest files first. Mark tests that start a daemon as slow."""
     order = {name: index for index, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
     for item in items:
@@ -192,7 +192,7 @@ def start_daemon() -> Iterator[StartDaemon]:
 
 @pytest.fixture(scope="session")
 def shared_daemons() -> dict[tuple[str, ...], Daemon]:
-    """The running daemons that tests share, by model and flags."""
+    """Holds the running daemons that tests share, by model and flags."""
     return {}
 
 
@@ -200,7 +200,8 @@ def shared_daemons() -> dict[tuple[str, ...], Daemon]:
 def start_shared_daemon(shared_daemons: dict[tuple[str, ...], Daemon]) -> Iterator[StartDaemon]:
     """Returns the shared daemon with these flags: ``start_shared_daemon(*flags, model="sim")``.
 
-    A test must not end it, leave requests in it, or expect a counter to be 0. It ends well after the last test.
+    A test must not end it, leave requests in it, or expect a counter to be 0. After the last test, the daemon must end
+    with exit code 0.
     """
     with _starter() as start:
 

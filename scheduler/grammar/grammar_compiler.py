@@ -31,7 +31,7 @@ class GrammarCompilerThread:
         self._cache: OrderedDict[str, Future[Compiled]] = OrderedDict()
         self._times: list[float] = []
 
-    def use(self, vocabulary: UseVocabulary) -> None:
+    def set_vocabulary(self, vocabulary: UseVocabulary) -> None:
         """See ``GrammarCompiler``."""
         pieces = Vocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
         self._cache.clear()
@@ -46,7 +46,7 @@ class GrammarCompilerThread:
         self._cache.move_to_end(grammar)
         return future.result() if future.done() else None
 
-    def take_times(self) -> list[float]:
+    def drain_durations(self) -> list[float]:
         """See ``GrammarCompiler``."""
         times, self._times = self._times, []
         return times

@@ -49,7 +49,7 @@ class Compiled:
 class GrammarCompiler(Protocol):
     """Compiles grammars in the background."""
 
-    def use(self, vocabulary: UseVocabulary) -> None:
+    def set_vocabulary(self, vocabulary: UseVocabulary) -> None:
         """Set the model's tokens. Call this before the first ``poll``."""
 
     def poll(self, grammar: str) -> Compiled | None:
@@ -58,21 +58,21 @@ class GrammarCompiler(Protocol):
         Returns None until the grammar is compiled; the first call starts the compilation.
         """
 
-    def take_times(self) -> list[float]:
+    def drain_durations(self) -> list[float]:
         """Durations, in seconds, of the compilations that ended since the last call."""
 
 
 class NoCompiler:
     """Refuses every grammar."""
 
-    def use(self, vocabulary: UseVocabulary) -> None:
+    def set_vocabulary(self, vocabulary: UseVocabulary) -> None:
         """See ``GrammarCompiler``."""
 
     def poll(self, grammar: str) -> Compiled | None:
         """See ``GrammarCompiler``."""
         return Compiled(None, "There is no compiler for grammars.")
 
-    def take_times(self) -> list[float]:
+    def drain_durations(self) -> list[float]:
         """See ``GrammarCompiler``."""
         return []
 
@@ -108,9 +108,9 @@ class Grammars:
         """Number of requests whose grammar is being compiled."""
         return len(self._waiting)
 
-    def use(self, vocabulary: UseVocabulary) -> None:
+    def set_vocabulary(self, vocabulary: UseVocabulary) -> None:
         """See ``GrammarCompiler``."""
-        self._compiler.use(vocabulary)
+        self._compiler.set_vocabulary(vocabulary)
 
     def add(self, req: Request) -> None:
         """See ``Gate``."""
@@ -137,7 +137,7 @@ class Grammars:
                 continue
             del self._waiting[req.rid]
             self._states[req.rid] = GrammarState(compiled.matcher, compiled.matcher.copy())
-        for seconds in self._compiler.take_times():
+        for seconds in self._compiler.drain_durations():
             self._metrics.observe("grammar_compilation_time_seconds", seconds)
         return failed
 

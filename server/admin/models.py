@@ -31,7 +31,7 @@ class ModelRoutes:
 
     state: AppState
 
-    async def every(self, request: Request) -> Response:
+    async def list_models(self, request: Request) -> Response:
         """List the served model."""
         if _is_anthropic(request):
             data = [] if request.query_params.keys() & PAGING else [self._anthropic_card()]

@@ -58,7 +58,7 @@ class SessionRoutes:
         reply = await self._open(request, body, streaming=body.streaming is not False)
         return JSONResponse(session_json(reply.sessions[0]))
 
-    async def every(self, request: Request) -> Response:
+    async def list_sessions(self, request: Request) -> Response:
         """List the open sessions of the caller's key."""
         owner = owner_of(request)
         reply = await self.state.control.ask(lambda call: ListSessionsReq(call, owner))

@@ -17,7 +17,7 @@ from ebbtide.tokenizer_mgr.response_stream import Delta
 
 from ..http.middleware import assign_client_ids
 from ..http.off_loop import LARGE_BYTES, coroutine_in_thread
-from ..http.streaming import ChunkWriter, EventStream, Framing, WholeReply
+from ..http.streaming import ChunkWriter, CompleteReply, EventStream, Framing
 from ..http.strict_json import read_json
 from ..route import Route
 from ..state import AppState
@@ -109,7 +109,7 @@ async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Re
     stream = state.submit(prepared, sender, request, received_s)
     if body.stream:
         return EventStream(stream, builder, state.config.keep_alive_s, builder.framing)
-    return WholeReply(stream, builder.whole)
+    return CompleteReply(stream, builder.whole)
 
 
 async def prepare_off_loop(

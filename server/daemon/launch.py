@@ -141,10 +141,7 @@ class _Daemon:
         return front
 
     async def _load_tokenizer(self) -> TextTokenizer:
-        """Load the tokenizer and send its vocabulary to the detokenizer.
-
-        Both steps are slow and therefore run in threads.
-        """
+        """Load the tokenizer and send its vocabulary to the detokenizer. Both steps are slow and run in threads."""
         self._tokenizer = await asyncio.to_thread(load_tokenizer, self._files)
         await asyncio.to_thread(self._engine.send_vocabulary, self._tokenizer.vocabulary)
         return self._tokenizer
@@ -187,10 +184,7 @@ class _Daemon:
                 task.cancel()
 
     async def _kill_silent_children(self, front: Frontend) -> None:
-        """Kill children that exceed the heartbeat timeout, after giving them time to write a dump.
-
-        Runs until cancelled.
-        """
+        """Kill children that exceed the heartbeat timeout, after time for a dump. Runs until cancelled."""
         while True:
             name = await front.wait_for_timed_out_child()
             child, silence_s = self._engine.child(name), front.liveness.silence_s(name)

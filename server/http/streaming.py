@@ -78,7 +78,7 @@ def as_json(value: Any) -> bytes:
 CHAT_FRAMING = Framing()
 
 
-class WholeReply(Response):
+class CompleteReply(Response):
     """A complete response as one JSON value.
 
     Raises the error of a failed request, which an exception handler answers.

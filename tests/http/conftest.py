@@ -100,5 +100,5 @@ def target(start_shared_daemon: StartDaemon) -> Daemon:
 
 @pytest.fixture(scope="session")
 def smollm2_truth() -> list[Answer]:
-    """What transformers answers to ``smollm2.CHATS``, as recorded."""
+    """The recorded answers of transformers to ``smollm2.CHATS``."""
     return recorded_answers()

@@ -32,7 +32,7 @@ def has_load(api: Api, load: int) -> bool:
 
 
 def num_begun(api: Api) -> float:
-    """How many requests have run, from one scrape; also right if some of them have finished before the scrape."""
+    """Return the number of requests that have run, from one scrape, including requests that have already finished."""
     totals = api.totals()
     return totals["num_running_reqs"] + totals["num_retracted_reqs"] + totals["num_requests_total"]
 

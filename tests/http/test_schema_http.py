@@ -1,4 +1,4 @@
-"""The published schema against the server: requests that it allows and some that it does not, on every route."""
+"""Compares the published schema with the server: on every route, requests that it allows and some that it forbids."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from schemathesis.specs.openapi.checks import content_type_conformance, status_c
 
 from ..conftest import Daemon
 
-# They steer the whole server; their own tests look at them.
+# These routes control the whole server and have their own tests.
 CONTROL = ("/flush_cache", "/pause_generation", "/continue_generation", "/abort_request")
 
 
 def operations(daemon: Daemon, mode: GenerationMode) -> Iterator[APIOperation[Any, Any, Any, Any]]:
-    """Every operation of the published schema that steers nobody else's requests; where a request can be wrong at all,
-    if it is to be wrong.
-    """
+    """Yield the operations that affect no other requests; in negative mode only those with a body."""
     schema: Any = schemathesis.openapi.from_url(daemon.url + "/openapi.json")
     for result in schema.get_all_operations():
         operation: Any = result.ok()
@@ -30,7 +28,7 @@ def operations(daemon: Daemon, mode: GenerationMode) -> Iterator[APIOperation[An
 
 
 def attack(operation: APIOperation[Any, Any, Any, Any], mode: GenerationMode, max_examples: int) -> None:
-    """Requests to one operation; each answer must be one that the schema announces."""
+    """Send requests to one operation; the schema must declare each answer."""
 
     @settings(
         max_examples=max_examples,

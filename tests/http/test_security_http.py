@@ -1,4 +1,4 @@
-"""Tenants of one daemon: what each can learn of the others, and what none can do without the right key."""
+"""Tenants of one daemon: a tenant learns nothing of the others, and no operation works without the right key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tenant = httpx.Client
 
 @pytest.fixture(scope="module")
 def tenants(start_shared_daemon: Any) -> Any:
-    """A client for each key, and "nobody"."""
+    """A client for each key, and one without a key."""
     flags = ("--api-key", KEYS["a"], "--api-key", KEYS["b"], "--admin-api-key", KEYS["admin"], "--isolate-keys")
     url = start_shared_daemon(*flags, "--sim-step-ms", "2", "--enable-streaming-session").url
     with contextlib.ExitStack() as clients:

@@ -19,7 +19,7 @@ class Family:
     """One model family, or a variant of one.
 
     Attributes:
-        prefix: of the names of its transformers classes.
+        prefix: prefix of the names of its transformers classes.
         extra: the configuration besides the small sizes.
         gguf: its architecture in GGUF; None if a GGUF file of it is refused.
         refusal: a part of the sentence that refuses it; "" if ebbtide's output equals that of transformers.
@@ -75,7 +75,7 @@ def _gpt2_sizes() -> dict[str, Any]:
 
 
 def _deep_sizes() -> dict[str, Any]:
-    """Enough layers for families in which every fourth layer is of another kind."""
+    """Number of layers that suffices for families in which every fourth layer is of another kind."""
     return _gqa_sizes() | {"num_hidden_layers": 5}
 
 

@@ -221,7 +221,7 @@ def _changed(values: Tensor, name: str, architecture: str, config: PretrainedCon
 
 
 def _interleaved(values: Tensor, num_heads: int) -> Tensor:
-    """From (first half, second half) of each head to pairs of one row of each half."""
+    """Reorder the rows of each head from (first half, second half) to pairs of one row of each half."""
     halves = [head.chunk(2) for head in values.chunk(num_heads)]
     return torch.cat([torch.stack(pair, 1).flatten(0, 1) for pair in halves])
 
@@ -236,7 +236,7 @@ def _rope_tensors(config: PretrainedConfig) -> Iterator[tuple[str, Tensor]]:
 
 
 def llama3_factors(config: PretrainedConfig) -> Tensor:
-    """What Llama 3.1 divides its frequencies by, from transformers' frequencies."""
+    """Return the divisors of Llama 3.1's frequencies, computed from transformers' frequencies."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     head_dim = config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads

@@ -1,4 +1,4 @@
-"""docs/models.md says what the tests run: every family as safetensors and as GGUF."""
+"""docs/models.md lists every family that the tests run, as safetensors and as GGUF."""
 
 from __future__ import annotations
 

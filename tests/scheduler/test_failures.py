@@ -1,4 +1,4 @@
-"""An exception or invalid logits of one request end that request with 500, and nothing else."""
+"""An exception or invalid logits of one request end only that request, with 500."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Compiler:
     delay: int = 0
     asked: Counter[str] = field(default_factory=Counter)
 
-    def use(self, vocabulary: UseVocabulary) -> None:
+    def set_vocabulary(self, vocabulary: UseVocabulary) -> None:
         """The simulated model's is known."""
 
     def poll(self, grammar: str) -> Compiled | None:
@@ -59,7 +59,7 @@ class Compiler:
         except GrammarError as error:
             return Compiled(None, str(error))
 
-    def take_times(self) -> list[float]:
+    def drain_durations(self) -> list[float]:
         return []
 
 

@@ -1,4 +1,6 @@
-"""Every number of every body, at the edges of the types that carry it to the engine: no 500, and nothing remains."""
+"""Every number in every body, at the limits of the types that carry it to the engine, causes no 500 and leaves no
+request.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class Number:
 
     @property
     def param(self) -> str:
-        """Its name in errors."""
+        """The name of the number in errors."""
         return ".".join(key for key in self.keys if isinstance(key, str) and key != ANY_KEY)
 
 

@@ -400,7 +400,7 @@ async def _outcome(answer: ResponseStream) -> tuple[str, dict[int, str]]:
 
 
 class SeededError(Exception):
-    """Raised by a step of submit."""
+    """The exception that a step of submit raises."""
 
 
 class RaisingSender(Sender):

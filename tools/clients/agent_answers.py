@@ -1,4 +1,4 @@
-"""What the simulated model answers to coding agents. The latest step of a task is found by the result of its call."""
+"""The answers of the simulated model to coding agents. The latest step of a task is found by the result of its call."""
 
 from __future__ import annotations
 

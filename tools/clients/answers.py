@@ -1,4 +1,4 @@
-"""What the simulated model answers to the clients, and what they must make of it."""
+"""The answers of the simulated model to the clients, and the results that the clients must return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients that are tried: their packages, the script of their round trip, and what the model answers to them."""
+"""The tested clients: their packages, the script of their round trip, and the answers of the model."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ class Environment:
     """The installed packages of one client.
 
     Attributes:
-        folder: where they are.
+        folder: the folder of the packages.
         packages: as pip or npm names them; the first one is the client, whose version is shown.
-        is_node: they are npm packages.
+        is_node: True if they are npm packages.
     """
 
     folder: Path

@@ -45,7 +45,7 @@ QUIET = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a client's run ended. fault: "" if it passed. skipped: why it did not run; "" if it did."""
+    """The outcome of a client's run. fault: "" if it passed. skipped: the reason why it did not run; "" if it ran."""
 
     name: str
     version: str = "–"
@@ -107,7 +107,7 @@ def _command(client: Client, environment: Environment) -> list[str]:
 
 
 def _variables(client: Client, environment: Environment, url: str, home: str) -> dict[str, str]:
-    """Return the variables of the client's process: none of this one but the search path."""
+    """Return the environment variables of the client's process: from this process only the search path."""
     own = {
         "PATH": f"{environment.bin}:{os.environ['PATH']}",
         "HOME": home,

@@ -135,4 +135,4 @@ def _for_prompt(
     return for_prompt(sampling, max_tokens=max_tokens, seed=request.seed)
 
 
-GENERATE = RouteSpec("Answer one request in SGLang's own form.", GenerateBody, UNSUPPORTED, prepare)
+GENERATE = RouteSpec("Generate text in the format of SGLang's native API.", GenerateBody, UNSUPPORTED, prepare)

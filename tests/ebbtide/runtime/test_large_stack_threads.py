@@ -39,7 +39,7 @@ async def front(constraint):
 grammar = asyncio.run(front(CONSTRAINT))
 vocabulary = sim_vocabulary()
 compiler = GrammarCompilerThread(SIM_VOCAB_SIZE, ())
-compiler.use(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
+compiler.set_vocabulary(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
 while compiler.poll(grammar) is None:
     threading.Event().wait(0.01)
 matcher = compiler.poll(grammar).matcher.copy()

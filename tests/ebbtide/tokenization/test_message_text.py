@@ -1,4 +1,4 @@
-"""Text of a message that looks like a control token: plain text, and no character more than without it."""
+"""Message text that looks like a control token is encoded as plain text, without additional characters."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def wrapped(backend: Tokenizer) -> Any:
 
 
 def encoded_without_special_tokens(make: Callable[[], Tokenizer], text: str) -> list[int]:
-    """The ids that transformers gives a text if "\x01" and "\x02" are its control tokens, not "<s>" and "</s>"."""
+    """Return transformers' ids of a text if "\x01" and "\x02" are its control tokens, not "<s>" and "</s>"."""
     state = json.loads(make().to_str())
     names = {"<s>": "\x01", "</s>": "\x02"}
     vocab = state["model"]["vocab"]

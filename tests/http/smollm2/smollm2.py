@@ -91,12 +91,12 @@ class Answer:
 
 
 def shortened(answers: list[Answer], num_tokens: int) -> list[Answer]:
-    """The first tokens of each answer."""
+    """Return the first tokens of each answer."""
     return [replace(answer, tokens=answer.tokens[:num_tokens]) for answer in answers]
 
 
 def recorded_answers() -> list[Answer]:
-    """The answers that ``generated_answers`` returned when they were recorded."""
+    """Return the recorded result of ``generated_answers``."""
     lists = json.loads(RECORDED.read_text())
     return [Answer(prompt_len, [token.encode("latin-1") for token in tokens]) for prompt_len, tokens in lists]
 
@@ -108,7 +108,7 @@ def record(answers: list[Answer]) -> None:
 
 
 def generated_answers() -> list[Answer]:
-    """What ``generate`` of transformers makes of the chats in float32; takes a minute of CPU time."""
+    """Return the answers of transformers' ``generate`` to the chats in float32; takes a minute of CPU time."""
     path = smollm2_path()
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     pieces = FastTokenizer(tokenizer).vocabulary.pieces
@@ -140,7 +140,7 @@ class SmolLM2:
         self._http = httpx.Client(base_url=url, timeout=300, limits=httpx.Limits(max_connections=64))
 
     def answer(self, chat: Chat, **fields: Any) -> Answer:
-        """One answer of ``num_tokens`` tokens; the end of the turn does not end it."""
+        """Return one answer of ``num_tokens`` tokens, which an end token does not end."""
         body = {
             "messages": chat,
             "temperature": 0,

@@ -1,4 +1,4 @@
-"""SmolLM2's answers when requests are retracted again and again: the same, in float32 and in bfloat16."""
+"""SmolLM2 gives the same answers when requests are retracted repeatedly, in float32 and in bfloat16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays the dialogues of ``fuzzed_connections`` against a server and judges what comes back."""
+"""Plays the dialogues of ``fuzzed_connections`` against a server and checks the responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERRORS = (ConnectionError, BrokenPipeError)
 
 
 async def play(url: str, seeds: Iterator[int], workers: int) -> tuple[Counter[str], list[str]]:
-    """Play the dialogues of ``seeds``. Returns counts, and what was wrong."""
+    """Play the dialogues of ``seeds``. Returns counts and descriptions of errors."""
     host, port = url.removeprefix("http://").split(":")
     counts: Counter[str] = Counter()
     faults: list[str] = []
@@ -43,7 +43,7 @@ async def play(url: str, seeds: Iterator[int], workers: int) -> tuple[Counter[st
 
 
 async def _play_one(host: str, port: int, made: Dialogue, counts: Counter[str]) -> str:
-    """Return what was wrong, or ""."""
+    """Return a description of the error; "" if there is none."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""Random bytes on connections, a function of a seed each: requests that must be answered, then perhaps garbage."""
+"""Random input for connections, derived from a seed: requests that must be answered, sometimes followed by garbage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HARMLESS = [
 
 @dataclass
 class Request:
-    """One request on the wire. status: of its answer, None if it must not be relied on."""
+    """One request on the wire. status: status of its answer; None if the status is not determined."""
 
     method: bytes
     path: bytes
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass
 class Dialogue:
-    """What one connection sends.
+    """The input of one connection.
 
     Attributes:
         requests: are answered in this order
@@ -139,7 +139,7 @@ def _mutated(rng: random.Random) -> bytes:
 
 
 def _garbage(rng: random.Random) -> bytes:
-    """Bytes that are no request, or only the beginning of one."""
+    """Return bytes that are not a request, or only the beginning of one."""
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
     whole = _good(rng).encode()
@@ -168,7 +168,7 @@ def _garbage(rng: random.Random) -> bytes:
 
 
 def _split(rng: random.Random, sent: bytes) -> list[bytes]:
-    """Cut ``sent`` into the pieces in which it goes out."""
+    """Cut ``sent`` into the pieces that are sent separately."""
     kind = rng.choice(["whole", "whole", "few", "start", "bytes"])
     if kind == "bytes" and len(sent) < 600:
         return [sent[at : at + 1] for at in range(len(sent))]

@@ -16,7 +16,7 @@ JSON = {"content-type": "application/json"}
 
 
 def longest_probe(client: httpx.Client, answer: Future[httpx.Response]) -> float:
-    """The longest time of a /health request while ``answer`` is awaited."""
+    """Return the longest time of a /health request during ``answer``."""
     longest = 0.0
     while not answer.done():
         started = time.monotonic()

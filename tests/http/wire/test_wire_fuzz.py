@@ -1,4 +1,4 @@
-"""Random bytes on connections: valid requests are answered in order, garbage harms none, the front keeps no memory."""
+"""With random bytes on connections, valid requests are answered in order, and the front does not leak memory."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_random_bytes_harm_no_request(target: Daemon) -> None:
 
 @pytest.mark.soak
 def test_random_bytes_for_two_hours_cost_no_memory(target: Daemon) -> None:
-    """WIRE_FUZZ_SECONDS sets another duration."""
+    """The variable WIRE_FUZZ_SECONDS changes the duration."""
     counts, sizes = fuzz(target, SOAK_S, itertools.count(1_000_000))
     third = len(sizes) // 3
     means = [sum(part) / len(part) / MIB for part in (sizes[:third], sizes[third : 2 * third], sizes[2 * third :])]

@@ -72,7 +72,7 @@ def mangled_json(data: bytes, rng: Random) -> bytes:
 
 
 def _changed(value: Any, rng: Random) -> Any:
-    """The value with a change at one place below it, or in its place."""
+    """Return a copy of the value in which one part, or the value itself, is changed."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         return _changed_object(value, rng.choice(list(value)), rng)
     if isinstance(value, list) and value and rng.random() < 0.8:

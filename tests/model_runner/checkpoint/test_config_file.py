@@ -1,4 +1,4 @@
-"""config.json, generation_config.json and the index: types that mean the same load, everything else is one sentence."""
+"""config.json, generation_config.json and the index: equivalent types load, other errors give one sentence."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_other_damaged_files_are_named(
 
 
 def _refusal(folder: Path) -> str:
-    """The sentence with which the configuration is refused; the file's name if it is not."""
+    """Return the sentence with which the configuration is refused; the file's name if it is accepted."""
     try:
         open_checkpoint(ModelFiles("m", str(folder)))
     except StartupError as error:
@@ -147,7 +147,7 @@ def _refusal(folder: Path) -> str:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model_type", NATIVE_TYPES)
 def test_every_field_with_every_wrong_value_is_read_or_one_sentence(model_type: str, tmp_path: Path) -> None:
-    """No other exception leaves the reading of a configuration, and a refusal names the file."""
+    """Reading a configuration raises no other exception, and a refusal names the file."""
     path = tmp_path / "config.json"
     for field in dataclasses.fields(CONFIG_MAPPING[model_type]):
         for value in BAD_VALUES:

@@ -1,4 +1,4 @@
-"""Damaged files end the start with one sentence or have no effect on it; they never raise anything else, nor hang."""
+"""Damaged files end the start with one sentence or have no effect. They cause no other exception and no hang."""
 
 from __future__ import annotations
 
@@ -43,21 +43,24 @@ def time_limit() -> Iterator[None]:
 
 
 def start_model(folder: Path) -> None:
-    """What the scheduler does at start, and two tokens."""
+    """Start the runner as the scheduler does, and compute two tokens."""
     config = RunnerConfig(dtype="float32", device="cpu", max_total_tokens=256, max_running_requests=2)
     runner = build_runner(ModelFiles("m", str(folder)), config, lambda line: None)
     Driver(runner).generate([[5, 6, 7]], SamplingParams(max_tokens=2, temperature=0))
 
 
 def start_tokenizer(folder: Path) -> None:
-    """What the front does at start, and one chat."""
+    """Load the tokenizer as the front does, and encode one chat."""
     tokenizer = load_tokenizer(ModelFiles("m", str(folder)))
     tokenizer.encode("the tide", add_special_tokens=True)
     tokenizer.encode_chat(ChatPrompt([{"role": "user", "content": "the <|end|> tide"}]))
 
 
 def outcome(start: Callable[[Path], None], folder: Path) -> str:
-    """How the start ended: "started" or "refused". Raises AssertionError if a refusal is not one readable sentence."""
+    """Return the outcome of the start: "started" or "refused".
+
+    Raises AssertionError if a refusal is not one readable sentence.
+    """
     try:
         with time_limit():
             start(folder)

@@ -1,4 +1,4 @@
-"""The room in control groups, read from a fake /sys/fs/cgroup and /proc/self/cgroup."""
+"""The memory limits of control groups, read from a fake /sys/fs/cgroup and /proc/self/cgroup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The memory of the KV pool on the CPU: taken when it is written, and counted by other processes until then."""
+"""The memory of the KV pool on the CPU is allocated when it is written, and other processes count it as reserved until
+then.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def hold_a_pool(commands: Connection) -> None:
-    """A process with a pool of 96 MiB; writes the first third when it is told to, and ends at the next word."""
+    """A process with a pool of 96 MiB. It writes the first third after one line of input, and ends after the next."""
     pool = lazy_zeros((96 * MIB // 4,), torch.float32)
     commands.send("reserved")
     commands.recv()

@@ -37,7 +37,7 @@ def test_a_weight_that_cannot_be_packed_stays_as_it_is(operation: str, monkeypat
 
 
 def test_bfloat16_runs_on_a_cpu_without_avx512(tiny: Callable[[str], Path]) -> None:
-    """oneDNN is told that the CPU has AVX2 only; the output is that of the packed weights."""
+    """With oneDNN limited to AVX2, the output is that of the packed weights."""
     command = [sys.executable, "-m", "tests.model_runner.layers.greedy_bfloat16", str(tiny("llama"))]
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,6 @@
-"""The compiled forward pass of the Llama family: equal to torch in float32, and bit-equal however a request is run."""
+"""The compiled forward pass of the Llama family equals torch in float32, and is bit-equal for every way to run a
+request.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ VARIANTS = {"avx2": ("-march=haswell",), "avx512": ("-march=skylake-avx512",), "
 
 
 def tokens(count: int, seed: int) -> list[int]:
-    """Random tokens of every vocabulary here."""
+    """Return random tokens that every vocabulary in this file has."""
     return random.Random(seed).choices(range(192), k=count)
 
 
@@ -58,7 +60,7 @@ def answers(model: NativeLlama, sizes: Sizes) -> list[Tensor]:
 
 
 def truth(sizes: Sizes) -> list[Tensor]:
-    """What torch computes in float32 from the same weights, one row at a time."""
+    """Return the logits that torch computes in float32 from the same weights, one row at a time."""
     model, rows = small_llama(sizes, torch.float32), []
     for row, prompt in enumerate(PROMPTS):
         conversations = Conversations(sizes, torch.float32)
@@ -72,7 +74,7 @@ def truth(sizes: Sizes) -> list[Tensor]:
 
 
 def assert_close(found: list[Tensor], wanted: list[Tensor]) -> None:
-    """Within what rounding to bfloat16 costs: about 2^-8 at each input of a linear layer."""
+    """The difference is within the rounding error of bfloat16, about 2^-8 at each input of a linear layer."""
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.isfinite().all()
         error = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)

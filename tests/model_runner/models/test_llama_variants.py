@@ -1,4 +1,4 @@
-"""Checkpoints of the Llama family that deviate from the plain form: loaded as transformers loads them, or refused."""
+"""Unusual checkpoints of the Llama family are loaded as transformers loads them, or refused."""
 
 from __future__ import annotations
 

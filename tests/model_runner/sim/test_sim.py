@@ -89,7 +89,7 @@ def test_the_second_pool_changes_the_text_where_it_is_read(window: int | None) -
 
 @pytest.mark.parametrize("window", [None, 1, 4, 9, 50])
 def test_prompt_logprobs_read_the_second_pool_as_sampling_does(window: int | None) -> None:
-    """One chunk or one token after the other: the contexts of the targets are the same."""
+    """The contexts of the targets are the same for one chunk and for one token after the other."""
     whole, single = two_pools(window), two_pools(window)
     scored = GREEDY
     first = replace(prefill(0, list(range(6)), PROMPT, scored), more_pages=(PageWrite(1, 0, list(range(11))),))

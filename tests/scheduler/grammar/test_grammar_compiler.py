@@ -66,23 +66,23 @@ def outcome(compiler: GrammarCompilerThread, text: str) -> Compiled:
 
 
 def test_the_first_poll_starts_the_compilation_and_does_not_block(compiler: GrammarCompilerThread, gate: Gate) -> None:
-    compiler.use(TOLD)
+    compiler.set_vocabulary(TOLD)
     gate.open.clear()
     assert compiler.poll(grammar("a")) is None
     assert gate.begun.wait(PATIENCE_S)
     assert compiler.poll(grammar("a")) is None
-    assert compiler.take_times() == []
+    assert compiler.drain_durations() == []
     gate.open.set()
     matcher = outcome(compiler, grammar("a")).matcher
     assert matcher is not None
     assert matcher.mask[ord("a") // 8] == 1 << ord("a") % 8
     assert gate.compiled == [grammar("a")]
-    assert len(compiler.take_times()) == 1
-    assert compiler.take_times() == []
+    assert len(compiler.drain_durations()) == 1
+    assert compiler.drain_durations() == []
 
 
 def test_an_invalid_grammar_has_its_error_as_result(compiler: GrammarCompilerThread) -> None:
-    compiler.use(TOLD)
+    compiler.set_vocabulary(TOLD)
     compiled = outcome(compiler, grammar_of("start: /(/", special_ids={}))
     assert compiled.matcher is None
     assert "invalid regex" in compiled.problem
@@ -90,7 +90,7 @@ def test_an_invalid_grammar_has_its_error_as_result(compiler: GrammarCompilerThr
 
 def test_without_the_vocabulary_nothing_is_compiled(compiler: GrammarCompilerThread) -> None:
     assert outcome(compiler, grammar("a")).problem == "The model's vocabulary is not known."
-    compiler.use(TOLD)
+    compiler.set_vocabulary(TOLD)
     assert outcome(compiler, grammar("a")).matcher is not None
 
 
@@ -98,7 +98,7 @@ def test_the_most_recently_used_grammars_are_cached(
     compiler: GrammarCompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "MAX_CACHED", 3)
-    compiler.use(TOLD)
+    compiler.set_vocabulary(TOLD)
     for word in ("a", "b", "c", "a", "d"):
         outcome(compiler, grammar(word))
     assert len(gate.compiled) == 4
@@ -112,7 +112,7 @@ def test_a_grammar_still_being_compiled_is_not_evicted(
     compiler: GrammarCompilerThread, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "MAX_CACHED", 1)
-    compiler.use(TOLD)
+    compiler.set_vocabulary(TOLD)
     gate.open.clear()
     words = [grammar(word) for word in "abcde"]
     assert [compiler.poll(word) for word in words] == [None] * 5

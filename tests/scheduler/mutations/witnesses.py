@@ -66,7 +66,7 @@ HAND_MADE: dict[str, Witness] = {}  # by name of the test
 
 
 def noticed_by(witness: Witness) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Decorates a test that makes a fault by hand: ``witness`` must be the first check that notices it."""
+    """Decorate a test that injects a fault: ``witness`` must be the first check that detects it."""
 
     def decorate(test: Callable[P, None]) -> Callable[P, None]:
         HAND_MADE[test.__name__] = witness

@@ -65,7 +65,7 @@ def test_the_settings_show_no_secret_and_no_access_section() -> None:
 
 
 async def test_head_is_get_without_a_body(served: Served) -> None:
-    """On every GET route that changes nothing, and on the documentation."""
+    """HEAD works on every GET route without side effects, and on the documentation."""
     import httpx
 
     paths = [re.sub(r"{.*}", "org/sim", route.path) for route in routes(served.state) if route.method == "GET"]

@@ -1,4 +1,4 @@
-"""A value that asks for nothing changes nothing, in every field of every route that generates."""
+"""A value that asks for nothing has no effect, in every field of every generating route."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EMPTY: list[Any] = ["", [], {}, [""]]
 
 
 async def asked(world: World, path: str, body: dict[str, Any]) -> GenerateReq:
-    """Return what the engine was asked for, without what differs between equal requests."""
+    """Return the request that the engine received, without the fields that differ between equal requests."""
     reply = await world.client.post(path, json=body)
     assert reply.status_code == 200, (body, reply.text)
     request = world.engine.requests[-1]

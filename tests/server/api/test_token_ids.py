@@ -1,4 +1,4 @@
-"""Ids of the tokenizer that the embedding lacks, and ids of the embedding that the tokenizer lacks."""
+"""Token ids that exist only in the tokenizer or only in the embedding."""
 
 from __future__ import annotations
 

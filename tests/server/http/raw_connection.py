@@ -1,4 +1,4 @@
-"""Raw sockets: requests byte by byte, and what comes back."""
+"""Raw sockets, to send requests byte by byte and to read the replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large bodies of every shape: the event loop of the front does not do the work on them."""
+"""The event loop of the front does not process large bodies of any shape."""
 
 from __future__ import annotations
 

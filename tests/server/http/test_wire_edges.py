@@ -113,7 +113,7 @@ FLOODS = {
 
 
 def test_bytes_that_are_not_body_are_limited(serve: Serve, engine: ScriptedEngine) -> None:
-    """Also for a request that the application has answered before its body arrived."""
+    """The same holds for a request that the application has answered before its body arrived."""
     url = serve()
     for name, (first, repeated) in FLOODS.items():
         with connection(url) as opened:

@@ -1,4 +1,4 @@
-"""What the scripts share: where the daemon is, and what its answers must be."""
+"""Shared by the scripts: the address of the daemon and the expected answers."""
 
 from __future__ import annotations
 
