@@ -44,7 +44,10 @@ def lark_of_regex(regex: str) -> str:
 
 
 def special_ids(vocabulary: Vocabulary, vocab_size: int) -> dict[bytes, int]:
-    """Return the control tokens below ``vocab_size`` by their text. Plain text in a grammar never matches one."""
+    """Return the control tokens below ``vocab_size`` by their text.
+
+    Plain text in a grammar never matches a control token.
+    """
     return {vocabulary.pieces[token]: token for token in vocabulary.special_ids if token < vocab_size}
 
 

@@ -115,7 +115,7 @@ class StepPlan(Part, frozen=True):
         items: decode items, then prefill chunks, at most one per row; empty if the plan only copies pages.
         copies: page copies to run first.
         num_token_ids: ids from this one on are rows of the embedding without a token: they may be in ``tokens``, but
-            are never sampled. 0 if every id has a token.
+            are never sampled. The value is 0 if every id has a token.
     """
 
     number: int

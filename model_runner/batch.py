@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PoolPlaces:
-    """Where the tokens of a batch are in one pool; see the attributes of ``ForwardBatch``."""
+    """The positions of a batch's tokens in one pool; see the attributes of ``ForwardBatch``."""
 
     slots: Tensor
     page_table: Tensor

@@ -18,7 +18,7 @@ class Computed(Generic[T]):
     """Items that were computed together.
 
     Attributes:
-        numbers: their indices in the plan, ascending.
+        numbers: the indices of the items in the plan, ascending.
         value: the result.
     """
 
@@ -29,13 +29,13 @@ class Computed(Generic[T]):
 def compute_isolated(
     items: Sequence[PlanItem], compute: Callable[[list[PlanItem]], T], *, fatal: tuple[type[Exception], ...] = ()
 ) -> tuple[list[Computed[T]], list[ItemFailure]]:
-    """Compute all items together, or each by itself if that raises: then only the items that raise again fail.
+    """Compute all items together. If that raises, compute each item alone; only the items that raise again fail.
 
-    An exception that only the whole batch raises, as for lack of memory, therefore costs time and fails no item.
+    An exception that only the whole batch raises, such as a lack of memory, costs time but fails no item.
 
     Args:
-        compute: must have no lasting effect if it raises, except on what a second call repeats.
-        fatal: exceptions that are not due to an item; raised.
+        compute: must be repeatable after it raised an exception.
+        fatal: types of exceptions that no item causes and that are raised.
     """
     try:
         return [Computed(list(range(len(items))), compute(list(items)))], []
@@ -58,12 +58,12 @@ def compute_isolated(
 
 
 def item_failure(number: int, item: PlanItem, error: Exception) -> ItemFailure:
-    """The failure of an item that raised ``error``. Logs the traceback."""
+    """Return the failure of an item that raised ``error``, and log the traceback."""
     log.error("The item of row %d raised an exception.", item.row, exc_info=error)
     return ItemFailure(number, describe(error))
 
 
 def describe(error: Exception) -> str:
-    """The type and the first line of an exception."""
+    """Return the type and the first line of an exception."""
     line = str(error).partition("\n")[0][:200]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -1,4 +1,4 @@
-"""Submitted steps, possibly still being computed, and how they become results."""
+"""Submitted steps, which may still be running, and their conversion to results."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class PendingItems:
     """Items that were computed together.
 
     Attributes:
-        tokens: one per sampling item.
-        logprobs: None if no row asked for them.
-        prompt_logprobs: None if no item asked for them.
+        tokens: one token per sampling item.
+        logprobs: None if no row asked for log-probabilities.
+        prompt_logprobs: None if no item asked for prompt log-probabilities.
     """
 
     tokens: DeviceToHostCopy
@@ -34,7 +34,7 @@ class PendingItems:
 
 @dataclass(slots=True)
 class _ItemResult:
-    """What one item yields."""
+    """The result of one item."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob] | None
@@ -46,7 +46,7 @@ class PendingStep:
     """A submitted plan.
 
     Attributes:
-        failures: of items that were not computed; an exception while a result is read adds one.
+        failures: the failures of items that were not computed; an exception while a result is read adds one.
     """
 
     number: int
@@ -55,7 +55,7 @@ class PendingStep:
     failures: list[ItemFailure]
 
     def wait(self) -> StepResult:
-        """The result; blocks until it is computed."""
+        """Return the result. Blocks until it is computed."""
         found: dict[int, _ItemResult] = {}
         failures = list(self.failures)
         for part in self.parts:

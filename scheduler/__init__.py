@@ -1,1 +1,4 @@
-"""The scheduler: which request gets which tokens and pages in the next step. Pure logic, except ``process.py``."""
+"""The scheduler decides which requests get which tokens and pages in the next step.
+
+Pure logic, except ``process.py``.
+"""

@@ -27,7 +27,7 @@ class Control:
 
     Attributes:
         paused: True while no new step is planned; requests keep their memory.
-        num_flushes: how often the cache was flushed.
+        num_flushes: number of times that the cache was flushed.
     """
 
     def __init__(self, lifecycle: Lifecycle, pool: Pool, outbox: Outbox) -> None:

@@ -1,6 +1,6 @@
-"""Ends single requests after errors that are not their fault: exceptions, and logits that are not numbers.
+"""Ends single requests after internal errors: exceptions, and logits that are not numbers.
 
-Everything else goes on: other requests of the step are not affected.
+Other requests of the step are not affected.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Failures:
         self._abort(req, INTERNAL_ERROR, INTERNAL_TEXT)
 
     def end(self, req: Request, error: Exception, occasion: str) -> None:
-        """End a request whose handling raised ``error``. Raises it again if the request has already ended."""
+        """End a request whose handling raised ``error``. Raises ``error`` again if the request has already ended."""
         log.error("Request %s ends: %s failed.", req.rid, occasion, exc_info=error, extra={"rid": req.rid})
         if req.phase is Phase.FINISHED:
             raise error
         self._abort(req, INTERNAL_ERROR, INTERNAL_TEXT)
 
     def end_message(self, message: ToScheduler, error: Exception) -> None:
-        """Answer a message whose handling raised ``error``. Raises it again if the message has no answer."""
+        """Answer a message whose handling raised ``error``. Raises ``error`` again if the message has no answer."""
         log.error("A %s could not be handled.", type(message).__name__, exc_info=error)
         match message:
             case GenerateReq(rids=rids):

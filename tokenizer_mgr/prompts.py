@@ -61,7 +61,7 @@ class PromptReader:
 
     @property
     def size_difference(self) -> str:
-        """How the tokenizer and the embedding differ in size, as one sentence; "" if they do not."""
+        """A sentence about the different sizes of tokenizer and embedding; "" if they are equal."""
         num_tokens, num_rows = self._tokenizer.vocab_size, self.info.vocab_size
         if num_tokens == num_rows:
             return ""
@@ -143,7 +143,7 @@ class PromptReader:
         return self._check_embedded(ids, "prompt")
 
     async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Decode ``ids``. One without a token has no text."""
+        """Decode ``ids``. An id without a token has no text."""
         decode = partial(self._decoder.decode, ids, skip_special_tokens=skip_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
 
@@ -215,7 +215,7 @@ class PromptReader:
         return _not_empty(self._check_embedded(ids, param), param)
 
     def _check_embedded(self, ids: list[int], param: str) -> list[int]:
-        """Return ``ids``. Raises Rejected if the model's embedding lacks one: some tokenizers have more tokens."""
+        """Return ``ids``. Raises Rejected for an id without a row in the embedding of the model."""
         if self._has_surplus_tokens and ids and (token := max(ids)) >= self.info.vocab_size:
             text = self.vocabulary.piece(token).decode(errors="replace")[:100]
             raise Rejected(

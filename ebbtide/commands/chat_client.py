@@ -18,8 +18,8 @@ import msgspec
 from .bench_load.client import DECODER, MAX_LINE_BYTES, Chunk, Usage, authorization, events, json_error
 
 RETRY_S = 0.2
-BUSY_S = 10.0  # how long an interrupted turn may take to end
-AWAY_S = 120.0  # how long to wait for an unavailable server
+BUSY_S = 10.0  # seconds that an interrupted turn may take to end
+AWAY_S = 120.0  # seconds to wait for an unavailable server
 AWAY_STATUSES = (502, 503, 504)  # the server is starting or draining, or a proxy has no backend
 
 

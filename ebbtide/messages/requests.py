@@ -70,7 +70,8 @@ class SessionTurn(Part, frozen=True):
         offset: number of parent tokens to keep; -1 for all.
         replace: remove the parent's later turns.
         drop_previous_output: remove the parent's output tokens.
-        refusal: why the messages cannot be a first turn (empty ``prompt``) or a later one (empty ``continuation``).
+        refusal: the reason why the messages cannot be a first turn (empty ``prompt``) or a later one (empty
+            ``continuation``).
     """
 
     session_id: str

@@ -23,7 +23,7 @@ MAX_SOCKET_PATH = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS
 def socket_directory() -> Iterator[Path]:
     """Create a directory with mode 0700, and remove it on exit.
 
-    Also removes directories of killed daemons: the kernel has released their locks.
+    It also removes directories of killed daemons, whose locks the kernel has released.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
     path = Path(tempfile.mkdtemp(prefix=PREFIX))

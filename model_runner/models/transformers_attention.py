@@ -63,7 +63,10 @@ class AttentionCall:
 
     @property
     def head_dim(self) -> int:
-        """The head size in the pool. It is that of the keys: in DeepSeek's latent attention, values are narrower."""
+        """The head size in the pool.
+
+        The head size of the keys is used, because values are narrower in DeepSeek's latent attention.
+        """
         return int(max(self.k.shape[-1], self.v.shape[-1]))
 
     @property

@@ -27,7 +27,7 @@ class PendingPromptLogprobs:
         self._lists: list[list[list[Any]]] = []
 
     def of(self, place: int) -> list[TokenLogprob]:
-        """The entries of spec number ``place``, parallel to its targets. Waits until they are computed.
+        """Return the entries of spec number ``place``, parallel to its targets. Blocks until they are computed.
 
         An entry is nan if the logits there are nan or infinite.
         """

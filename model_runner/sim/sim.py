@@ -52,7 +52,7 @@ class SimShape:
 
 @dataclass(frozen=True, slots=True)
 class SimItemResult:
-    """What one item yields. token: NO_TOKEN if it has none."""
+    """The result of one item. token: NO_TOKEN if the item has none."""
 
     token: int
     logprob: TokenLogprob | None

@@ -1,1 +1,1 @@
-"""Which requests get which tokens in the next step: admission, order and the step plan."""
+"""Decides which requests get which tokens in the next step: admission, order and the step plan."""

@@ -44,7 +44,7 @@ class _Reservations:
         """Remove all reservations."""
         self._reserved = 0.0  # tokens that running requests are expected to take
         self._missing_pages = 0  # pages that known tokens of running requests still need
-        self._protected_need = 0  # pages promised to running protected requests
+        self._protected_need = 0  # pages reserved for running protected requests
 
     def charge(self, req: Request, growth: float) -> None:
         """Reserve memory for a running request that is expected to grow by ``growth`` tokens."""

@@ -8,7 +8,7 @@ from itertools import islice
 from ..request import Request
 
 LPM_WINDOW = 32  # number of waiting requests whose prefixes are compared
-LPM_MAX_PASSED = 16  # how often younger requests may overtake a request before its arrival decides
+LPM_MAX_PASSED = 16  # number of times that younger requests may overtake a request
 
 
 def fcfs(waiting: Iterator[Request], _match_len: Callable[[Request], int]) -> Iterator[Request]:

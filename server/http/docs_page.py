@@ -18,7 +18,7 @@ FILES: Mapping[str, str] = {  # name -> content type
     "LICENSE": PLAIN,
     "NOTICE": PLAIN,
 }
-# All addresses are relative to /docs: they stay valid below the path prefix of a proxy.
+# All addresses are relative to /docs, so that they stay valid below the path prefix of a proxy.
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>

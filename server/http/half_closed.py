@@ -46,7 +46,7 @@ class PeerProbe:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, cycle: RequestResponseCycle, mark: StreamMark) -> None:
-        """Probe from now on while the response of ``cycle`` is not complete."""
+        """Start probing until the response of ``cycle`` is complete."""
         self.stop()
         self._cycle, self._mark = cycle, mark
         self._knows_interim = cycle.scope["http_version"] >= "1.1"

@@ -23,8 +23,8 @@ from .off_loop import off_loop
 
 MAX_DEPTH = 128
 MAX_COMMAS = 500_000  # more elements than any context has tokens; parsing that many takes less than a second
-MAX_KEYS = 20_000  # of one object: the parser holds the GIL until the object ends
-SHORTEST_KEYS = 4 * MAX_KEYS  # fewer characters than so many keys with their values have
+MAX_KEYS = 20_000  # maximum number of keys of one object, because the parser holds the GIL until the object ends
+SHORTEST_KEYS = 4 * MAX_KEYS  # minimum number of characters of that many keys with their values
 KEY_END = re.compile(r'"\s*:')
 UTF_8_NAMES = ("utf-8", "utf8", "us-ascii", "ascii", "")
 CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*(\"[^\"]*\"|[^;]*?)\s*(?=;|$)", re.IGNORECASE)
@@ -162,13 +162,13 @@ def _check_leaf(value: Any) -> None:
 def _check_num_keys(text: str) -> None:
     """Raises Rejected before the parser runs if it would read more than ``MAX_KEYS`` keys without the end of an object.
 
-    Never counts too many: a quote inside a string is escaped. Misses keys between strings that contain a brace;
-    ``_unique`` finds those.
+    The check never counts too many keys, because a quote inside a string is escaped. The check misses keys between
+    strings that contain a brace, which ``_unique`` finds.
     """
     start = 0
     while len(text) - start > SHORTEST_KEYS:
         last = text.rfind("}", start, start + SHORTEST_KEYS)
-        if last >= 0:  # all parts up to this brace are too short
+        if last >= 0:  # every part of the text before this brace is too short
             start = last + 1
             continue
         end = text.find("}", start)

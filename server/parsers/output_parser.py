@@ -32,7 +32,7 @@ class ParserConfig:
     Attributes:
         reasoning: format of the model's reasoning; None if the model does not reason.
         starts_in_reasoning: the prompt ends inside the reasoning.
-        reasoning_mode: how reasoning is returned.
+        reasoning_mode: the form in which reasoning is returned.
         parse_calls: parser of tool calls; None if the output cannot have calls.
         max_calls: maximum number of calls, after which further ones are dropped; None for no limit.
         pieces: bytes of every token id, to count reasoning tokens.

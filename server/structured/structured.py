@@ -32,7 +32,7 @@ class CompileResult:
     """The result of compiling a constraint.
 
     Attributes:
-        problem: why the constraint cannot be used; "" if it can.
+        problem: the reason why the constraint cannot be used; "" if it can be used.
         lark: the Lark text of a constraint that was converted from the client's own grammar.
         busy: True if no thread was free to compile it.
     """

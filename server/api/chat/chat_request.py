@@ -12,7 +12,7 @@ from ..generation_request import GenerationRequest, Index, NumTop
 
 
 class TextPart(msgspec.Struct):
-    """One part of a message's content. Only text is supported."""
+    """One part of a message's content. Only text parts are supported."""
 
     type: str
     text: str | None = None

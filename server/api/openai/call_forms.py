@@ -136,7 +136,7 @@ APPLY_PATCH = CallForm(
         ["type", "path"],
         type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
         path={"type": "string", "description": "Path of the file."},
-        diff={"type": "string", "description": "What changes in the file; not used by delete_file."},
+        diff={"type": "string", "description": "The changes to the file; not used by delete_file."},
     ),
     description="Creates, updates or deletes one file.",
     defaults={"type": "update_file", "path": "", "diff": ""},
