@@ -11,6 +11,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from ..errors import StartupError
+from .model_files import one_line
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # version 1 had 32-bit lengths and was replaced within weeks
@@ -83,7 +84,7 @@ class GGUFHeader:
             with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
                 return _Cursor(data, stored.offset).elements(stored)
         except DAMAGE as error:
-            raise StartupError(f"The array {key} of {self.path} is damaged: {error}") from error
+            raise StartupError(f"The array {key} of {self.path} is damaged: {one_line(error)}.") from error
 
     def strings(self, key: str) -> list[str]:
         """Return the elements of an array of strings. Raises StartupError for elements of other types."""
@@ -101,7 +102,7 @@ def read_header(path: Path) -> GGUFHeader:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             return _read(path, _Cursor(data, 0))
     except DAMAGE as error:
-        raise StartupError(f"The file {path} is not a readable GGUF file: {error}") from error
+        raise StartupError(f"The file {path} is not a readable GGUF file: {one_line(error)}.") from error
 
 
 def _read(path: Path, cursor: _Cursor) -> GGUFHeader:
@@ -119,7 +120,11 @@ def _read(path: Path, cursor: _Cursor) -> GGUFHeader:
     tensors = [_read_tensor(cursor) for _ in range(int(num_tensors))]
     if len({tensor.name for tensor in tensors}) < len(tensors):
         raise ValueError("it has two tensors of the same name")
-    start = cursor.aligned(_alignment(metadata))
+    alignment = _alignment(metadata)
+    for tensor in tensors:
+        if tensor.offset % alignment:
+            raise ValueError(f"its tensor {tensor.name} begins at {tensor.offset}, not at a multiple of {alignment}")
+    start = cursor.aligned(alignment)
     placed = [StoredTensor(one.name, one.shape, one.kind, start + one.offset) for one in tensors]
     return GGUFHeader(path, metadata, placed)
 
@@ -154,8 +159,9 @@ class _Cursor:
         return self.bytes(int(self.number("<Q"))).decode()
 
     def number(self, layout: str) -> int | float:
-        value: int | float = struct.unpack_from(layout, self._data, self._at)[0]
-        self._at += struct.calcsize(layout)
+        at = self._at
+        self._skip(struct.calcsize(layout))
+        value: int | float = struct.unpack_from(layout, self._data, at)[0]
         return value
 
     def value(self, kind: int) -> Scalar | StoredArray:
@@ -163,6 +169,8 @@ class _Cursor:
             return self.string()
         if kind == ARRAY:
             return self._skip_array()
+        if kind not in SCALARS:
+            raise ValueError(f"it has a key of type {kind}")
         return self.number(SCALARS[kind])
 
     def elements(self, array: StoredArray) -> list[Scalar]:

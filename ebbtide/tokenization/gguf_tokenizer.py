@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import StartupError
 from .gguf_header import GGUFHeader, read_header
+from .model_files import one_line
 
 BYTE_LEVEL = "gpt2"
 CONTROL, USER_DEFINED = 3, 4
@@ -71,7 +72,7 @@ def _backend(header: GGUFHeader, tokens: list[str]) -> Any:
     try:
         backend = Tokenizer(models.BPE(vocab, merges, ignore_merges=kind in IGNORING_MERGES))
     except Exception as error:  # raised without a narrower class if a merged token is missing
-        raise StartupError(f"The tokenizer in {header.path} cannot be loaded: {error}.") from error
+        raise StartupError(f"The tokenizer in {header.path} cannot be loaded: {one_line(error)}.") from error
     backend.pre_tokenizer = _pre_tokenizer(kind, header.path)
     backend.decoder = decoders.ByteLevel()
     types = header.array(f"{PREFIX}token_type")

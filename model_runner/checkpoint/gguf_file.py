@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ebbtide.errors import StartupError
 from ebbtide.tokenization.gguf_header import GGUFHeader, StoredTensor, read_header
-from ebbtide.tokenization.model_files import split_parts
+from ebbtide.tokenization.model_files import one_line, split_parts
 
 from .gguf_architecture import Architecture, Stored
 from .gguf_architectures import ARCHITECTURES
@@ -129,7 +129,7 @@ class GGUFFile:
             values = dequantize(np.asarray(np.memmap(path, np.uint8, "r", stored.offset, shape)), kind)
             return torch.from_numpy(values if values.flags.writeable else values.copy())
         except (ValueError, NotImplementedError) as error:
-            raise StartupError(f"The tensor {name} of {path} cannot be read: {error}") from error
+            raise StartupError(f"The tensor {name} of {path} cannot be read: {one_line(error)}.") from error
 
 
 def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:
@@ -160,7 +160,7 @@ def _check_extent(path: Path, stored: StoredTensor) -> None:
         kind = GGMLQuantizationType(stored.kind)
         shape = quant_shape_to_byte_shape(stored.shape, kind) if kind in GGML_QUANT_SIZES else ()
     except ValueError as error:
-        raise StartupError(f"The tensor {stored.name} of {path} cannot be read: {error}") from error
+        raise StartupError(f"The tensor {stored.name} of {path} cannot be read: {one_line(error)}.") from error
     end = stored.offset + int(prod(shape))
     if end > path.stat().st_size:
         raise StartupError(f"The GGUF file {path} is cut short: its tensor {stored.name} ends at byte {end}.")

@@ -38,7 +38,7 @@ class HostPages:
                 for first in range(0, num_pages, self._slab_pages)
             ]
         except RuntimeError as error:
-            raise StartupError(f"The host memory of --kv-offload-gb could not be allocated: {error}") from error
+            raise StartupError(f"The host memory of --kv-offload-gb could not be allocated: {error}.") from error
 
     def carry_out(self, moves: PageMoves) -> None:
         """Queue the copies in the current stream of the device without waiting for them."""

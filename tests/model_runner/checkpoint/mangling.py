@@ -71,6 +71,22 @@ def mangled_json(data: bytes, rng: Random) -> bytes:
     return json.dumps(document).encode()
 
 
+def mangled_gguf(data: bytes, rng: Random) -> bytes:
+    """The GGUF file with a damaged header: mangled bytes, or one to three bytes of the same length changed, anywhere or
+    among the first keys or the last tensors.
+    """
+    end = data.rindex(b".weight") + 39  # behind the name: dimensions, type, offset
+    start, stop = rng.choice(((0, end), (0, 1500), (end - 1500, end)))
+    part = bytearray(data[start:stop])
+    if rng.random() < 0.3:
+        return data[:start] + mangled_bytes(bytes(part), rng) + data[stop:]
+    for _ in range(rng.randint(1, 3)):
+        part[rng.randrange(len(part))] = rng.choice(
+            (0, 1, 2, 3, 9, 10, 27, 48, 66, 97, 127, 128, 255, rng.randrange(256))
+        )
+    return data[:start] + bytes(part) + data[stop:]
+
+
 def _changed(value: Any, rng: Random) -> Any:
     """Return a copy of the value in which one part, or the value itself, is changed."""
     if isinstance(value, dict) and value and rng.random() < 0.9:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from ebbtide.config import RunnerConfig
-from ebbtide.errors import StartupError
+from ebbtide.errors import Rejected, StartupError
 from ebbtide.messages import SamplingParams
 from ebbtide.model_runner import build_runner
 from ebbtide.tokenization.model_files import ModelFiles
@@ -20,8 +20,11 @@ from ebbtide.tokenization.tokenizer import ChatPrompt, load_tokenizer
 
 from ..checkpoints import write_checkpoint
 from ..driver import Driver
-from .mangling import Mangle, mangled_json
+from ..families import FAMILIES
+from ..gguf_files import write_gguf
+from .mangling import Mangle, mangled_gguf, mangled_json
 
+GGUF = "tiny.gguf"
 LIMIT_S = 60.0  # of processor time
 IN_MAKE_TEST, IN_SOAK = 6, 340  # mutations per file
 
@@ -42,18 +45,23 @@ def time_limit() -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, previous)
 
 
+def files_in(folder: Path) -> ModelFiles:
+    return ModelFiles("m", str(folder), GGUF if (folder / GGUF).exists() else None)
+
+
 def start_model(folder: Path) -> None:
     """Start the runner as the scheduler does, and compute two tokens."""
     config = RunnerConfig(dtype="float32", device="cpu", max_total_tokens=256, max_running_requests=2)
-    runner = build_runner(ModelFiles("m", str(folder)), config, lambda line: None)
+    runner = build_runner(files_in(folder), config, lambda line: None)
     Driver(runner).generate([[5, 6, 7]], SamplingParams(max_tokens=2, temperature=0))
 
 
 def start_tokenizer(folder: Path) -> None:
     """Load the tokenizer as the front does, and encode one chat."""
-    tokenizer = load_tokenizer(ModelFiles("m", str(folder)))
+    tokenizer = load_tokenizer(files_in(folder))
     tokenizer.encode("the tide", add_special_tokens=True)
-    tokenizer.encode_chat(ChatPrompt([{"role": "user", "content": "the <|end|> tide"}]))
+    with suppress(Rejected):  # a damaged template refuses each chat; completions work
+        tokenizer.encode_chat(ChatPrompt([{"role": "user", "content": "the <|end|> tide"}]))
 
 
 def outcome(start: Callable[[Path], None], folder: Path) -> str:
@@ -82,16 +90,21 @@ FILES: list[tuple[str, str, Mangle, list[Callable[[Path], None]]]] = [
     ("llama", "model.safetensors.index.json", mangled_json, [start_model]),
     ("llama", "tokenizer.json", mangled_json, [start_tokenizer]),
     ("llama", "tokenizer_config.json", mangled_json, [start_tokenizer]),
+    ("llama as GGUF", GGUF, mangled_gguf, [start_model, start_tokenizer]),
 ]
 
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Tiny checkpoints whose weights are in several files with an index."""
+    """Tiny checkpoints whose weights are in several files with an index, or in a GGUF file."""
     folders: dict[str, Path] = {}
 
     def folder_of(family: str) -> Path:
-        if family not in folders:
+        if family == "llama as GGUF" and family not in folders:
+            folders[family] = tmp_path_factory.mktemp("gguf")
+            model = FAMILIES["llama"].model(seed=7)
+            write_gguf(folders[family] / GGUF, model, "llama")
+        elif family not in folders:
             folders[family] = write_checkpoint(tmp_path_factory.mktemp(family), family, sharded=True)
         return folders[family]
 
