@@ -1,1 +1,1 @@
-"""The routes that generate text, one folder per API, and what they share."""
+"""The routes that generate text, one folder per API, and the code that they share."""

@@ -1,4 +1,7 @@
-"""The page /docs: Swagger UI, served from files of this package, shows /openapi.json. Needs no other server."""
+"""The page /docs: Swagger UI, served from files of this package, shows /openapi.json.
+
+The page needs no other server.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 ID_HEADERS = ("x-request-id", "request-id")  # the headers that OpenAI's and Anthropic's clients read
 REQUEST_ID = "ebbtide.request_id"  # key of the request id in the ASGI scope
-ID_FROM_CLIENT = "ebbtide.named_by_header"  # key of a bool: True if the client sent the id in a header
+ID_FROM_CLIENT = "ebbtide.named_by_header"  # key of a bool, which is True if the client sent the id in a header
 VALID_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 TRACE = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 

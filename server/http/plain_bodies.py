@@ -1,4 +1,6 @@
-"""Responses to HTTP/1.0 clients, which do not know chunked bodies: a body without a length ends with the connection."""
+"""Responses to HTTP/1.0 clients, which cannot read chunked bodies: the end of the connection ends a body without a
+length.
+"""
 
 from __future__ import annotations
 

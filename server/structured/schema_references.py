@@ -28,7 +28,7 @@ def target(reference: str, root: Schema) -> Schema:
 
 
 class _Walk:
-    """Tarjan's algorithm without recursion: a cycle is found after everything that it leads to."""
+    """Tarjan's algorithm without recursion: a cycle is found after all nodes to which it leads."""
 
     def __init__(self) -> None:
         self.order: dict[int, int] = {}  # order of discovery, by the identity of the node
