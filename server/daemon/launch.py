@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 DUMP_GRACE_S = 0.5  # time for an unresponsive child to dump its stacks before it is killed,
 DUMP_GRACE_SHARE = 0.02  # upper bound of that time, as a share of the watchdog timeout
-DRAIN_POLL_S = 0.05  # interval in which draining checks for open requests
+DRAIN_POLL_S = 0.05  # interval at which draining checks for open requests
 
 
 def launch(config: ServeConfig) -> int:

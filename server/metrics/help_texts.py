@@ -69,7 +69,7 @@ HISTOGRAM_TEXTS = {
     "request_prompt_tokens": "Prompt tokens of a request that ended normally.",
     "request_generation_tokens": "Output tokens of a request that ended normally.",
     "request_params_n": "Requested number of choices per prompt (n).",
-    "request_params_max_tokens": "Maximum number of output tokens; without max_tokens, what context and pool hold.",
+    "request_params_max_tokens": "Maximum number of output tokens; without max_tokens, the limit of context and pool.",
     "retractions_per_request": "Number of retractions of an ended request.",
     "retract_resume_seconds": "Time from a request's retraction until it runs again.",
 }

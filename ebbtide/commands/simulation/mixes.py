@@ -43,8 +43,8 @@ def build(mix: Mix, count: int, seed: int, rate: float) -> list[TraceRequest]:
 def rate_for(mix: Mix, load: float, cost: CostModel, num_rows: int) -> float:
     """Return the arrival rate that keeps a machine with an ample pool busy for a fraction ``load`` of the time.
 
-    A request costs its prefill, without its shared prefix, and its part of full decode steps. The sample of requests is
-    always the same, so that the rate does not depend on the seed of the load.
+    The cost of a request is its prefill without the shared prefix, plus its share of full decode steps. The sample of
+    requests is always the same, so that the rate does not depend on the seed of the load.
     """
     rng = random.Random(0)
     sample = [mix.make(rng, index) for index in range(1000)]

@@ -1,4 +1,4 @@
-"""The request of a chat. The requests of all other conversation APIs are translated to it."""
+"""The fields of a chat request. The requests of all other conversation APIs are translated to it."""
 
 from __future__ import annotations
 
