@@ -4,8 +4,13 @@ request.
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +23,7 @@ from ebbtide.model_runner.models.llama_native import NativeLlama
 
 from .small_llama import Conversations, Sizes, small_llama
 
+ROOT = Path(__file__).parents[3]
 SIZES = {
     "plain": Sizes(),
     "pages of 1": Sizes(page_size=1),
@@ -133,3 +139,23 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
         torch.set_num_threads(threads)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["native", "no-tiles", "avx2"])
+def test_the_sanitizers_find_nothing_in_the_compiled_code(name: str, tmp_path: Path) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++")
+    libraries = [
+        subprocess.run(
+            [compiler, f"-print-file-name={file}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for file in ("libasan.so", "libubsan.so")
+    ]
+    sanitized = {"LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}
+    command = [sys.executable, "-m", "tests.model_runner.models.sanitized_kernels", name]
+    # Two threads, so that they share work.
+    environment = os.environ | sanitized | {"EBBTIDE_CACHE": str(tmp_path), "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
