@@ -82,6 +82,8 @@ class Lifecycle:
 
     def add(self, req: Request) -> None:
         """Register a new request. It does not queue the request."""
+        if req.rid not in self.requests:  # it is if its message is handled again after a repair
+            self._metrics.received()
         self.requests[req.rid] = req
 
     def enqueue(self, req: Request, *, front: bool) -> None:

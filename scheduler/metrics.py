@@ -47,6 +47,10 @@ class SchedulerMetrics:
         """Add a histogram sample."""
         self._observations[name].append(value)
 
+    def received(self, num_requests: int = 1) -> None:
+        """Count new requests."""
+        self.count("num_received_requests_total", num_requests)
+
     def admitted(self, req: Request, cached_tokens: int, now: float) -> None:
         """Count the start of a request. Prompt and cached tokens are counted at its first start only."""
         history = req.history
@@ -106,6 +110,7 @@ class SchedulerMetrics:
 
     def refused(self, reason: str, num_requests: int) -> None:
         """Count requests that were refused before they were registered."""
+        self.received(num_requests)
         self.num_ends += num_requests
         self.count(f"num_aborted_requests_total{{reason={reason}}}", num_requests)
 

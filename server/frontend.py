@@ -89,6 +89,7 @@ class Frontend:
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
         self._metrics.gauge("watchdog_last_progress_seconds", lambda: self.liveness.stalled_s)
         self._receiving: asyncio.Task[None] | None = None
+        self._accepts_stats = True  # False after the engine's death: its late snapshots would count requests twice
         self.failed = asyncio.Event()
 
     async def start(self) -> None:
@@ -104,6 +105,7 @@ class Frontend:
         await self._stop_receiving()
         self._prompts.info = info
         self._link.reconnect(addresses)
+        self._accepts_stats = True
         await self.start()
 
     async def wait_for_timed_out_child(self) -> str:
@@ -143,7 +145,8 @@ class Frontend:
     def on_child_death(self, name: str) -> None:
         """End every open request with 500 and turn ``/health`` to 503: process ``name`` has ended."""
         self.liveness.mark_dead(name)
-        self._metrics.on_scheduler_death(self.manager.num_open)
+        self._metrics.on_scheduler_death(self.manager.take_num_sent())
+        self._accepts_stats = False
         error = Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
         self.manager.fail_all(error)
         self._control.fail_all(error)
@@ -173,7 +176,8 @@ class Frontend:
             message = await self._link.receive()
             match message:
                 case Stats():
-                    self._metrics.apply_stats(message)
+                    if self._accepts_stats:
+                        self._metrics.apply_stats(message)
                 case PressureEvent():
                     self._pressure.add(message)
                 case Heartbeat():

@@ -95,6 +95,7 @@ class TokenizerManager:
         self._choices: dict[str, _Choice] = {}
         self._streams: dict[int, ResponseStream] = {}
         self._client_ids = ClientIds()
+        self._num_sent = 0
 
     @property
     def num_open(self) -> int:
@@ -105,6 +106,11 @@ class TokenizerManager:
     def num_choices(self) -> int:
         """Number of choices that have not ended."""
         return len(self._choices)
+
+    def take_num_sent(self) -> int:
+        """Return the number of choices sent to the scheduler since the last call."""
+        count, self._num_sent = self._num_sent, 0
+        return count
 
     @contextmanager
     def register(self, sender: Sender) -> Iterator[None]:
@@ -166,6 +172,7 @@ class TokenizerManager:
             )
             if not self._outbox.send(request):
                 raise send_error(self._refusal())
+            self._num_sent += len(mine)
 
     def handle(self, message: TextBatch | AbortReq) -> None:
         """Handle a message from the detokenizer or the scheduler. Ignores items of ended and unknown requests."""

@@ -32,6 +32,8 @@ GAUGE_TEXTS = {
 }
 
 TOTAL_TEXTS = {
+    "num_received_requests_total": "Requests that the scheduler received or the front refused as too long. Each of n "
+    "choices counts.",
     "num_retracted_requests_total": "Retractions: running requests requeued to free memory.",
     "num_retracted_input_tokens_total": "Prompt tokens of retracted requests, counted at each retraction.",
     "num_retracted_output_tokens_total": "Output tokens of retracted requests at their retraction; they are not lost.",

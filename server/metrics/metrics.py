@@ -20,7 +20,7 @@ from .compat_names import MetricAliases
 from .help_texts import HISTOGRAM_TEXTS, PREFIX, bucket_bounds, help_text
 from .histograms import Histograms
 from .http_counts import HttpCounts
-from .snapshots import Snapshots
+from .snapshots import RECEIVED, Snapshots
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CONTEXT_LENGTH = 131_072
@@ -75,14 +75,13 @@ class FrontMetrics:
             self._register(name)
         self._histograms.observe(name, value, count)
 
-    def on_scheduler_death(self, num_open: int = 0) -> None:
-        """Set the scheduler's gauges to 0 until the next snapshot. Totals do not change.
+    def on_scheduler_death(self, num_sent: int = 0) -> None:
+        """Set the scheduler's gauges to 0 until the next snapshot, and count the requests that it did not end.
 
-        num_open: the number of open requests, which are counted as aborted.
+        num_sent: number of requests that were sent to this scheduler. Those whose end is not in its last snapshot are
+            counted as aborted.
         """
-        self._snapshots.on_scheduler_death()
-        if num_open:
-            self._snapshots.add("num_aborted_requests_total{reason=engine_dead}", num_open)
+        self._snapshots.on_scheduler_death(num_sent)
 
     @contextmanager
     def count_refusals(self) -> Iterator[None]:
@@ -91,6 +90,7 @@ class FrontMetrics:
             yield
         except Rejected as error:
             if error.code == TOO_LONG:
+                self._snapshots.add(RECEIVED, 1)
                 self._snapshots.add(f"num_aborted_requests_total{{reason={TOO_LONG}}}", 1)
             raise
 

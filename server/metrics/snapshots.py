@@ -19,6 +19,7 @@ LOAD_GAUGES = (
     *("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "num_grammar_queue_reqs"),
     *("token_usage", "gen_throughput"),
 )
+RECEIVED = "num_received_requests_total"
 PLAIN_TOTALS = tuple(name for name in TOTAL_TEXTS if name not in LABELS)
 
 
@@ -40,8 +41,17 @@ class Snapshots:
                 self._before[key] = self._before.get(key, 0.0) + self._last[key]
             self._last[key] = total
 
-    def on_scheduler_death(self) -> None:
-        """Keep the totals, set the gauges to 0, and count retracted requests as ended."""
+    def on_scheduler_death(self, num_sent: int = 0) -> None:
+        """Keep the totals, set the gauges to 0, and count the requests whose end is unknown as aborted.
+
+        num_sent: number of requests that were sent to this scheduler. Those that its last snapshot does not contain
+            are counted as received.
+        """
+        num_unseen = max(num_sent - self._last[RECEIVED], 0.0)
+        num_lost = self.gauges["num_running_reqs"] + self.gauges["num_queue_reqs"] + num_unseen
+        self.add(RECEIVED, num_unseen)
+        if num_lost:
+            self.add("num_aborted_requests_total{reason=engine_dead}", num_lost)
         num_retracted = self.gauges.get("num_retracted_reqs", 0.0)
         if num_retracted:
             self.add("num_ended_while_retracted_total{reason=engine_dead}", num_retracted)

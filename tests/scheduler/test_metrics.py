@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
-from ebbtide.messages import AbortReq, FinishReq
+import pytest
+
+from ebbtide.errors import InvariantViolation
+from ebbtide.messages import AbortReq, FinishReq, GenerateReq
+from ebbtide.scheduler.lifecycle import Lifecycle
 from ebbtide.scheduler.metrics import SchedulerMetrics
+from ebbtide.scheduler.request_memory import Memory
 
 from .make import request
 from .world import Shape, World, greedy, text
@@ -84,3 +90,31 @@ def test_a_token_before_the_first_run_was_booked_is_not_timed() -> None:
     metrics.sampled(request(outputs=1))
     metrics.stamp(1.0)
     assert metrics.snapshot({}).observations == {}
+
+
+@pytest.mark.parametrize("error", [InvariantViolation("seeded"), RuntimeError("seeded")], ids=["repaired", "refused"])
+@pytest.mark.parametrize("owner", [Lifecycle, Memory])
+def test_a_request_is_counted_once_if_its_message_fails(
+    error: Exception, owner: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repair of the accounting handles the message again; another error refuses the request."""
+    name = {Lifecycle: "enqueue", Memory: "never_fits"}[owner]
+    original, errors = getattr(owner, name), [error]
+
+    def fails_once(*args: Any, **kwargs: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, fails_once)
+    world = World(Shape(memory_check="quarantine", confines_faults=True))
+    world.send(GenerateReq(("a", "b"), text("hello"), greedy(3, ignore_eos=True)))
+    world.run()
+    totals = world.scheduler.snapshot().totals
+    ended = {key: total for key, total in totals.items() if key.startswith(("num_requests_", "num_aborted_"))}
+    expected = (
+        "num_requests_total{finish_reason=length}"
+        if isinstance(error, InvariantViolation)
+        else "num_aborted_requests_total{reason=internal_error}"
+    )
+    assert (totals["num_received_requests_total"], ended) == (2, {expected: 2})

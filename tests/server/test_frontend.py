@@ -134,6 +134,29 @@ async def test_a_dead_child_fails_every_open_request_at_once(connected: Connecte
     assert 'ebbtide:num_running_reqs{model_name="tide"} 0.0' in (await connected.client.get("/metrics")).text
 
 
+async def test_the_death_of_a_child_counts_every_open_choice_once(connected: ConnectedFrontend) -> None:
+    await connected.front.start()
+    body = {"prompt": ["hi", "ho"], "n": 3}
+    reply = asyncio.ensure_future(connected.client.post("/v1/completions", json=body))
+    for _ in range(2):
+        await connected.received()
+    connected.front.on_child_death("scheduler")
+    connected.front.on_child_death("detokenizer")
+    assert (await reply).status_code == 500
+    late = Stats({"num_running_reqs": 6}, {"num_received_requests_total": 6}, {})
+    connected.outbox.send(late)
+    connected.outbox.send(PressureEvent(7, "priority", [], 0, 0, 0.7, 0.8, 1, 3))
+    async with asyncio.timeout(10):
+        while not (await connected.client.get("/pressure")).json()["events"]:
+            await asyncio.sleep(0)
+    page = (await connected.client.get("/metrics")).text
+    for line in ("num_received_requests_total{", "num_aborted_requests_total{", "num_running_reqs{"):
+        value = 0 if "running" in line else 6
+        label = 'reason="engine_dead"' if "aborted" in line else ""
+        (found,) = [x for x in page.splitlines() if x.startswith(f"ebbtide:{line}") and label in x]
+        assert float(found.split()[-1]) == value, found
+
+
 async def test_draining_lets_open_requests_end_and_aborts_them_when_told(connected: ConnectedFrontend) -> None:
     await connected.front.start()
     first, second = await connected.ask(), await connected.ask()

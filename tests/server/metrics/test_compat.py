@@ -28,6 +28,7 @@ GAUGES = {
     "kv_available_tokens{pool=host}": 5000,
 }
 TOTALS: dict[str, float] = {
+    "num_received_requests_total": 44,
     "prompt_tokens_total": 300,
     "cached_tokens_total": 100,
     "generation_tokens_total": 50,
@@ -188,13 +189,13 @@ def test_types_match_the_other_engines(both: FrontMetrics) -> None:
 
 
 def test_without_a_scheduler_their_gauges_read_zero_and_their_totals_stay(both: FrontMetrics) -> None:
-    both.on_scheduler_death(num_open=2)
+    both.on_scheduler_death(num_sent=46)  # 2 more than in the snapshot, in which 5 run or wait
     gauges = {alias.name for alias in ENGINE_ALIASES["vllm"].gauges}
     assert {value(both, f"vllm:{name}") for name in gauges} == {0}
     assert value(both, "sglang:num_used_tokens") == 0
     assert "vllm:cache_config_info" not in families(both)
     assert value(both, "vllm:generation_tokens_total") == 50
-    assert value(both, "vllm:request_success_total", finished_reason="error") == 1 + 2
+    assert value(both, "vllm:request_success_total", finished_reason="error") == 1 + 5 + 2
     both.apply_stats(Stats(GAUGES, {**dict.fromkeys(TOTALS, 0.0), "generation_tokens_total": 7}, {}))
     assert value(both, "vllm:generation_tokens_total") == 57
     assert value(both, "sglang:num_requests_total") == 11
