@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gc
 
-YOUNG_OBJECTS = 100_000  # a collection of this many objects takes some milliseconds
+YOUNG_OBJECTS = 20_000  # a collection of this many objects takes about a millisecond
 RARELY = 10  # collections of one generation before the next generation is collected; the interpreter's own number
 
 
 def collect_rarely() -> None:
-    """Exempt the present objects from garbage collection, and collect after 100,000 new objects instead of 700.
+    """Exempt the present objects from garbage collection, and collect after 20,000 new objects instead of 700.
 
     By default a large request body causes many collections, several of them of all objects, which hold the GIL for up
     to a second. Reference counting frees nearly all objects. The rest are cycles that were in use during a collection,
-    such as the tasks of open requests: they are freed within one million new objects.
+    such as those of open connections: they are freed within 200,000 new objects.
     """
     gc.collect()
     gc.freeze()

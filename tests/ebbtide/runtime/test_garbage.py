@@ -31,9 +31,9 @@ def test_cycles_of_requests_that_were_open_during_a_collection_are_freed_soon() 
     gc.collect(0)  # they are in use and become an older generation
     left = [weakref.ref(node) for node in open_requests]
     del open_requests
-    kept: list[list[int]] = [[] for _ in range(1_300_000)]
+    kept: list[list[int]] = [[] for _ in range(260_000)]
     assert not any(reference() for reference in left)
-    assert len(kept) == 1_300_000
+    assert len(kept) == 260_000
 
 
 def test_a_body_of_many_objects_causes_few_collections() -> None:
@@ -41,6 +41,6 @@ def test_a_body_of_many_objects_causes_few_collections() -> None:
     before = [generation["collections"] for generation in gc.get_stats()]
     body: list[list[int]] = [[] for _ in range(480_000)]
     counts = [generation["collections"] - old for generation, old in zip(gc.get_stats(), before, strict=True)]
-    assert counts[0] <= 5
+    assert counts[0] <= 25
     assert counts[2] == 0
     del body
