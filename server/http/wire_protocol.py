@@ -22,6 +22,7 @@ from .arriving_request import MAX_HEAD_BYTES, ArrivingRequest
 from .auth import PUBLIC_PATHS
 from .early_answers import EarlyAnswers
 from .half_closed import PeerProbe, StreamMark
+from .head_rules import check_head
 from .plain_bodies import PlainBodies
 from .upgrade_offers import head_without_offer
 from .wire_refusal import MAX_HEADERS, refusal_bytes
@@ -216,7 +217,7 @@ class WireProtocol(HttpToolsProtocol):
             return wire_refusal.many_pipelined(MAX_PIPELINED)
         if self._over_limit and self.url.partition(b"?")[0].decode("latin-1") not in PUBLIC_PATHS:
             return wire_refusal.many_connections(self._limits.max_connections)
-        return None
+        return check_head(self.parser.get_http_version(), self.headers)
 
     def _await_request(self) -> None:
         """Start the receive timeout of a request that begins to arrive or is awaited."""

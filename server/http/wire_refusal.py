@@ -38,6 +38,11 @@ def not_http(reason: str) -> Rejected:
     return Rejected(f"The server cannot parse this HTTP request: {reason}")
 
 
+def unknown_transfer_coding() -> Rejected:
+    """Return the error for a body with a transfer coding that the server does not implement."""
+    return Rejected("The server supports no Transfer-Encoding except chunked.", status=501)
+
+
 def large_head() -> Rejected:
     """Return the error for a request with too many bytes before its body."""
     return Rejected(f"The request head is larger than {MAX_HEAD_BYTES} bytes.", status=431)

@@ -15,7 +15,7 @@ from .fuzzed_connections import Dialogue, Request, dialogue
 PATIENCE_S = 60.0
 OPEN_S = 2.5  # after which a client that waits gives up: garbage may be a valid request, after which the server waits
 STATUS_LINE = re.compile(rb"HTTP/1\.1 (\d{3}) [ -~]*\Z")
-FAILURE = re.compile(rb"HTTP/1\.1 5")
+FAILURE = re.compile(rb"HTTP/1\.1 5(?!01)")  # 501: garbage may contain a transfer coding that is not implemented
 ERRORS = (ConnectionError, BrokenPipeError)
 
 
