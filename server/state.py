@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
@@ -25,12 +24,12 @@ from .http.auth import caller_of
 from .http.middleware import REQUEST_ID
 from .metrics.liveness import Liveness
 from .metrics.metrics import FrontMetrics
+from .metrics.name_log import NameLog
 from .metrics.pressure_log import PressureLog
 from .parsers.chat_template_profile import ChatTemplateProfile
 from .structured.compiled_elsewhere import CompiledElsewhere, Grammars
 
 log = logging.getLogger(__name__)
-MAX_REPORTED = 1000  # bounds memory and log size, because the names come from clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,10 @@ class AppState:
     liveness: Liveness
     created: int  # Unix time in seconds at which the model was loaded
     pressure: PressureLog = field(default_factory=PressureLog)
-    reported: set[tuple[str, str]] = field(default_factory=set)  # log lines that were written and must not be repeated
+    ignored_fields: NameLog = field(default_factory=lambda: NameLog("ignoring unsupported request fields"))
+    left_out_tools: NameLog = field(
+        default_factory=lambda: NameLog("leaving out tools that only the provider that defines them can run, of types")
+    )
     access: Access = field(default_factory=Access)
     profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)
     settings: Mapping[str, Any] = field(default_factory=dict)  # the part of the configuration that clients may see
@@ -65,21 +67,6 @@ class AppState:
     def for_a_thread(self) -> AppState:
         """Return a copy with which a request can be prepared in a thread. It must be called on the event loop."""
         return replace(self, structured=CompiledElsewhere(self.structured, asyncio.get_running_loop()))
-
-    def log_ignored_fields(self, names: Iterable[str], known: Iterable[str]) -> None:
-        """Log each field of ``names`` that is not ``known``, once per server."""
-        for name in islice({name[:100] for name in set(names).difference(known)}, MAX_REPORTED):
-            self._log_once("ignoring the unsupported request field %r", name)
-
-    def log_left_out_tools(self, types: Iterable[str]) -> None:
-        """Log each type of tool that is not offered to the model, once per server."""
-        for name in types:
-            self._log_once("leaving out tools of type %r: only the provider that defines them can run them", name)
-
-    def _log_once(self, text: str, name: str) -> None:
-        if (text, name) not in self.reported and len(self.reported) < MAX_REPORTED:
-            self.reported.add((text, name))
-            log.info(text, name)
 
     def sender(self, request: Request, ids: tuple[str, ...], timeout_s: float | None) -> Sender:
         """Return the sender of ``request``. Raises Rejected if the sender's key has too many open requests."""

@@ -240,7 +240,7 @@ async def test_tools_that_anthropic_runs_are_left_out(world: World, caplog: Any)
     first, _, last = (request.prompt for request in world.engine.requests)
     assert first == last
     lines = [record.getMessage() for record in caplog.records if "leaving out tools" in record.getMessage()]
-    assert len(lines) == len(left_out)
+    assert len(lines) == 1
     counted = await world.client.post(
         "/v1/messages/count_tokens", json={"messages": [{"role": "user", "content": "hi"}], "tools": [TOOL, WEB_SEARCH]}
     )

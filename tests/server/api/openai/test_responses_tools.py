@@ -87,8 +87,8 @@ async def test_tools_that_only_their_provider_runs_are_left_out(world: World, ca
         body = (await ask(world, tools=[WEATHER, *HOSTED])).json()
     assert body["tools"] == [WEATHER, *HOSTED]
     lines = [record.getMessage() for record in caplog.records if "leaving out tools" in record.getMessage()]
-    assert len(lines) == len(HOSTED)
-    assert any("'web_search'" in line for line in lines)
+    assert len(lines) == 1
+    assert "'web_search'" in lines[0]
     assert '"weather"' in prompt_of(world)
     assert "search" not in prompt_of(world)
     await ask(world, tools=HOSTED)
