@@ -44,7 +44,10 @@ SIZES = {
     "head_dim",
     "max_position_embeddings",
 }
+WINDOW = "sliding_window"
+EPSILONS = {"rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon"}
 SIMPLE_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "None": NoneType}
+UNREAD = {"initializer_range"}  # used in training only
 MAX_SIZE = 2**31 - 1
 DTYPE_FIELDS = ("dtype", "torch_dtype")
 DTYPE_NAMES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -62,6 +65,8 @@ ROPE_NUMBERS = {
     "mscale_all_dim",
     "partial_rotary_factor",
 }
+ROPE_LISTS = {"short_factor", "long_factor"}
+ZERO_MEANS_NONE = {"mscale", "mscale_all_dim"}
 
 
 def read_config(path: Path) -> PretrainedConfig:
@@ -124,6 +129,9 @@ def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dic
         value = _converted(value, kind, config_class.sub_configs.get(name), path)
         if name in sizes:
             _check_size(name, value, path)
+        elif names.get(name, name) in EPSILONS and type(value) in (int, float):
+            _check_number(name, value, path)
+        _check_finite(name, value, path)
         fields[name] = _checked_rope(name, value, path) if name in ROPE_FIELDS else value
     return fields
 
@@ -198,9 +206,11 @@ def _checked_rope(name: str, rope: Any, path: Path) -> Any:
     if not isinstance(rope, dict):
         return rope
     checked = {key: value for key, value in rope.items() if value is not None}
+    for key in ROPE_LISTS & checked.keys():
+        _check_numbers(f"{name}.{key}", checked[key], path)
     for key, value in checked.items():
         if key in ROPE_NUMBERS:
-            _check_number(f"{name}.{key}", value, path)
+            _check_number(f"{name}.{key}", value, path, or_zero=key in ZERO_MEANS_NONE)
             if isinstance(value, float) and key == "original_max_position_embeddings" and value.is_integer():
                 checked[key] = int(value)
         elif isinstance(value, dict):
@@ -208,9 +218,23 @@ def _checked_rope(name: str, rope: Any, path: Path) -> Any:
     return checked
 
 
-def _check_number(name: str, value: object, path: Path) -> None:
-    if type(value) not in (int, float) or not isfinite(float(value)):  # type: ignore[arg-type]  # checked before
-        raise StartupError(f"The field {name} in {path} is {str(value)[:50]!r}, which is not a number.")
+def _check_number(name: str, value: object, path: Path, *, or_zero: bool = False) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if not is_number or not (value > 0 or (or_zero and value == 0)):  # type: ignore[operator]  # a number
+        raise StartupError(f"The field {name} in {path} is {str(value)[:50]!r}, which is not a positive number.")
+
+
+def _check_numbers(name: str, values: object, path: Path) -> None:
+    for value in values if isinstance(values, list) else [values]:
+        _check_number(name, value, path)
+
+
+def _check_finite(name: str, value: object, path: Path) -> None:
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, float) and not isfinite(number) and name not in UNREAD:
+            raise StartupError(f"The field {name} in {path} is {str(number)!r}, which is not a finite number.")
+    if name == WINDOW and type(value) is int and value < 0:
+        raise StartupError(f"The field {name} in {path} is '{value}', which is negative.")
 
 
 def _reason(error: Exception) -> str:

@@ -70,7 +70,7 @@ class Architecture:
     def config(self, fields: Fields, stored: Stored) -> Config:
         """Return the fields of the transformers configuration. Raises StartupError for a key that is not supported."""
         config = _common(fields, stored) | {"model_type": self.model_type}
-        config[self.epsilon[0]] = fields.number(self.epsilon[1])
+        config[self.epsilon[0]] = fields.positive(self.epsilon[1])
         if "partial_rotary_factor" in config["rope_parameters"] and not self.partial:
             raise fields.refusal("rope.dimension_count", f"should be {config['head_dim']}, the size of a head")
         config |= self.special(fields, stored, config)
@@ -79,10 +79,8 @@ class Architecture:
 
 
 def _common(fields: Fields, stored: Stored) -> Config:
-    heads, hidden = fields.integer("attention.head_count"), fields.integer("embedding_length")
-    if heads < 1:
-        raise fields.refusal("attention.head_count", "is not positive")
-    head_dim = fields.integer("attention.key_length", hidden // heads)
+    heads, hidden = fields.size("attention.head_count"), fields.size("embedding_length")
+    head_dim = fields.size("attention.key_length", hidden // heads)
     fields.expect("attention.value_length", (head_dim,))
     fields.expect("vocab_size", (stored.vocab_size,))
     fields.expect("attention.causal", (True,))
@@ -92,12 +90,12 @@ def _common(fields: Fields, stored: Stored) -> Config:
     return {
         "vocab_size": stored.vocab_size,
         "hidden_size": hidden,
-        "num_hidden_layers": fields.integer("block_count"),
+        "num_hidden_layers": fields.size("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
+        "num_key_value_heads": fields.size("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "intermediate_size": fields.integer("feed_forward_length"),
-        "max_position_embeddings": fields.integer("context_length"),
+        "intermediate_size": fields.size("feed_forward_length"),
+        "max_position_embeddings": fields.size("context_length"),
         "rope_parameters": rope_parameters(fields, head_dim=head_dim, factors=stored.factors),
         "tie_word_embeddings": "output.weight" not in stored.names,
     }

@@ -87,7 +87,7 @@ def _olmo2(fields: Fields, stored: Stored, config: Config) -> Config:
         return _qkv_biases(fields, stored, config)
     theta = config["rope_parameters"]["rope_theta"]
     ropes = {
-        "sliding_attention": {"rope_type": "default", "rope_theta": fields.number("rope.freq_base_swa", theta)},
+        "sliding_attention": {"rope_type": "default", "rope_theta": fields.positive("rope.freq_base_swa", theta)},
         "full_attention": config["rope_parameters"],
     }
     return _layer_kinds(fields, stored, config) | {"model_type": "olmo3", "rope_parameters": ropes}
@@ -132,7 +132,7 @@ def _window(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _phi3(fields: Fields, stored: Stored, config: Config) -> Config:
-    original = fields.integer("rope.scaling.original_context_length", config["max_position_embeddings"])
+    original = fields.size("rope.scaling.original_context_length", config["max_position_embeddings"])
     return _window(fields, stored, config) | {"original_max_position_embeddings": original}
 
 
@@ -154,7 +154,7 @@ def _gemma2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 def _gemma3(fields: Fields, stored: Stored, config: Config) -> Config:
     """In every sixth layer, attention is full and the rotary base differs."""
-    local = fields.number("rope.freq_base_swa", 10000.0)
+    local = fields.positive("rope.freq_base_swa", 10000.0)
     ropes = {
         "sliding_attention": {"rope_type": "default", "rope_theta": local},
         "full_attention": config["rope_parameters"],

@@ -7,6 +7,7 @@ architecture.
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import isfinite
 
 from ebbtide.errors import StartupError
 from ebbtide.tokenization.gguf_header import GGUFHeader, StoredArray
@@ -58,6 +59,20 @@ class Fields:
             raise self.refusal(key, "is missing")
         if isinstance(value, str):
             raise self.refusal(key, "is a text and should be a number")
+        if not isfinite(value):
+            raise self.refusal(key, f"is {value:g} and should be a finite number")
+        return value
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """Return an integer as ``integer`` does. Raises StartupError if it is not positive."""
+        self.positive(key, default)
+        return self.integer(key, default)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """Return a number as ``number`` does. Raises StartupError if it is not positive."""
+        value = self.number(key, default)
+        if value <= 0:
+            raise self.refusal(key, f"is {value:g} and should be a positive number")
         return value
 
     def text(self, key: str, default: str) -> str:

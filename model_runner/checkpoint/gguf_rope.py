@@ -20,8 +20,8 @@ def rope_parameters(fields: Fields, *, head_dim: int, factors: Mapping[str, list
 
     factors: the elements of ``FACTOR_TENSORS`` that the file has.
     """
-    base = {"rope_theta": fields.number("rope.freq_base", DEFAULT_BASE)}
-    rotated = fields.integer("rope.dimension_count", head_dim)
+    base = {"rope_theta": fields.positive("rope.freq_base", DEFAULT_BASE)}
+    rotated = fields.size("rope.dimension_count", head_dim)
     if rotated != head_dim:
         base["partial_rotary_factor"] = rotated / head_dim
     kind = fields.text("rope.scaling.type", "linear")  # as in llama.cpp, a factor without a type means linear scaling
@@ -33,7 +33,7 @@ def rope_parameters(fields: Fields, *, head_dim: int, factors: Mapping[str, list
 
 def _scaling(fields: Fields, kind: str, factors: Mapping[str, list[float]]) -> dict[str, Any]:
     factor = _factor(fields)
-    attention_factor = fields.number("rope.scaling.attn_factor", 1.0)
+    attention_factor = fields.positive("rope.scaling.attn_factor", 1.0)
     if kind == "yarn":
         if factors:
             raise fields.refusal(
@@ -55,7 +55,8 @@ def _scaling(fields: Fields, kind: str, factors: Mapping[str, list[float]]) -> d
 
 def _factor(fields: Fields) -> float:
     old = fields.number("rope.scale_linear", 1.0)
-    return fields.number("rope.scaling.factor", old) or 1.0
+    factor = fields.number("rope.scaling.factor", old)
+    return fields.positive("rope.scaling.factor", old) if factor else 1.0  # as in llama.cpp, 0 means no scaling
 
 
 def _yarn(fields: Fields, factor: float, attention_factor: float) -> dict[str, Any]:
@@ -64,12 +65,12 @@ def _yarn(fields: Fields, factor: float, attention_factor: float) -> dict[str, A
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": _original_context(fields),
-        "beta_fast": fields.number("rope.scaling.yarn_beta_fast", 32.0),
-        "beta_slow": fields.number("rope.scaling.yarn_beta_slow", 1.0),
+        "beta_fast": fields.positive("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": fields.positive("rope.scaling.yarn_beta_slow", 1.0),
     }
     if fields.has("rope.scaling.yarn_attn_factor"):
         fields.expect("rope.scaling.attn_factor", (1.0,))
-        return parameters | {"attention_factor": fields.number("rope.scaling.yarn_attn_factor")}
+        return parameters | {"attention_factor": fields.positive("rope.scaling.yarn_attn_factor")}
     if attention_factor != 1.0:
         raise fields.refusal(
             "rope.scaling.attn_factor", f"is {attention_factor:g}, which is not supported for yarn scaling"
@@ -85,7 +86,7 @@ def _divided(
     long = [value * factor for value in factors.get(FACTORS) or factors.get(LONG_FACTORS) or ()]
     if not short or len(short) != len(long):
         raise fields.refusal("rope.scaling.type", "needs the tensors rope_factors_short and rope_factors_long")
-    original = fields.integer("context_length") if FACTORS in factors else _original_context(fields)
+    original = fields.size("context_length") if FACTORS in factors else _original_context(fields)
     return {
         "rope_type": "longrope",
         "short_factor": short,
@@ -97,4 +98,4 @@ def _divided(
 
 
 def _original_context(fields: Fields) -> int:
-    return fields.integer("rope.scaling.original_context_length", fields.integer("context_length"))
+    return fields.size("rope.scaling.original_context_length", fields.size("context_length"))

@@ -156,7 +156,26 @@ def test_metadata_has_the_meaning_of_llama_cpp(
         ({"llama.rope.dimension_count": 8}, "key llama.rope.dimension_count should be 16, the size of a head"),
         ({"llama.attention.head_count_kv": [2, 4, 2]}, r"key llama.attention.head_count_kv differs .* \(2 to 4\)"),
         ({"llama.attention.head_count_kv": ["a", "b"]}, "key llama.attention.head_count_kv is an array of texts"),
-        ({"llama.attention.head_count": 0}, "key llama.attention.head_count is not positive"),
+        *(
+            ({f"llama.{key}": 0}, f"key llama.{key} is 0 and should be a positive number")
+            for key in (
+                "embedding_length",
+                "block_count",
+                "context_length",
+                "feed_forward_length",
+                "attention.head_count",
+                "attention.head_count_kv",
+                "attention.key_length",
+            )
+        ),
+        *(
+            ({f"llama.{key}": value}, f"key llama.{key} is {value:g} and should be a positive number")
+            for key in ("attention.layer_norm_rms_epsilon", "rope.freq_base")
+            for value in (0.0, -1.0)
+        ),
+        ({"llama.rope.scaling.factor": -2.0}, "key llama.rope.scaling.factor is -2"),
+        ({"llama.rope.freq_base": float("nan")}, "key llama.rope.freq_base is nan and should be a finite number"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("inf")}, "epsilon is inf and should be a finite number"),
         ({"llama.attention.value_length": 8}, "key llama.attention.value_length is 8"),
         ({"llama.attention.causal": False}, "key llama.attention.causal is 0"),
         ({"llama.attention.sliding_window": 64}, "key llama.attention.sliding_window is not supported"),
