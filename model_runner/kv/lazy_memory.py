@@ -35,18 +35,18 @@ def lazy_zeros(size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype).view(size)
 
 
-def promised_bytes() -> int:
-    """Return the bytes that the pools of all running processes, including this one, have reserved and not yet used."""
-    pools = {(status.st_dev, status.st_ino): status for status in _pools()}
+def promised_bytes(process: str = "[0-9]*") -> int:
+    """Bytes that the pools of running processes, this one included, have reserved and not yet taken.
+
+    process: a pattern of process ids.
+    """
+    pools = {(status.st_dev, status.st_ino): status for status in _pools(process)}
     return sum(max(status.st_size - status.st_blocks * BLOCK, 0) for status in pools.values())
 
 
-def _pools() -> Iterator[os.stat_result]:
-    """Yield the pools in /proc, once per descriptor.
-
-    Processes of other users are skipped, and so are processes that end in the meantime.
-    """
-    for folder in Path("/proc").glob("[0-9]*/fd"):
+def _pools(process: str) -> Iterator[os.stat_result]:
+    """The pools in /proc, once per descriptor. Processes of other users, and those that end meanwhile, are left out."""
+    for folder in Path("/proc").glob(f"{process}/fd"):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if NAME in os.readlink(entry.path):

@@ -17,7 +17,7 @@ INTRODUCTION = """# Models
 
 "Equal" means that the tests generate a tiny random model of the family, and that ebbtide's greedy output equals that
 of `transformers` on the same model, token for token in float32, for prompts beyond the sliding window and beyond the
-original context of scaled rotary embedding. Everything else is refused at start with one sentence. Other decoder-only
+original context of scaled rotary embedding. All other models are refused at start with one sentence. Other decoder-only
 families than these run through `transformers` too: at start, ebbtide compares the logits of its own attention with
 those of the library's, and refuses the model if they differ.
 
