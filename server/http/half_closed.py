@@ -12,7 +12,7 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-FIRST_PROBE_S = 0.1
+FIRST_PROBE_S = 0.02  # seconds from the first write, at once, to the second, which shows the reset
 MAX_PROBE_INTERVAL_S = 16.0
 OLD_CLIENT_S = 1.0  # seconds that a client of HTTP/1.0 may wait for the start of its response
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,8 +50,8 @@ class PeerProbe:
         self.stop()
         self._cycle, self._mark = cycle, mark
         self._knows_interim = cycle.scope["http_version"] >= "1.1"
-        waits_s = FIRST_PROBE_S if self._knows_interim or mark.is_set else OLD_CLIENT_S
-        self._timer = self._loop.call_later(waits_s, self._probe, 2 * FIRST_PROBE_S)
+        waits_s = 0.0 if self._knows_interim or mark.is_set else OLD_CLIENT_S
+        self._timer = self._loop.call_later(waits_s, self._probe, FIRST_PROBE_S)
 
     def stop(self) -> None:
         """End the probing. May be repeated."""

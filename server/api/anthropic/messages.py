@@ -52,7 +52,7 @@ async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Prepa
     """Validate and tokenize a request. Raises Rejected."""
     check_stateless(body)
     offered = OfferedTools(body.tools)
-    state.left_out_tools.report(offered.left_out)
+    state.left_out_tools.report(sorted(offered.left_out))
     clamp = state.config.clamp_max_tokens != "none"
     with params_named(PARAM_NAMES), tools_named(offered.paths):
         chat = await prepare_chat(state, chat_body(body, offered), clamp=clamp)

@@ -35,7 +35,7 @@ async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Prep
     """Validate and tokenize a request. Raises Rejected."""
     check_stateless(body)
     offered = offered_tools(body)
-    state.left_out_tools.report(offered.left_out)
+    state.left_out_tools.report(sorted(offered.left_out))
     with params_named(PARAM_NAMES), tools_named(offered.paths):
         chat = await prepare_chat(state, chat_body(body, offered), clamp=state.clamps_all)
     head = response_head(request_id, state.model_name, body)

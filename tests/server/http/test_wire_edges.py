@@ -232,7 +232,7 @@ def test_a_half_closed_client_gets_its_answer(serve: Serve) -> None:
         with connection(url) as opened:
             opened.sendall(sent)
             opened.shutdown(socket.SHUT_WR)
-            reply = rest(opened)
+            reply = rest(opened).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")  # interim responses may come first
         assert reply.startswith(b"HTTP/1.1 200 ")
         assert expected in reply
 
