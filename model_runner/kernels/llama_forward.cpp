@@ -142,11 +142,15 @@ public:
 
     void forward(const Batch& batch, Activation* states) {
         start(batch);
-        const int threads = static_cast<int>(w_.num_threads);
-        Barrier barrier(threads);
-        counters_ = std::vector<std::atomic<int64_t>>(w_.num_layers * kStages + 1);
-#pragma omp parallel num_threads(threads)
+        std::unique_ptr<Barrier> meeting;
+#pragma omp parallel num_threads(static_cast<int>(w_.num_threads))
         {
+#pragma omp single
+            {  // OpenMP may give fewer threads than it is asked for
+                threads_ = omp_get_num_threads();
+                meeting = std::make_unique<Barrier>(threads_);
+            }
+            Barrier& barrier = *meeting;
             const int thread = omp_get_thread_num();
             Scratch scratch;
             rows(thread, batch.num_tokens, [&](int64_t t) { embed(batch.token_ids[t], t); });
@@ -160,9 +164,8 @@ public:
     }
 
     void logits(const Activation* states, int64_t count, float* out) {
-        const int threads = static_cast<int>(w_.num_threads);
         std::atomic<int64_t> counter{0};
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(static_cast<int>(w_.num_threads))
         {
             linear(w_.head, states, count, counter, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
                 std::memcpy(out + row * w_.head.n + column, sums, size * 4);
@@ -181,6 +184,7 @@ private:
         qkv_ = qkv_buffer_.at_least(tokens * qkv_size());
         attended_ = attended_buffer_.at_least(tokens * padded(w_.heads * w_.head_dim));
         act_ = act_buffer_.at_least(tokens * padded(w_.intermediate));
+        counters_ = std::vector<std::atomic<int64_t>>(w_.num_layers * kStages);
         jobs_.clear();
         for (int64_t item = 0; item < batch.num_items; ++item)
             for (int64_t t = batch.cu_query_lens[item]; t < batch.cu_query_lens[item + 1]; t += kQueries)
@@ -191,7 +195,7 @@ private:
 
     template <typename Work>
     void rows(int thread, int64_t count, const Work& work) {
-        for (int64_t i = thread; i < count; i += w_.num_threads) work(i);
+        for (int64_t i = thread; i < count; i += threads_) work(i);
     }
 
     // Units of 64 outputs are handed out one by one. store(row, column, sums, size) gets a row of a unit.
@@ -335,6 +339,7 @@ private:
     Activation *x_ = nullptr, *attended_ = nullptr, *act_ = nullptr;
     std::vector<Job> jobs_;
     std::vector<std::atomic<int64_t>> counters_;
+    int threads_ = 1;  // of the present step
 };
 
 }  // namespace

@@ -141,6 +141,16 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
     assert torch.equal(results[0], results[2])
 
 
+def test_fewer_threads_than_asked_for_compute_the_same(tmp_path: Path) -> None:
+    """A limit of OpenMP may give a step fewer threads than torch has."""
+    sizes = SIZES["plain"]
+    torch.save(answers(NativeLlama(small_llama(sizes)), sizes), tmp_path / "expected")
+    command = [sys.executable, "-m", "tests.model_runner.models.limited_threads", str(tmp_path / "expected")]
+    environment = os.environ | {"OMP_THREAD_LIMIT": "2", "OMP_NUM_THREADS": "4"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["native", "no-tiles", "avx2"])
 def test_the_sanitizers_find_nothing_in_the_compiled_code(name: str, tmp_path: Path) -> None:
