@@ -46,16 +46,28 @@ inline void configure_tiles(int64_t low, int64_t high) {
 
 inline void release_tiles() { _tile_release(); }
 
+inline void zero_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+// The four tiles side by side: [16][64].
+inline void store_sums(float* to) {
+    _tile_stored(0, to, kColumns * 4);
+    _tile_stored(1, to + 16, kColumns * 4);
+    _tile_stored(2, to + 32, kColumns * 4);
+    _tile_stored(3, to + 48, kColumns * 4);
+}
+
 // sums[0..rows) = x[0..rows) times the 64 columns whose packed weights start at w. x: row stride ldx.
 inline void multiply(const uint16_t* x, int64_t ldx, int64_t rows, const uint16_t* w, int64_t k, Block sums) {
     const int64_t block = k * 16, low = rows < 16 ? rows : 16, high = rows - low;
     configure_tiles(low, high);
     const int64_t stride = ldx * 2;
     if (high == 0) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        zero_sums();
         for (int64_t i = 0; i < k; i += 32) {
             _tile_loadd(4, x + i, stride);
             _tile_loadd(6, w + i * 16, 64);
@@ -67,18 +79,12 @@ inline void multiply(const uint16_t* x, int64_t ldx, int64_t rows, const uint16_
             _tile_loadd(6, w + 3 * block + i * 16, 64);
             _tile_dpbf16ps(3, 4, 6);
         }
-        _tile_stored(0, &sums[0][0], kColumns * 4);
-        _tile_stored(1, &sums[0][16], kColumns * 4);
-        _tile_stored(2, &sums[0][32], kColumns * 4);
-        _tile_stored(3, &sums[0][48], kColumns * 4);
+        store_sums(&sums[0][0]);
         return;
     }
     for (int64_t half = 0; half < 2; ++half) {
         const uint16_t* left = w + half * 2 * block;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        zero_sums();
         for (int64_t i = 0; i < k; i += 32) {
             _tile_loadd(4, x + i, stride);
             _tile_loadd(6, left + i * 16, 64);

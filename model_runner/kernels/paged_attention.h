@@ -63,6 +63,31 @@ struct Slots {
     }
 };
 
+// Masks a row's scores, turns them into weights relative to its new maximum, and returns the factor on earlier sums.
+template <typename T>
+inline float weigh_row(float* scores, int64_t first, int64_t from, int64_t own, float& most, float& total,
+                       T* weights) {
+    if (first + kSpan - 1 > own || first < from)
+        for (int64_t p = 0; p < kSpan; ++p)
+            if (first + p > own || first + p < from) scores[p] = -INFINITY;
+    Vec high = load(scores);
+    for (int64_t p = kLanes; p < kSpan; p += kLanes) {
+        const Vec next = load(scores + p);
+        high = next > high ? next : high;
+    }
+    const float block_most = greatest(high), before = most;
+    most = block_most > before ? block_most : before;
+    Vec block_total{};
+    for (int64_t p = 0; p < kSpan; p += kLanes) {
+        const Vec exponentials = exp(load(scores + p) - most);
+        block_total += exponentials;
+        store(weights + p, exponentials);
+    }
+    const float scale = before == -INFINITY ? 0.0f : std::exp(before - most);
+    total = total * scale + sum(block_total);
+    return scale;
+}
+
 // query: [count * group][head_dim], scaled. pages: the item's row of the page table. position: of the first token.
 // window: 0 for none. out: [count] rows of ``out_stride`` elements, of which the group's heads are written.
 template <int DIM>
@@ -99,24 +124,7 @@ void attend(const Cache& cache, int64_t kv_head, int64_t group, const float* que
             if (first > own || first + kSpan <= from) continue;
             float* scores = s.scores.data();
             score<DIM>(query + r * dim, s.keys.data(), dim, scores);
-            for (int64_t p = 0; p < kSpan; ++p)
-                if (first + p > own || first + p < from) scores[p] = -INFINITY;
-            Vec high = load(scores);
-            for (int64_t p = kLanes; p < kSpan; p += kLanes) {
-                const Vec next = load(scores + p);
-                high = next > high ? next : high;
-            }
-            const float block_most = greatest(high);
-            const float most = block_most > s.most[r] ? block_most : s.most[r];
-            Vec total{};
-            for (int64_t p = 0; p < kSpan; p += kLanes) {
-                const Vec weights = exp(load(scores + p) - most);
-                store(scores + p, weights);
-                total += weights;
-            }
-            const float scale = s.most[r] == -INFINITY ? 0.0f : std::exp(s.most[r] - most);
-            s.total[r] = s.total[r] * scale + sum(total);
-            s.most[r] = most;
+            const float scale = weigh_row(scores, first, from, own, s.most[r], s.total[r], scores);
             float* sums_of_row = &s.sums[r * dim];
             int64_t d = 0;
             for (; d + 64 <= dim; d += 64) add_values<64 / kLanes>(scores, &s.values[d], scale, dim, sums_of_row + d);

@@ -78,10 +78,7 @@ inline void lay_out(const Cache& cache, int64_t kv_head, const int64_t* slots, i
 
 // scores[16][64] = query rows times the keys of the block.
 inline void score_tiles(const uint16_t* query, int64_t padded_dim, const uint16_t* keys, float* scores) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    zero_sums();
     for (int64_t d = 0; d < padded_dim; d += kInner) {
         const uint16_t* tiles = keys + d / kInner * 4 * 512;
         _tile_loadd(4, query + d, padded_dim * 2);
@@ -94,18 +91,12 @@ inline void score_tiles(const uint16_t* query, int64_t padded_dim, const uint16_
         _tile_loadd(5, tiles + 1536, 64);
         _tile_dpbf16ps(3, 4, 5);
     }
-    _tile_stored(0, scores, kSpan * 4);
-    _tile_stored(1, scores + 16, kSpan * 4);
-    _tile_stored(2, scores + 32, kSpan * 4);
-    _tile_stored(3, scores + 48, kSpan * 4);
+    store_sums(scores);
 }
 
 // out[16][64] = weights [16][64] times the values of 64 dims.
 inline void weigh_tiles(const uint16_t* weights, const uint16_t* values, float* out) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    zero_sums();
     for (int64_t half = 0; half < 2; ++half) {
         const uint16_t* tiles = values + half * 512;
         _tile_loadd(4, weights + half * kInner, kSpan * 2);
@@ -118,34 +109,7 @@ inline void weigh_tiles(const uint16_t* weights, const uint16_t* values, float* 
         _tile_loadd(5, tiles + 3072, 64);
         _tile_dpbf16ps(3, 4, 5);
     }
-    _tile_stored(0, out, 256);
-    _tile_stored(1, out + 16, 256);
-    _tile_stored(2, out + 32, 256);
-    _tile_stored(3, out + 48, 256);
-}
-
-// Masks a row's scores, turns them into weights relative to its new maximum, and returns the factor on earlier sums.
-inline float weigh_row(float* scores, int64_t first, int64_t from, int64_t own, float& most, float& total,
-                       uint16_t* weights) {
-    if (first + kSpan - 1 > own || first < from)
-        for (int64_t p = 0; p < kSpan; ++p)
-            if (first + p > own || first + p < from) scores[p] = -INFINITY;
-    Vec high = load(scores);
-    for (int64_t p = kLanes; p < kSpan; p += kLanes) {
-        const Vec next = load(scores + p);
-        high = next > high ? next : high;
-    }
-    const float block_most = greatest(high), before = most;
-    most = block_most > before ? block_most : before;
-    Vec block_total{};
-    for (int64_t p = 0; p < kSpan; p += kLanes) {
-        const Vec exponentials = exp(load(scores + p) - most);
-        block_total += exponentials;
-        store(weights + p, exponentials);
-    }
-    const float scale = before == -INFINITY ? 0.0f : std::exp(before - most);
-    total = total * scale + sum(block_total);
-    return scale;
+    store_sums(out);
 }
 
 inline void attend_with_tiles(const Cache& cache, int64_t kv_head, int64_t group, const float* query,
