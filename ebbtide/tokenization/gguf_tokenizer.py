@@ -1,122 +1,122 @@
-"""Builds the tokenizer of a GGUF file with a byte-level vocabulary from its metadata.
-
-The module does not import torch.
-"""
+"""Builds the tokenizer of a GGUF file from its metadata. The module does not import torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import StartupError
+from .gguf_byte_level import adds_bos, byte_level
 from .gguf_header import GGUFHeader, read_header
+from .gguf_sentencepiece import pair_merging, removes_spaces, spaced, unigram
+from .gguf_vocabulary import CONTROL, PREFIX, USER_DEFINED, StoredVocabulary, stored_vocabulary
 from .model_files import one_line
 
-BYTE_LEVEL = "gpt2"
-CONTROL, USER_DEFINED = 3, 4
-PREFIX = "tokenizer.ggml."
-# The patterns that split text before merges are applied, by the name in ``ggml.pre``; from the models' own tokenizers.
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
-QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_WORDS = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*")
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-TEKKEN = rf"{_WORDS[0]}|{_WORDS[1]}|\p{{N}}|{_REST}"
-_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-GPT4O = rf"{_WORDS[0]}{_ENDING}|{_WORDS[1]}{_ENDING}|\p{{N}}{{1,3}}|{_REST}"
-PATTERNS = {
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "dbrx", "smaug-bpe"), LLAMA3),
-    **dict.fromkeys(("chatglm-bpe", "glm4"), LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"), QWEN2),
-    "tekken": TEKKEN,
-    **dict.fromkeys(("gpt-4o", "llama4"), GPT4O),
-}
-GPT2 = ("gpt-2", "phi-2", "olmo", "exaone4", "default")
-SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
-IGNORING_MERGES = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "tekken", "glm4")
-ADDING_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "tekken")
+
+def _unchanged(stored: StoredVocabulary) -> StoredVocabulary:
+    return stored
 
 
-def load_byte_level(path: Path) -> Any | None:
-    """Return the tokenizer of a file as a ``PreTrainedTokenizerFast``; None if its vocabulary is not byte-level.
+def _keeps_spaces(stored: StoredVocabulary, token: str) -> bool:
+    return False
 
-    Raises StartupError with one sentence if the metadata is not that of a tokenizer or its ``pre`` is unknown.
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of vocabulary.
+
+    Attributes:
+        build: the tokenizer without added tokens and post-processor.
+        prepared: changes the texts of the tokens before the tokenizer is built.
+        adds_bos: whether BOS is added to a text if the file does not say so.
+        adds_eos: the same for EOS.
+        removes_spaces: whether a control token removes the spaces that follow it.
+        special: default ids of the special tokens.
     """
-    header = read_header(path)
-    if header.metadata.get(f"{PREFIX}model") != BYTE_LEVEL:
-        return None
+
+    build: Callable[[StoredVocabulary], Any]
+    prepared: Callable[[StoredVocabulary], StoredVocabulary]
+    adds_bos: Callable[[StoredVocabulary], bool]
+    adds_eos: bool = False
+    removes_spaces: Callable[[StoredVocabulary, str], bool] = _keeps_spaces
+    special: tuple[tuple[str, int], ...] = ()
+
+
+KINDS = {
+    "gpt2": Kind(byte_level, _unchanged, adds_bos),
+    "llama": Kind(
+        pair_merging,
+        spaced,
+        lambda stored: True,
+        removes_spaces=removes_spaces,
+        special=(("unknown", 0), ("bos", 1), ("eos", 2)),
+    ),
+    "t5": Kind(unigram, spaced, lambda stored: False, adds_eos=True, special=(("eos", 1), ("unknown", 2))),
+}
+SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+
+
+def load_gguf_tokenizer(path: Path) -> Any:
+    """Return the tokenizer of a file as a ``PreTrainedTokenizerFast``.
+
+    Raises StartupError with one sentence if the metadata is not that of a tokenizer or its kind is unknown.
+    """
     from transformers import PreTrainedTokenizerFast
 
-    tokens = header.strings(f"{PREFIX}tokens")
-    specials = {
-        f"{name}_token": _token(header, key, tokens)
-        for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
-    }
+    header = read_header(path)
+    name = header.metadata.get(f"{PREFIX}model")
+    if name not in KINDS:
+        raise StartupError(
+            f"The tokenizer in {path} cannot be loaded: its tokenizer.ggml.model is {name!r}, which is not supported."
+        )
+    kind = KINDS[str(name)]
+    stored = kind.prepared(stored_vocabulary(header))
+    special = {name: stored.token(key, dict(kind.special).get(key)) for name, key in SPECIAL.items()}
     return PreTrainedTokenizerFast(
-        tokenizer_object=_backend(header, tokens),
+        tokenizer_object=_backend(stored, kind),
         chat_template=_chat_template(header),
         clean_up_tokenization_spaces=False,
-        **{name: token for name, token in specials.items() if token is not None},
+        **{name: token for name, token in special.items() if token is not None},
     )
 
 
-def _backend(header: GGUFHeader, tokens: list[str]) -> Any:
-    from tokenizers import AddedToken, Tokenizer, decoders, models
-
-    vocab = {token: index for index, token in enumerate(tokens)}
-    merges = [(left, right) for left, _, right in (one.partition(" ") for one in header.strings(f"{PREFIX}merges"))]
-    kind = str(header.metadata.get(f"{PREFIX}pre", "default"))
+def _backend(stored: StoredVocabulary, kind: Kind) -> Any:
     try:
-        backend = Tokenizer(models.BPE(vocab, merges, ignore_merges=kind in IGNORING_MERGES))
-    except Exception as error:  # raised without a narrower class if a merged token is missing
-        raise StartupError(f"The tokenizer in {header.path} cannot be loaded: {one_line(error)}.") from error
-    backend.pre_tokenizer = _pre_tokenizer(kind, header.path)
-    backend.decoder = decoders.ByteLevel()
-    types = header.array(f"{PREFIX}token_type")
-    for token, token_type in zip(tokens, types, strict=False):
-        if token_type in (CONTROL, USER_DEFINED):
-            backend.add_tokens([AddedToken(token, special=token_type == CONTROL, normalized=False)])
-    backend.post_processor = _post_processor(header, tokens, kind)
-    return backend
+        tokenizer = kind.build(stored)
+        tokenizer.add_tokens(list(_added_tokens(stored, kind)))
+    except StartupError:
+        raise
+    except Exception as error:  # raised without a narrower class, for example if a merged token is missing
+        raise StartupError(f"The tokenizer in {stored.header.path} cannot be loaded: {one_line(error)}.") from error
+    tokenizer.post_processor = _post_processor(stored, kind)
+    return tokenizer
 
 
-def _pre_tokenizer(kind: str, path: Path) -> Any:
-    from tokenizers import Regex, pre_tokenizers
+def _added_tokens(stored: StoredVocabulary, kind: Kind) -> Iterator[Any]:
+    from tokenizers import AddedToken
 
-    if kind in GPT2:
-        return pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if kind in SINGLE_DIGITS:
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    if kind not in PATTERNS:
-        raise StartupError(
-            f"The tokenizer in {path} cannot be loaded: its tokenizer.ggml.pre is {kind!r}, which is unknown."
-        )
-    split = pre_tokenizers.Split(Regex(PATTERNS[kind]), behavior="isolated")
-    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    for token, token_kind in zip(stored.tokens, stored.kinds, strict=False):
+        if token_kind in (CONTROL, USER_DEFINED):
+            is_control = token_kind == CONTROL
+            right = is_control and kind.removes_spaces(stored, token)
+            yield AddedToken(token, special=is_control, normalized=False, rstrip=right)
 
 
-def _post_processor(header: GGUFHeader, tokens: list[str], kind: str) -> Any:
+def _post_processor(stored: StoredVocabulary, kind: Kind) -> Any:
     """Make the tokenizer add the start and end tokens to a text, as the file's metadata says."""
     from tokenizers import processors
 
-    bos = _token(header, "bos", tokens) if header.metadata.get(f"{PREFIX}add_bos_token", kind in ADDING_BOS) else None
-    eos = _token(header, "eos", tokens) if header.metadata.get(f"{PREFIX}add_eos_token", False) else None
-    if bos is None and eos is None:
-        return processors.ByteLevel(trim_offsets=False)
+    defaults = dict(kind.special)
+    bos = eos = None
+    if stored.flag("add_bos_token", default=kind.adds_bos(stored)):
+        bos = stored.token("bos", defaults.get("bos"))
+    if stored.flag("add_eos_token", default=kind.adds_eos):
+        eos = stored.token("eos", defaults.get("eos"))
     added = [token for token in (bos, eos) if token is not None]
-    single = " ".join([*([bos] if bos else []), "$A", *([eos] if eos else [])])
-    return processors.TemplateProcessing(
-        single=single, special_tokens=[(token, tokens.index(token)) for token in added]
-    )
-
-
-def _token(header: GGUFHeader, name: str, tokens: list[str]) -> str | None:
-    value = header.metadata.get(f"{PREFIX}{name}_token_id")
-    return tokens[value] if isinstance(value, int) and value < len(tokens) else None
+    single = [*([bos] if bos else []), "$A", *([eos] if eos else [])]
+    return processors.TemplateProcessing(single=single, special_tokens=[(token, stored.ids[token]) for token in added])
 
 
 def _chat_template(header: GGUFHeader) -> str | dict[str, str] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import Rejected, StartupError
-from .gguf_tokenizer import load_byte_level
+from .gguf_tokenizer import load_gguf_tokenizer
 from .message_text import MessageShield, RenamedControlTokens, longest_first
 from .model_files import ModelFiles, one_line, read_json_object, token_ids
 from .token_bytes import strips_first_space, token_bytes
@@ -103,12 +103,11 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
 
 
 def _load_tokenizer(files: ModelFiles) -> TextTokenizer:
-    byte_level = load_byte_level(Path(files.directory) / files.gguf) if files.gguf else None
-    if byte_level is not None:
-        return FastTokenizer(byte_level)
+    if files.gguf:
+        return FastTokenizer(load_gguf_tokenizer(Path(files.directory) / files.gguf))
     from transformers import AutoTokenizer  # imports torch, which takes a second and 200 MiB
 
-    extra = {"gguf_file": files.gguf} if files.gguf else _plain_config(Path(files.directory))
+    extra = _plain_config(Path(files.directory))
     tokenizer = AutoTokenizer.from_pretrained(files.directory, local_files_only=True, **extra)
     if not tokenizer.is_fast:
         raise StartupError(f"The tokenizer in {files.directory} has no fast version (tokenizer.json), which is needed.")

@@ -39,6 +39,12 @@ The format has no key for some fields, so a file can differ from the original ch
 window, the `mscale` of YaRN, and `norm_topk_prob` of expert models, for which ebbtide computes what llama.cpp
 computes.
 
+Tokenizers: `tokenizer.ggml.model` gpt2 (byte-level BPE), llama (SentencePiece BPE) and t5 (SentencePiece Unigram);
+others are refused. Prefix spaces, BOS, EOS, byte, control and user-defined tokens have llama.cpp's meaning: a prefix
+space (`add_space_prefix`) is added at the start of a text and after each control token. Both kinds are tested against
+the `sentencepiece` library. With llama.cpp's test vocabularies (Llama 2 and 3, Phi-3, Qwen 2, GPT-2, Command R,
+StarCoder, Refact), all 8 × 47 texts get the expected tokens.
+
 Weights are dequantized when they are loaded, to the values of the `gguf` package:
 """
 CHECKED = """
