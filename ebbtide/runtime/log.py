@@ -89,3 +89,12 @@ def setup_logging(process: str, level: str, log_format: str = "text") -> None:
     root.setLevel(LEVELS[level])
     for noisy in ("httpx", "httpcore", "urllib3", "filelock", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, LEVELS[level]))
+
+
+def setup_command_log() -> None:
+    """Show the records of a command that is not a server: on stderr, only the message."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    logging.getLogger("ebbtide").setLevel(logging.INFO)

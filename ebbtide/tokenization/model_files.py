@@ -53,7 +53,7 @@ def smollm2_path() -> Path:
 
 
 def resolve_model(model: str) -> ModelFiles:
-    """Return the files of MODEL. The files must be on disk; only for a Hub id they are downloaded.
+    """Return the files of MODEL. The files must be on disk; only a model of the Hub is downloaded if it is not.
 
     Raises StartupError with one sentence if the model does not exist.
     """
@@ -62,13 +62,11 @@ def resolve_model(model: str) -> ModelFiles:
     if model == DEFAULT_MODEL:
         return _gguf(smollm2_path(), name=DEFAULT_MODEL, missing="Run `ebbtide pull smollm2` first.")
     path = Path(model).expanduser()
-    if path.suffix == ".gguf":
+    if path.suffix == ".gguf" and (path.exists() or ":" not in model):
         return _gguf(path, name=path.stem, missing="Give the path of a GGUF file that exists.")
     if path.is_dir():
         return _folder(path)
-    if path.exists() or model.startswith(("/", "./", "../", "~")) or model.count("/") != 1:
-        raise StartupError(f"MODEL {model!r} is neither a folder in Hugging Face format, a .gguf file nor a Hub id.")
-    return _from_hub(model)
+    return _from_hub(model, path)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -141,16 +139,14 @@ def _folder(path: Path) -> ModelFiles:
     return ModelFiles(name=path.resolve().name, directory=str(path.resolve()))
 
 
-def _from_hub(model: str) -> ModelFiles:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+def _from_hub(model: str, path: Path) -> ModelFiles:
+    from ..hub.names import parse_name
 
-    patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model"]
-    try:
-        folder = snapshot_download(model, allow_patterns=patterns)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    name = parse_name(model)
+    if name is None or path.exists() or model.startswith((".", "~")):
         raise StartupError(
-            f"MODEL {model!r} is not a local folder and could not be downloaded from the Hub: {reason}"
-        ) from error
-    return ModelFiles(name=model, directory=folder)
+            f"MODEL {model!r} is neither a folder in Hugging Face format, a .gguf file nor OWNER/NAME of the Hub."
+        )
+    from ..hub.fetch import resolve_hub_model
+
+    return resolve_hub_model(name)

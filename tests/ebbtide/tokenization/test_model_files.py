@@ -74,17 +74,3 @@ def test_what_is_no_model_is_refused_in_one_sentence(
     with pytest.raises(StartupError, match=sentence) as refusal:
         resolve_model(model)
     assert "\n" not in str(refusal.value)
-
-
-def test_a_hub_id_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object, **__: object) -> str:
-        raise ConnectionError("no route\nto the Hub")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
-    with pytest.raises(StartupError, match=r"could not be downloaded from the Hub: no route$"):
-        resolve_model("tide/tide-1b")
-
-
-def test_a_hub_id_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda model, **_: f"/hub/{model}")
-    assert resolve_model("tide/tide-1b") == ModelFiles("tide/tide-1b", "/hub/tide/tide-1b")

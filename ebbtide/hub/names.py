@@ -1,0 +1,132 @@
+"""Names such as ``OWNER/NAME:Q4_K_M``, and which files of a repository a name means. Uses neither network nor disk."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import StartupError
+from ..tokenization.model_files import split_parts
+
+NAME = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w./-]+))?")
+# A label of a quantization, such as Q4_K_M, IQ2_XS, UD-Q5_K_XL or BF16, as a whole word of a file's path.
+QUANTIZATION = re.compile(
+    r"(?<![A-Za-z0-9])((?:UD-)?(?:I?Q|TQ)\d\w*|MXFP4\w*|BF16|FP?16|FP?32)(?![A-Za-z0-9_])", re.IGNORECASE
+)
+PREFERRED = "Q4_K_M"  # the quantization of OWNER/NAME, without a label, if the repository has several
+NO_MODELS = ("mmproj", "imatrix")  # GGUF files that hold an image encoder or calibration data
+SINGLE_FILE = "model.safetensors"
+SMALL_FILES = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A model of the Hub.
+
+    Attributes:
+        repository: OWNER/NAME.
+        label: quantization, or name of a GGUF file; None for the repository's default.
+    """
+
+    repository: str
+    label: str | None = None
+
+    def __str__(self) -> str:
+        return self.repository if self.label is None else f"{self.repository}:{self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The files that a name means.
+
+    Attributes:
+        name: the name, with the label of the quantization that was chosen.
+        weights: paths of the weights in the repository; for GGUF the parts in order.
+        others: paths of the configuration and the tokenizer, which have to be complete before the weights are.
+        is_gguf: True for GGUF, False for safetensors.
+    """
+
+    name: HubName
+    weights: tuple[str, ...]
+    others: tuple[str, ...]
+    is_gguf: bool
+
+
+def parse_name(text: str) -> HubName | None:
+    """Return the name; None if the text is not of the form OWNER/NAME or OWNER/NAME:LABEL."""
+    match = NAME.fullmatch(text)
+    return HubName(match[1], match[2]) if match else None
+
+
+def quantization_of(path: str) -> str | None:
+    """Return the label of the quantization that a GGUF file's path contains, in upper case; None if it has none.
+
+    The last label counts: a folder or the model's name may contain others.
+    """
+    labels = QUANTIZATION.findall(path.removesuffix(".gguf"))
+    return labels[-1].upper() if labels else None
+
+
+def gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the GGUF models of a repository: label → its parts in order. A file without a label is its own label.
+
+    Of several files with the same label the first one keeps it; the label of the others is their path.
+    """
+    files = sorted(path for path in paths if path.lower().endswith(".gguf") and not _is_no_model(path))
+    models: dict[str, tuple[str, ...]] = {}
+    for path in files:
+        folder, _, file = path.rpartition("/")
+        parts = tuple(f"{folder}/{part}" if folder else part for part in split_parts(file))
+        if path != parts[0]:
+            continue  # a later part of a split file
+        label = quantization_of(path) or path
+        models[path if label in models else label] = parts
+    return models
+
+
+def choose(name: HubName, paths: Sequence[str]) -> Choice:
+    """Return the files of ``name`` in a repository with these files.
+
+    Raises StartupError if the repository has no such model. The error lists the labels that exist.
+    """
+    quantized = gguf_models(paths)
+    if name.label is None and "config.json" in paths and _safetensors(paths):
+        weights = _safetensors(paths)
+        others = [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in SMALL_FILES)]
+        return Choice(name, weights, tuple(sorted(path for path in others if path not in weights)), is_gguf=False)
+    if not quantized:
+        reason = "has no GGUF files" if name.label else "has neither a config.json with safetensors nor GGUF files"
+        raise StartupError(f"The repository {name.repository} {reason}.")
+    label = _label(name, quantized)
+    return Choice(HubName(name.repository, label), quantized[label], (), is_gguf=True)
+
+
+def _is_no_model(path: str) -> bool:
+    file = path.rpartition("/")[2].lower()
+    return any(word in file for word in NO_MODELS)
+
+
+def _safetensors(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the weights in the root folder, without a second copy of them in Mistral's format."""
+    files = [path for path in paths if path.endswith(".safetensors") and "/" not in path]
+    if SINGLE_FILE in files:
+        return (SINGLE_FILE,)
+    return tuple(sorted(path for path in files if not path.startswith("consolidated")))
+
+
+def _label(name: HubName, quantized: dict[str, tuple[str, ...]]) -> str:
+    by_name = {label.casefold(): label for label in quantized}
+    by_name |= {parts[0].casefold(): label for label, parts in quantized.items()}
+    if name.label is not None:
+        label = by_name.get(name.label.casefold())
+    elif len(quantized) == 1:
+        label = next(iter(quantized))
+    else:
+        label = by_name.get(PREFERRED.casefold())
+    if label is None:
+        wanted = f"has no {name.label}" if name.label else "has several GGUF models; select one"
+        examples = ", ".join(f"{name.repository}:{label}" for label in quantized)
+        raise StartupError(f"The repository {name.repository} {wanted}: {examples}.")
+    return label

@@ -1,0 +1,116 @@
+"""Downloads one large file of the Hub. An interrupted download is resumed, and the content is verified.
+
+An incomplete file is named by the SHA-256 of the complete one, as in the cache of huggingface_hub, so that a part is
+never continued with other content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import StartupError
+
+log = logging.getLogger(__name__)
+MAX_ATTEMPTS = 5  # connections without a new byte after which a download fails
+TIMEOUT_S = 30.0  # seconds of silence after which a connection is given up
+PAUSE_S = 1.0  # seconds between two connections
+
+
+@dataclass(frozen=True, slots=True)
+class LargeFile:
+    """A file that the repository stores by its SHA-256 (Git LFS).
+
+    Attributes:
+        path: in the repository.
+        size: in bytes.
+    """
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Transfer:
+    """Downloads files to a folder of blobs.
+
+    client: an HTTP client of huggingface_hub. check: raises the exception of huggingface_hub for an error status.
+    lost: the exceptions after which a download is continued. show: returns the progress bar of a file.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        check: Callable[[Any], None],
+        lost: tuple[type[Exception], ...],
+        show: Callable[[LargeFile, int], Any],
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        self._client = client
+        self._check = check
+        self._lost = lost
+        self._show = show
+        self._pause_s = pause_s
+
+    def fetch(self, file: LargeFile, url: str, headers: dict[str, str], blobs: Path) -> None:
+        """Write the file to ``blobs``, named by its SHA-256. Continues with the part that an earlier call left there.
+
+        Raises StartupError if the content is not the expected one; the exceptions of ``lost`` if the connection breaks
+        repeatedly, and OSError if the file cannot be written. The part then stays, except if its content is wrong.
+        """
+        part = blobs / f"{file.sha256}.incomplete"
+        with part.open("ab") as target:
+            if target.tell() > file.size:
+                target.truncate(0)
+            if target.tell():
+                log.info("continuing %s at %d of %d bytes", file.path, target.tell(), file.size)
+            with self._show(file, target.tell()) as bar:
+                self._receive_all(file, url, headers, target, bar)
+        _verify(file, part)
+        part.replace(blobs / file.sha256)
+
+    def _receive_all(self, file: LargeFile, url: str, headers: dict[str, str], target: BinaryIO, bar: Any) -> None:
+        attempts = 0
+        while (before := target.tell()) < file.size:
+            try:
+                self._receive(url, headers, target, bar)
+                reason = "the server closed the connection"
+                error: Exception | None = None
+            except self._lost as lost:
+                reason, error = str(lost) or type(lost).__name__, lost
+            attempts = 0 if target.tell() > before else attempts + 1
+            if attempts == MAX_ATTEMPTS:
+                raise error or ConnectionError(reason)
+            if target.tell() < file.size:
+                log.warning("the download of %s was interrupted (%s); continuing it", file.path, reason)
+                time.sleep(self._pause_s)
+
+    def _receive(self, url: str, headers: dict[str, str], target: BinaryIO, bar: Any) -> None:
+        """Append to ``target`` what one connection delivers."""
+        offset = target.tell()
+        # Without "identity", a proxy could compress the file; the range would then count other bytes.
+        asked = headers | {"accept-encoding": "identity"} | ({"range": f"bytes={offset}-"} if offset else {})
+        with self._client.stream("GET", url, headers=asked, follow_redirects=True, timeout=TIMEOUT_S) as response:
+            self._check(response)
+            if offset and response.status_code != HTTPStatus.PARTIAL_CONTENT:  # the server ignores the range
+                target.truncate(0)
+                bar.update(-offset)
+            for chunk in response.iter_bytes():  # of any size: what arrived before an interruption is kept
+                target.write(chunk)
+                bar.update(len(chunk))
+
+
+def _verify(file: LargeFile, part: Path) -> None:
+    with part.open("rb") as source:
+        digest = hashlib.file_digest(source, "sha256").hexdigest()
+    if digest != file.sha256:
+        part.unlink()
+        raise StartupError(
+            f"The download of {file.path} is damaged: sha256 {digest} instead of {file.sha256}. Run the command again."
+        )

@@ -1,0 +1,26 @@
+"""A lock between processes."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def only_one(lock: Path, waiting_for: str) -> Iterator[None]:
+    """Hold ``lock``. The system releases it when the process ends for any reason.
+
+    waiting_for: what the log says if another process holds the lock.
+    """
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("waiting for %s", waiting_for)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
