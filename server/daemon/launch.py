@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import json
 import logging
+import os
 import shlex
 import signal
 import socket
@@ -20,7 +21,6 @@ from ebbtide.runtime.child import WATCHDOG_EXIT_CODE
 from ebbtide.runtime.garbage import collect_rarely
 from ebbtide.runtime.log import setup_logging
 from ebbtide.runtime.socket_directory import socket_directory
-from ebbtide.runtime.stacks import write_dump
 from ebbtide.tokenization.model_files import resolve_model
 from ebbtide.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
@@ -34,10 +34,12 @@ from ..metrics.compat import parse_metric_aliases
 from ..metrics.liveness import FRONT_TIMEOUT_FACTOR
 from ..parsers.chat_template_profile import check_parsers
 from .children import Children
+from .dump_on_signal import dump_on_signal
 from .engine import Engine
-from .front_dump import front_dump, silent_child_dump
 from .loading import AppSwitch, ProgressLine
 from .restarts import Restarts
+from .service_manager import ServiceManager, take_service_manager
+from .silent_children import kill_silent_children
 from .stop_signals import StopSignals
 
 if TYPE_CHECKING:
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-DUMP_GRACE_S = 0.5  # time for an unresponsive child to dump its stacks before it is killed,
-DUMP_GRACE_SHARE = 0.02  # upper bound of that time, as a share of the watchdog timeout
 DRAIN_POLL_S = 0.05  # interval at which draining checks for open requests
 
 
@@ -67,6 +67,7 @@ def launch(config: ServeConfig) -> int:
     parse_metric_aliases(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)
     tls = tls_from(config.access)
+    service = take_service_manager(os.environ)
     files = resolve_model(config.model)
     with (
         listen(
@@ -75,7 +76,7 @@ def launch(config: ServeConfig) -> int:
         socket_directory() as directory,
         Engine(config, files, directory) as engine,
     ):
-        daemon = _Daemon(config, engine, listener, signals, tls)
+        daemon = _Daemon(config, engine, listener, signals, service, tls)
         with asyncio.Runner(loop_factory=daemon.http.config.get_loop_factory()) as runner:
             return runner.run(daemon.run())
 
@@ -84,13 +85,20 @@ class _Daemon:
     """The front process on its event loop, from loading to the last response."""
 
     def __init__(
-        self, config: ServeConfig, engine: Engine, listener: socket.socket, signals: StopSignals, tls: Tls | None
+        self,
+        config: ServeConfig,
+        engine: Engine,
+        listener: socket.socket,
+        signals: StopSignals,
+        service: ServiceManager,
+        tls: Tls | None,
     ) -> None:
         self._config = config
         self._files = engine.files
         self._engine = engine
         self._listener = listener
         self._signals = signals
+        self._service = service
         self._restarts = Restarts(config.watchdog.restart_on_failure)
         self._progress = ProgressLine(logs=config.log.log_format == "json")
         self._app_switch = AppSwitch()
@@ -133,10 +141,11 @@ class _Daemon:
         tokenizer, runner = await asyncio.gather(self._load_tokenizer(), self._await_ready())
         front = Frontend(self._config, self._files, tokenizer, runner, self._engine.addresses)
         await front.start()
-        self._dump_on_signal(front)
+        dump_on_signal(front, self._engine)
         self._app_switch.switch_to(front.app)
         self._progress.clear()
         self._print_address(runner)
+        self._service.notify("READY=1", f"STATUS=serving on {url_of(self._listener, secure=self._tls is not None)}")
         collect_rarely()
         return front
 
@@ -160,8 +169,11 @@ class _Daemon:
 
     async def _serve(self, front: Frontend, http: asyncio.Task[None]) -> int:
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
-        silence = asyncio.create_task(self._kill_silent_children(front), name="silence")
+        silence = asyncio.create_task(
+            kill_silent_children(front, self._engine, self._config.watchdog.watchdog_timeout), name="silence"
+        )
         failed = asyncio.create_task(front.failed.wait(), name="failed")
+        alive = asyncio.create_task(self._service.keep_alive(front.liveness.unhealthy_reason), name="alive")
         try:
             while True:
                 bugs: set[asyncio.Future[Any]] = {http, silence, failed}  # these tasks end only because of a bug
@@ -180,20 +192,8 @@ class _Daemon:
                 if not await self._restart(front):
                     return 0 if self._signals.first.is_set() else code
         finally:
-            for task in (stop, silence, failed):
+            for task in (stop, silence, failed, alive):
                 task.cancel()
-
-    async def _kill_silent_children(self, front: Frontend) -> None:
-        """Kill children that exceed the heartbeat timeout, after time for a dump. Runs until cancelled."""
-        while True:
-            name = await front.wait_for_timed_out_child()
-            child, silence_s = self._engine.child(name), front.liveness.silence_s(name)
-            child.request_dump()
-            await asyncio.sleep(min(DUMP_GRACE_S, DUMP_GRACE_SHARE * self._config.watchdog.watchdog_timeout))
-            if child.exit_code is None:
-                text = silent_child_dump(name, child.pid, silence_s, front.describe())
-                write_dump(text, path=str(self._engine.dump_path("front")))
-                child.kill(f"had been silent for {silence_s:.1f} s")
 
     def _on_child_death(self, front: Frontend) -> int:
         """Fail open requests after a child has ended. Returns the exit code to use if the engine is not restarted."""
@@ -215,6 +215,7 @@ class _Daemon:
             self._engine.start()
             self._children = Children(self._engine.children, self._progress.show)
             front.liveness.mark_restarting()
+            self._service.notify("STATUS=the engine has failed and is restarting")
             try:
                 return await self._run_until_stopped(self._reload(front)) is not None
             except StartupError as error:
@@ -229,19 +230,9 @@ class _Daemon:
         await front.reconnect(self._engine.addresses, runner)
         self._progress.clear()
         log.info("the restarted engine is serving")
+        self._service.notify("STATUS=serving with a restarted engine")
         _log_sizes(runner)
         return True
-
-    def _dump_on_signal(self, front: Frontend) -> None:
-        """Let SIGUSR1 write dumps of the front and of its children."""
-        faulthandler.unregister(signal.SIGUSR1)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._dump, front)
-        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)  # works even if the event loop hangs
-
-    def _dump(self, front: Frontend) -> None:
-        self._engine.request_dumps()
-        text = front_dump("dump on demand", front.describe())
-        write_dump(text, path=str(self._engine.dump_path("front")))
 
     async def _drain(self, front: Frontend) -> None:
         """Wait for open requests.
@@ -249,6 +240,7 @@ class _Daemon:
         Abort the remaining ones after the shutdown timeout, after a second signal, or during a pause.
         """
         front.start_draining()
+        self._service.notify("STOPPING=1", f"STATUS=draining {front.num_open} open requests")
         timeout_s = self._config.server.shutdown_timeout
         if front.liveness.is_paused:
             log.info("stopping: the engine is paused, so %d open requests cannot end", front.num_open)
