@@ -40,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this JSON file")
     group.add_argument("--plot", type=Path, metavar="FILE.png", help="plot pool use and queue length over time")
     group.add_argument(
-        "--plot-front", type=Path, metavar="FILE.png", help="plot tax against p99 latency, one line per policy"
+        "--plot-front",
+        type=Path,
+        metavar="FILE.png",
+        help="plot the recomputed share of tokens against the p99 latency, one line per policy",
     )
 
 

@@ -18,12 +18,12 @@ class Summary:
 
     Attributes:
         goodput: output tokens of completed requests per second, from the first arrival to the last end.
-        tax: recomputed tokens / computed tokens.
+        recomputed_share: recomputed tokens / computed tokens.
         fairness: Jain's index of (latency / latency alone); 1 means equal slowdown for all requests.
     """
 
     goodput: float
-    tax: float
+    recomputed_share: float
     ttft_p50_s: float
     ttft_p99_s: float
     latency_p50_s: float
@@ -74,7 +74,7 @@ def summarise(run: Run, machine: Machine) -> Summary:
     duration_s = max(record.end_s for record in run.records) - run.records[0].request.arrival_s
     return Summary(
         goodput=sum(record.num_outputs for record in done) / duration_s if duration_s else 0.0,
-        tax=run.recomputed_tokens / run.computed_tokens if run.computed_tokens else 0.0,
+        recomputed_share=run.recomputed_tokens / run.computed_tokens if run.computed_tokens else 0.0,
         ttft_p50_s=percentile(ttfts, 50),
         ttft_p99_s=percentile(ttfts, 99),
         latency_p50_s=percentile(latencies, 50),
@@ -107,12 +107,14 @@ def simulate(requests: list[TraceRequest], machine: Machine, case: Case) -> Outc
 
 
 def pareto_front(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes that no other outcome beats in tax or p99 latency without being worse in the other."""
-    points = [(outcome.summary.tax, outcome.summary.latency_p99_s) for outcome in outcomes]
+    """Return the outcomes on the Pareto front of recomputed share and p99 latency: no other outcome is better in one
+    of the two without being worse in the other.
+    """
+    points = [(outcome.summary.recomputed_share, outcome.summary.latency_p99_s) for outcome in outcomes]
     return [
         outcome
-        for outcome, (tax, latency) in zip(outcomes, points, strict=True)
-        if not any(t <= tax and p <= latency and (t, p) != (tax, latency) for t, p in points)
+        for outcome, (share, latency) in zip(outcomes, points, strict=True)
+        if not any(s <= share and p <= latency and (s, p) != (share, latency) for s, p in points)
     ]
 
 

@@ -16,8 +16,8 @@ from .virtual import Machine
 
 WIDTH = 140  # a fixed width, because the table is also used in files and documents
 FOOTNOTE = (
-    "* on the Pareto front of its pool: no case is better in tax or p99 latency without being worse in the other. "
-    "tax: recomputed / computed tokens. fair: Jain's index of slowdown. Times in virtual seconds."
+    "* on the Pareto front of its pool: no case is better in recomp. or p99 latency without being worse in the other. "
+    "recomp.: recomputed / computed tokens. fair: Jain's index of slowdown. Times in virtual seconds."
 )
 
 
@@ -70,7 +70,7 @@ def print_report(report: Report) -> None:
 def _table(report: Report) -> Table:
     table = Table("pool", box=None, padding=(0, 1, 0, 1))
     table.add_column("policy", no_wrap=True)
-    columns = ("tok/s", "tax %", "TTFT p50", "p99", "latency p50", "p99", "fair", "retr.", "max", "aborts", "steps")
+    columns = ("tok/s", "recomp. %", "TTFT p50", "p99", "latency p50", "p99", "fair", "retr.", "max", "aborts", "steps")
     for column in columns:
         table.add_column(column, justify="right")
     for outcomes in report.by_pool():
@@ -87,7 +87,7 @@ def _add_row(table: Table, outcome: Outcome, *, first: bool, on_front: bool) -> 
         f"{case.pool_tokens:,} ({case.pool_fraction:.0%})" if first else "",
         case.label + (" *" if on_front else ""),
         f"{summary.goodput:,.0f}",
-        f"{100 * summary.tax:.2f}",
+        f"{100 * summary.recomputed_share:.2f}",
         f"{summary.ttft_p50_s:.2f}",
         f"{summary.ttft_p99_s:.2f}",
         f"{summary.latency_p50_s:.2f}",

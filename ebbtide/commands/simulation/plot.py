@@ -38,7 +38,10 @@ def plot_usage(report: Report, path: Path) -> None:
 
 
 def plot_front(report: Report, path: Path) -> None:
-    """Plot tax against p99 latency: a line per policy over its admission parameter, a panel per pool size."""
+    """Plot the recomputed share against the p99 latency.
+
+    Each pool size has a panel, and each policy a line over its admission parameter.
+    """
     pools = report.by_pool()
     figure = Figure(figsize=(5 * len(pools) + 2, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -47,7 +50,7 @@ def plot_front(report: Report, path: Path) -> None:
         for policy in dict.fromkeys(outcome.case.policy for outcome in outcomes):
             _front_line(panel, policy, [outcome for outcome in outcomes if outcome.case.policy == policy])
         panel.set_title(f"pool {outcomes[0].case.pool_fraction:.0%} of the demand")
-        panel.set_xlabel("tax: recomputed / computed tokens, %")
+        panel.set_xlabel("recomputed / computed tokens, %")
     panels[0].set_ylabel("p99 latency, s")
     panels[0].legend(fontsize="small")
     figure.suptitle(report.load)
@@ -65,11 +68,11 @@ def _usage_lines(use: Any, queue: Any, outcome: Outcome) -> None:
 
 def _front_line(panel: Any, policy: str, outcomes: list[Outcome]) -> None:
     points = sorted(((o.case.parameter, o.summary) for o in outcomes), key=lambda point: point[0])
-    taxes = [100 * summary.tax for _, summary in points]
+    shares = [100 * summary.recomputed_share for _, summary in points]
     latencies = [summary.latency_p99_s for _, summary in points]
-    panel.plot(taxes, latencies, marker="o", markersize=3, linewidth=0.8, label=policy)
-    for (parameter, _), tax, latency in zip(points, taxes, latencies, strict=True):
-        panel.annotate(f"{parameter:g}", (tax, latency), fontsize=6, xytext=(3, 3), textcoords="offset points")
+    panel.plot(shares, latencies, marker="o", markersize=3, linewidth=0.8, label=policy)
+    for (parameter, _), share, latency in zip(points, shares, latencies, strict=True):
+        panel.annotate(f"{parameter:g}", (share, latency), fontsize=6, xytext=(3, 3), textcoords="offset points")
 
 
 def _save(figure: Any, path: Path) -> None:
