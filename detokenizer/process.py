@@ -49,7 +49,9 @@ class Outbox(Protocol):
 
 
 class Detokenizer:
-    """The streams of open requests. An item with ``start`` adds an entry, one with ``finish`` removes it."""
+    """The streams of open requests. The item with ``start`` adds a stream; the item with ``finish``
+    removes it.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pieces = Pieces(vocabulary)
@@ -59,7 +61,7 @@ class Detokenizer:
 
     @property
     def num_open(self) -> int:
-        """Number of entries, including requests that a stop string has ended here."""
+        """Number of streams, including requests that a stop string has ended here."""
         return len(self._streams) + len(self._closed_early)
 
     def convert(self, batch: TokenBatch) -> TextBatch:

@@ -175,7 +175,7 @@ class ModelRunner:
         return StepInputs(pages, tokens, rows, self._sampler.stage(specs, num_ids), targets)
 
     def _compute(self, items: list[PlanItem], *, num_ids: int) -> PendingItems:
-        """One forward and its sampling. If it raises, it can be repeated with some of the items."""
+        """Run one forward pass and sample. If it raises, it can be repeated with some of the items."""
         inputs = upload(self._stage(items, num_ids), self._last_tokens.device)
         for table, writes in zip(self._tables, inputs.pages, strict=True):
             table.write(writes)
@@ -201,7 +201,7 @@ class ModelRunner:
         return result
 
     def _note(self, items: list[PlanItem], inputs: SamplingInputs, tokens: Tensor) -> None:
-        """Record the samples in the rows. Last: a step that raised must not have counted its tokens."""
+        """Record the samples in the rows. Call it last, because a step that raises must not count its tokens."""
         ids = tokens.clamp(min=0)
         self._sampler.note(inputs, ids)
         self._last_tokens[inputs.rows] = ids

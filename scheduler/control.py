@@ -62,7 +62,7 @@ class Control:
             self._outbox.output.replies += [Reply(flush.call) for flush in self._pending]
             self._pending.clear()
             return
-        busy = f"The cache is in use: {num_open} requests run or wait. 'timeout' waits for their end."
+        busy = f"The cache is in use: {num_open} requests run or wait. Set 'timeout' to wait for their end."
         late = [flush for flush in self._pending if flush.until_s <= now]
         self._outbox.output.replies += [Reply(flush.call, 400, "busy", busy) for flush in late]
         self._pending = [flush for flush in self._pending if flush.until_s > now]

@@ -84,7 +84,7 @@ class Scheduler:
         return len(self.state.steps_in_flight)
 
     def receive(self, messages: Iterable[ToScheduler], now: float) -> None:
-        """Handle incoming messages and timers. Call every iteration, also with no messages."""
+        """Handle incoming messages and timers. Call this in every iteration, even without messages."""
         self.state.metrics.stamp(now)
         dispatcher = self.dispatcher
         self._repeated(partial(dispatcher.on_timer, now))

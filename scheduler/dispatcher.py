@@ -59,7 +59,9 @@ class Dispatcher:
     left_waiting: bool = False
     num_token_ids: int = field(default=0, init=False)
     _num_arrivals: int = field(default=0, init=False)
-    _came_alone: bool = field(default=False, init=False)  # the last HTTP request found no other open request
+    _came_alone: bool = field(
+        default=False, init=False
+    )  # True if no other request was open when the last HTTP request arrived
 
     def on_timer(self, now: float) -> None:
         """Handle everything that depends on time: idle sessions, deadlines of requests, pending control requests."""
@@ -68,7 +70,7 @@ class Dispatcher:
         self.control.on_timer(now)
 
     def handle(self, message: ToScheduler, now: float) -> None:
-        """Handle one message. Unknown request ids are ignored: a request may end while its abort is on the way."""
+        """Handle one message. Unknown request ids are ignored: a request may end while its abort is in flight."""
         match message:
             case GenerateReq(session=None):
                 self._generate(message, now)

@@ -82,7 +82,7 @@ class Lifecycle:
 
     def add(self, req: Request) -> None:
         """Register a new request. It does not queue the request."""
-        if req.rid not in self.requests:  # it is if its message is handled again after a repair
+        if req.rid not in self.requests:  # False if the message is handled again after a repair
             self._metrics.received()
         self.requests[req.rid] = req
 
@@ -114,7 +114,7 @@ class Lifecycle:
             self.num_retracted -= 1
 
     def leave_queue(self, started: Iterable[Request]) -> None:
-        """Remove requests that were started from the queue."""
+        """Remove the started requests from the queue."""
         for req in started:
             self.waiting.remove(req)
 

@@ -61,7 +61,10 @@ class Outbox:
         self.output.items.append(TokenItem(req.rid, [], _stream_start(req), prompt=logprobs))
 
     def close(self, req: Request, reason: Finish, tokens: Sequence[int], logprobs: list[TokenLogprob] | None) -> None:
-        """Close the detokenizer's entry of a request that finished, with the tokens that were not sent yet."""
+        """Send the last item of a finished request: ``tokens``, which were not sent yet, and the finish reason.
+
+        The detokenizer then removes the request's stream.
+        """
         self.output.items.append(
             TokenItem(
                 req.rid,
@@ -75,7 +78,10 @@ class Outbox:
         )
 
     def close_aborted(self, req: Request, abort: AbortReq, *, tell_front: bool) -> None:
-        """Close the detokenizer's entry of an aborted request; ``tell_front`` also sends ``abort`` to the front."""
+        """Make the detokenizer remove the stream of an aborted request.
+
+        tell_front: also send ``abort`` to the front.
+        """
         self.output.items.append(TokenItem(req.rid, [], finish="abort", pressure=pressure_usage(req)))
         if tell_front:
             self.output.aborts.append(abort)

@@ -79,7 +79,7 @@ class Request:
     stop_ids: frozenset[int] = frozenset()  # token ids that end its output
     sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
-    shares_known: bool = False  # ``known`` is the list of the message, also for its other choices
+    shares_known: bool = False  # True if ``known`` is a list that other choices use too
     tag: str = field(init=False)  # the text that names it in messages
     is_locked: ClassVar[bool] = False  # see PageOwner: no other request may read its pages
     is_tree_node: ClassVar[bool] = False

@@ -16,7 +16,7 @@ from .request import Phase, Request
 
 @dataclass(slots=True)
 class Memory:
-    """The memory of requests.
+    """Allocates and releases the memory of requests in all pools.
 
     Attributes:
         pool: the first pool, which has the prefix cache.

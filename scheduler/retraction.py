@@ -142,8 +142,8 @@ class Retractor:
         capacity = pool.capacity * pool.page_size
         message = (
             f"The KV cache is exhausted: the request has {len(req.known)} tokens (prompt {req.prompt_len}, output "
-            f"{req.num_outputs}) and the pool holds {capacity}, even with nothing else in it. Ask for fewer tokens or "
-            f"start the server with a larger --max-total-tokens."
+            f"{req.num_outputs}) but the pool holds only {capacity}, even without other requests. Ask for fewer tokens "
+            f"or start the server with a larger --max-total-tokens."
         )
         end = FINISH_ABORT(message)
         abort = AbortReq(req.rid, end.reason, end.status_code, end.reason, end.message, req.num_outputs)

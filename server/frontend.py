@@ -121,7 +121,7 @@ class Frontend:
 
     @property
     def num_open(self) -> int:
-        """Number of HTTP requests without an outcome. Draining waits for them."""
+        """Number of HTTP requests that have neither completed nor failed. Draining waits for them."""
         return self.manager.num_open
 
     def describe(self) -> list[str]:

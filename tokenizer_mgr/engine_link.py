@@ -13,7 +13,7 @@ from ebbtide.runtime.channel import AsyncReceiver, Sender
 class EngineLink:
     """Holds the sockets to one engine at a time.
 
-    Each engine has its own addresses, so no message reaches a later one.
+    Each engine has its own addresses, so no message for one engine reaches a later engine.
     """
 
     def __init__(self, addresses: Addresses) -> None:

@@ -96,7 +96,10 @@ class PromptReader:
         return b"".join(map(self.vocabulary.piece, ids[-ENDING:])).decode(errors="replace")
 
     async def chat(self, chat: ChatPrompt) -> list[int]:
-        """Return the token ids of a conversation, rendered by the model's template. Raises Rejected."""
+        """Return the token ids of a conversation, rendered by the model's template.
+
+        Raises Rejected if a message contradicts the template, or if the conversation is too long.
+        """
         self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
         return await self._encode(lambda: self._tokenizer.encode_chat(chat), "messages")
 
@@ -113,17 +116,26 @@ class PromptReader:
         return turn
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a raw prompt. Raises Rejected."""
+        """Return the token ids of a raw prompt.
+
+        Raises Rejected if it is empty, too long, or has tokens without an embedding.
+        """
         return _not_empty(await self.tokens_of(text, add_special_tokens=add_special_tokens), "prompt")
 
     async def text_or_ids(self, prompt: str | list[Any], param: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a raw prompt, text or ids; ``param`` is the field of ids. Raises Rejected."""
+        """Return the token ids of a raw prompt, text or ids; ``param`` is the field of ids.
+
+        Raises Rejected if the text is empty or too long, or if an id is invalid.
+        """
         if isinstance(prompt, str):
             return await self.text(prompt, add_special_tokens=add_special_tokens)
         return self.checked_ids(prompt, param)
 
     async def continuation(self, prompt: str | list[Any]) -> list[int]:
-        """Return the token ids of a raw prompt that continues an earlier one, without a BOS token. Raises Rejected."""
+        """Return the token ids of a raw prompt that continues an earlier one, without a BOS token.
+
+        Raises Rejected if the prompt is empty or too long, or if an id is invalid.
+        """
         if isinstance(prompt, str):
             return await self.text(prompt, add_special_tokens=False)
         ids = self.checked_ids(prompt, "prompt")
@@ -163,7 +175,10 @@ class PromptReader:
         return ids
 
     def clamped(self, prompt_len: int, wanted: int | None) -> int | None:
-        """Return ``wanted``, limited to the value that a request without a limit would get. Raises Rejected."""
+        """Return ``wanted``, limited to the value that a request without a limit would get.
+
+        Raises Rejected if the prompt leaves no room for output.
+        """
         return min(wanted, self.max_tokens(prompt_len, None)) if wanted else wanted
 
     def check_num_messages(self, count: int) -> None:

@@ -12,7 +12,10 @@ from .chat_turns import encode_first_turn, encode_next_turn
 
 @dataclass(frozen=True, slots=True)
 class EncodedTurn:
-    """The messages both as the first and as a later turn of a session; see ``SessionTurn`` for the fields."""
+    """New messages, encoded both as the first turn and as a later turn of a session.
+
+    ``SessionTurn`` describes the fields.
+    """
 
     prompt: list[int]
     continuation: list[int]
@@ -37,7 +40,7 @@ def encode_turn(tokenizer: TextTokenizer, first: ChatPrompt, later: ChatPrompt) 
         try:
             following = encode_next_turn(tokenizer, later)
         except Rejected:
-            raise refusal from None  # this error concerns the messages; the other one concerns the template
+            raise refusal from None  # this error concerns the messages; the other error concerns the template
         return EncodedTurn([], following.ids, following.head, refusal.message)
     try:
         following = encode_next_turn(tokenizer, later)

@@ -70,7 +70,7 @@ class SessionTurn(Part, frozen=True):
         offset: number of parent tokens to keep; -1 for all.
         replace: remove the parent's later turns.
         drop_previous_output: remove the parent's output tokens.
-        refusal: the reason why the messages cannot be a first turn (empty ``prompt``) or a later one (empty
+        refusal: the reason why the messages cannot be a first turn (empty ``prompt``) or a later turn (empty
             ``continuation``).
     """
 
@@ -162,7 +162,7 @@ class ControlReq(Message, frozen=True):
     Attributes:
         call: id that the reply repeats.
         action: "flush", "pause" or "continue".
-        timeout_s: maximum time in seconds that a flush waits until no request runs or waits.
+        timeout_s: maximum time in seconds that a flush waits for the running and queued requests to end.
     """
 
     call: str

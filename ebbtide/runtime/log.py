@@ -22,7 +22,7 @@ class OneLine(logging.Formatter):
     """A formatter that escapes line breaks and control characters, so that no record can forge another.
 
     The lines of a traceback are indented. A message is cut after ``MAX_MESSAGE`` characters.
-    on_terminal: clear the current line of the terminal first, which may show the progress of loading.
+    on_terminal: first clear the current line of the terminal, because it may show the progress of loading.
     """
 
     def __init__(self, layout: str, *, on_terminal: bool = False) -> None:

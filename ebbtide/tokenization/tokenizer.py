@@ -81,7 +81,8 @@ class TextTokenizer(Protocol):
         """Encode the rendered conversation. Control tokens come only from the template, never from a message, a tool
         or a template variable.
 
-        ``skip`` receives the text, with control tokens of messages replaced, and may raise Rejected.
+        ``skip`` receives the rendered text, with control tokens of messages replaced, and returns the number of leading
+        characters to drop. It may raise Rejected.
         """
 
 
@@ -90,7 +91,7 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
     if files.simulated:
         return SimTokenizer()
     if not files.gguf:
-        # First: an error in this file must not be reported as an error of the tokenizer.
+        # Read this file first, so that an error in it is not reported as an error of the tokenizer.
         read_json_object(Path(files.directory) / "config.json")
     try:
         return _load_tokenizer(files)

@@ -19,7 +19,7 @@ FUNCTIONS = {torch.float32: "step_float32", torch.bfloat16: "step_bfloat16"}
 
 
 class Shape(ctypes.Structure):
-    """Must match ``Shape`` in the source of the kernel."""
+    """Has the same fields as ``Shape`` in the kernel's C++ source."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_decodes", "num_heads", "num_kv_heads", "head_dim")),

@@ -81,7 +81,7 @@ class TorchAttention:
         ends = [batch.starts[item] + batch.query_lens[item] for item in range(begin, end)]
         length, page_size = max(ends), self.pool.page_size
         positions = torch.arange(length, device=batch.slots.device)
-        # Behind the end of an item the table is stale and the pool may contain nan: read the item's own position 0
+        # After the end of an item the table is stale and the pool may contain nan: read the item's own position 0
         # instead.
         own = torch.where(positions < batch.item_ends[begin:end, None], positions, 0)  # [items, L]
         pages = batch.page_table[batch.item_rows[begin:end, None], own // page_size]

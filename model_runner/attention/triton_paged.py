@@ -19,8 +19,8 @@ from . import AttentionBackend, LayerAttention
 
 SPLIT_TOKENS = 512
 SMALLEST_BLOCK_M = 16  # tensor cores multiply at least 16 rows
-# Bytes of one head of one token → (rows of a prefill block, K/V tokens that a program holds at a time). These sizes fit
-# into the 99 KiB of shared memory that every device since 2020 has.
+# Largest size in bytes of one head of one token → (rows of a prefill block, K/V tokens that a program holds at a time).
+# These sizes fit into the 99 KiB of shared memory that every device since 2020 has.
 BLOCK_SIZES = {256: (64, 64), 512: (32, 32), 1024: (16, 32), 2048: (16, 16)}
 
 

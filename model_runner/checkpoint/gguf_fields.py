@@ -36,9 +36,9 @@ class Fields:
         self._read: set[str] = set(WITHOUT_EFFECT)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """Return an integer; of an array, the element that is the same for all layers.
+        """Return an integer. The elements of an array must be equal; the integer is one of them.
 
-        Raises StartupError without key and default.
+        Raises StartupError if the file lacks the key and there is no default.
         """
         value = self.number(key, default)
         if not float(value).is_integer():
@@ -46,9 +46,9 @@ class Fields:
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a number; of an array, the element that is the same for all layers.
+        """Return a number. The elements of an array must be equal; the number is one of them.
 
-        Raises StartupError without key and default.
+        Raises StartupError if the file lacks the key and there is no default.
         """
         value = self._value(key)
         if isinstance(value, StoredArray):
@@ -76,7 +76,7 @@ class Fields:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """A text. Raises StartupError if the value has another type."""
+        """Return a string. Raises StartupError if the value has another type."""
         value = self._value(key)
         if value is not None and not isinstance(value, str):
             raise self.refusal(key, "should be a text")

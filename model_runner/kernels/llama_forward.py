@@ -27,7 +27,7 @@ class LinearWeights(ctypes.Structure):
 
 
 class LayerWeights(ctypes.Structure):
-    """Must match ``LayerWeights`` in the source."""
+    """Has the same fields as ``LayerWeights`` in llama_forward.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("input_norm", "q_norm", "k_norm", "mlp_norm")),
@@ -37,7 +37,7 @@ class LayerWeights(ctypes.Structure):
 
 
 class ModelWeights(ctypes.Structure):
-    """Must match ``ModelWeights`` in the source."""
+    """Has the same fields as ``ModelWeights`` in llama_forward.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim")),
@@ -53,7 +53,7 @@ class ModelWeights(ctypes.Structure):
 
 
 class Batch(ctypes.Structure):
-    """Must match ``Batch`` in the source."""
+    """Has the same fields as ``Batch`` in llama_forward.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_items", "num_wanted")),
@@ -68,7 +68,9 @@ class Batch(ctypes.Structure):
 
 @cache
 def load_kernels(vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
-    """Return the library, compiled for the instruction set that ``vectors`` names. Raises BuildError.
+    """Return the library, compiled for the instruction set that ``vectors`` names.
+
+    Raises BuildError if it cannot be built.
 
     If the operating system does not let the process use AMX tiles, the library is compiled without them.
     """

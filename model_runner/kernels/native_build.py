@@ -30,7 +30,7 @@ class BuildError(Exception):
 
 
 def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
-    """Compile ``source``, or take the compiled library from the user's cache. Raises BuildError.
+    """Compile ``source``, or take the compiled library from the user's cache. Raises BuildError if that fails.
 
     The code is compiled for one type of CPU, so the cache key includes the CPU's features and the headers of the
     folder.

@@ -59,21 +59,19 @@ class PoolBudget:
     def _requested_pages(self, room: int, page_bytes: int) -> int:
         assert self.max_total_tokens is not None
         if self.max_total_tokens < 1:
-            raise StartupError(
-                f"--max-total-tokens {self.max_total_tokens} is not a size of a KV pool; give 1 or more."
-            )
+            raise StartupError(f"--max-total-tokens {self.max_total_tokens} is not a valid size; give 1 or more.")
         pages = pages_for(self.max_total_tokens, self.page_size)
         if pages * page_bytes > room:
             raise StartupError(
                 f"--max-total-tokens {self.max_total_tokens} needs {_gib(pages * page_bytes)} for the KV pool "
-                f"and only {_gib(max(room, 0))} are left after the weights."
+                f"but only {_gib(max(room, 0))} are left after the weights."
             )
         return pages
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that this process can still allocate on the device, without the reservations of KV pools on this
-    host.
+    """Return the bytes that this process can still allocate on the device. On the CPU, memory that KV pools on this
+    host have reserved does not count.
     """
     if device.type != "cpu":
         free, _ = torch.accelerator.get_memory_info(device)

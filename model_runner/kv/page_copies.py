@@ -45,6 +45,6 @@ def _one_way(flat: Sequence[int], way: str, num_sources: int, num_targets: int) 
     for target, source in last_source.items():
         if not (0 <= source < num_sources and 0 <= target < num_targets):
             raise PlanError(
-                f"A copy {way} from page {source} of {num_sources} to page {target} of {num_targets} reaches outside."
+                f"A copy {way} from page {source} of {num_sources} to page {target} of {num_targets} is out of range."
             )
     return OneWay(list(last_source.values()), list(last_source))

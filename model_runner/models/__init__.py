@@ -73,7 +73,7 @@ def load_model(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.devi
 
 
 def _module(checkpoint: Checkpoint) -> str:
-    # The type selects the mathematics, as in transformers; the name of the class may be that of a related family.
+    # ``model_type`` selects the implementation, as in transformers: the class name may be that of a related family.
     is_native = checkpoint.config.model_type in READ_BY
     return NATIVE.get(checkpoint.architecture, FALLBACK) if is_native else FALLBACK
 

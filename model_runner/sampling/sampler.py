@@ -197,7 +197,8 @@ class Sampler:
             tokens[inputs.draws.which] = draw_tokens(choices[inputs.draws.which].float(), inputs.draws)
         logprobs = None if inputs.logprobs is None else _logprobs(logits, tokens, inputs.logprobs)
         if logprobs is not None and inputs.logprobs is not None:
-            invalid[inputs.logprobs.which] |= logprobs.chosen.isnan()  # nan in the row of an id without a token
+            # The log-probability is nan if the logits of an id without a token are nan.
+            invalid[inputs.logprobs.which] |= logprobs.chosen.isnan()
         tokens.masked_fill_(invalid, INVALID_LOGITS)
         if inputs.masks is not None:
             tokens[inputs.masks.empty] = NO_TOKEN

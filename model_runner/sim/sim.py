@@ -155,7 +155,7 @@ class SimRunner:
         )
 
     def _compute(self, items: list[PlanItem], *, num_ids: int) -> list[SimItemResult]:
-        """The result of each item. If it raises, it can be repeated with some of the items."""
+        """Compute the result of each item. If it raises, it can be repeated with some of the items."""
         for item in items:
             self._prepare(item)
         self._write(items)

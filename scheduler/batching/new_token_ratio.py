@@ -1,4 +1,4 @@
-"""The new-token ratio: the share of its expected output that admission charges a request for.
+"""The new-token ratio: the share of a request's expected output for which admission reserves memory.
 
 A retraction never lowers the ratio; steps without a retraction decay it; an idle scheduler resets it.
 """

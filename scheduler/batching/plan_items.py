@@ -24,7 +24,7 @@ class PlanItems:
         self._failures: list[tuple[Request, Exception]] = []
 
     def take_failures(self) -> list[tuple[Request, Exception]]:
-        """The requests whose items since the last call must not be computed: making them raised an exception."""
+        """Return the requests whose items could not be created since the last call, each with the exception."""
         failures, self._failures = self._failures, []
         return failures
 
@@ -46,7 +46,7 @@ class PlanItems:
         Returns None if there is no page for even one token.
         """
         if req.computed >= len(req.known):
-            raise InvariantViolation(f"{req.tag} has K/V for {req.computed} tokens and only {len(req.known)} tokens")
+            raise InvariantViolation(f"{req.tag} has K/V for {req.computed} tokens but only {len(req.known)} tokens")
         end = min(len(req.known), req.computed + budget)
         end = self._memory.allocate_up_to(req, end)
         if end <= req.computed:

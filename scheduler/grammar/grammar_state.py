@@ -1,7 +1,7 @@
 """Tracks requests whose output must match a grammar: their wait for its compilation, and their position in it.
 
-The position is a function of the grammar and the output tokens, so a retraction does not change it. It does not depend
-on how grammars are compiled or on the text of tokens.
+The position is a function of the grammar and the output tokens, so a retraction does not change it. This module
+does not depend on how grammars are compiled or on the text of tokens.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class InvariantChecker:
         if not first <= begin < end <= first + len(held):
             raise InvariantViolation(
                 f"{req.tag} is about to write tokens {item.start} to {item.end} in pool {pool.name} "
-                f"and has only the pages from index {first} to {first + len(held)}"
+                f"but has only the pages from index {first} to {first + len(held)}"
             )
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
@@ -94,14 +94,14 @@ class InvariantChecker:
                 self._pool,
             )
             return
-        # The owners first: a page with a wrong owner is suspect as such, also where the lists differ.
+        # Check the owners first: a page with a wrong owner is suspect whether or not the lists differ.
         self._agrees(req.pages[min(page_index, max(req.num_shared, item.page_index)) :], req, self._pool)
         for page in req.pages[item.page_index : req.num_shared]:
             self._is_locked(page, req)
         _same_pages(req, item.pages, req.pages[item.page_index :], self._pool)
 
     def self_check_during_busy(self) -> None:
-        """Check the conservation equation of each pool and the next share of all pages.
+        """Check the conservation equation of each pool and the next part of all pages, in rotation.
 
         The cost does not depend on the pool size.
         """
@@ -198,7 +198,7 @@ class InvariantChecker:
 def _without_page(items: Sequence[PlanItem], requests: Sequence[Request], size: int) -> str:
     for item, req in zip(items, requests, strict=True):
         if item.start // size >= len(req.pages):
-            return f"{req.tag} is about to write token {item.start} and has only {len(req.pages)} pages"
+            return f"{req.tag} is about to write token {item.start} but has only {len(req.pages)} pages"
     raise AssertionError("every request has the page that it writes to")
 
 

@@ -70,7 +70,7 @@ class LoopMonitor:
         self.status = LoopStatus("serving", Activity.IDLE)
 
     def work_arrived(self, now: float) -> None:
-        """Record the start of an iteration with messages. Call it before any work that may hang."""
+        """Record the start of an iteration that handles messages. Call it before any work that may hang."""
         if not self.status.activity.expects_progress:
             self._progress_s = now
             self.status = replace(self.status, activity=Activity.RUNNING, work_periods=self.status.work_periods + 1)
@@ -174,7 +174,7 @@ class WatchdogRaw:
         if action is WatchdogAction.DUMP:
             self.dump(f"soft watchdog: no progress for {self._stalls.stalled_s:.1f} s")
         elif action is WatchdogAction.DUMP_AND_EXIT:
-            self.dump(f"watchdog: no progress for {self._stalls.stalled_s:.1f} s, the scheduler ends itself")
+            self.dump(f"watchdog: no progress for {self._stalls.stalled_s:.1f} s; the scheduler exits")
             self._end()
 
     def dump(self, title: str) -> None:

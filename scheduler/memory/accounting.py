@@ -83,7 +83,7 @@ class AuditedPool(Protocol):
         """All ownership errors. The cost is proportional to the pool size."""
 
     def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
-        """Ownership errors in the next share of all pages. Successive calls cover the whole pool."""
+        """Ownership errors in the next part of all pages, in rotation. Successive calls cover the whole pool."""
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
         """Rebuild free list, ledger and counters from the owners' lists. No request may own a page in error."""
@@ -151,13 +151,14 @@ def describe(errors: Sequence[OwnershipError], ledger: Ledger) -> str:
     if len(errors) <= DESCRIBED_ERRORS:
         return text
     numbers = ", ".join(str(error.page) for error in errors[DESCRIBED_ERRORS:LISTED_ERRORS])
-    return f"{text}; {len(errors)} pages have errors, also {numbers}{' …' if len(errors) > LISTED_ERRORS else ''}"
+    more = " …" if len(errors) > LISTED_ERRORS else ""
+    return f"{text}; {len(errors)} pages have errors in total, among them {numbers}{more}"
 
 
 def _describe_error(error: OwnershipError, ledger: Ledger) -> str:
     owners = " and ".join(tag(owner) for owner in error.listed_by) or "no owner"
     return (
-        f"page {error.page} is listed by {owners}, the ledger records {tag(error.ledger_owner)}; "
+        f"page {error.page} is listed by {owners}, but the ledger records {tag(error.ledger_owner)}; "
         f"last moves: {ledger.history([error.page])}"
     )
 
@@ -172,7 +173,7 @@ class Sweep:
         self._next_item = 0
 
     def check_free_list(self) -> list[OwnershipError]:
-        """Ownership errors in the next share of the free list."""
+        """Ownership errors in the next part of the free list, in rotation."""
         available = self._allocator.available_pages
         count = math.ceil(available * self.share)
         start = self._next_free if self._next_free < available else 0

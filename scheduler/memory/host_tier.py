@@ -147,7 +147,8 @@ class HostTier:
         errors = mismatches(self.ledger, copy.pages, copy)
         if errors or copy.first + len(copy.pages) != pages_for(copy.num_tokens, self.page_size):
             raise InvariantViolation(
-                f"{copy.tag} has {len(copy.pages)} pages from {copy.first} on for {copy.num_tokens} tokens; "
+                f"{copy.tag} has {len(copy.pages)} pages, starting at page index {copy.first}, "
+                f"for {copy.num_tokens} tokens; "
                 f"{describe(errors, self.ledger)}"
             )
         del self._copies[req.rid]
@@ -172,7 +173,7 @@ class HostTier:
         for copy in self._restored:
             self._give(copy)
         self._restored = []
-        copies = PageCopies(self._to_host, self._to_device)  # last, so that a violation above loses no copy
+        copies = PageCopies(self._to_host, self._to_device)  # after the loop: a violation in it must lose no copy
         self._to_host, self._to_device = [], []
         return copies
 

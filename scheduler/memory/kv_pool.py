@@ -1,4 +1,4 @@
-"""The interface of a pool that running requests take pages from, for admission, allocation and retraction."""
+"""The interface of a pool of KV pages, which admission, allocation and retraction use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .cached_request import CachedRequest
 class KvPool(AuditedPool, Protocol):
     """A pool of KV pages. All numbers are in pages, each of ``page_size`` tokens of one request.
 
-    A request need not hold a page for each of its tokens: pages behind a sliding window leave while it runs.
+    A request need not hold a page for each of its tokens: pages behind a sliding window are freed while it runs.
     """
 
     @property
@@ -52,7 +52,8 @@ class KvPool(AuditedPool, Protocol):
     def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
         """Allocate pages for the first ``num_tokens`` tokens of ``req``, evicting as needed.
 
-        Returns the number of tokens that the request's pages reach to, which is smaller if the pool has too few pages.
+        Returns the number of tokens that fit into the request's pages, fewer than ``num_tokens`` if the pool is too
+        small.
         """
 
     def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
@@ -83,8 +84,9 @@ class Shortage:
 def total_demand(needs: Iterable[tuple[CachedRequest, int]], num_running: int) -> int:
     """Return the demand of a pool; ``needs`` has the pages that the next token or decode item of each request needs.
 
-    A protected request in mid-prefill takes one page, for which others are retracted. If nothing decodes, the smallest
-    chunk counts: half-prefilled prompts can fill a pool too. Requests that need no page may be left out of ``needs``.
+    The next page of a protected request in mid-prefill is part of the demand, so others may be retracted for it. If
+    nothing decodes, the smallest chunk counts: half-prefilled prompts can fill a pool too. Requests that need no page
+    may be left out of ``needs``.
     """
     needs = list(needs)
     pages = sum(need for req, need in needs if req.is_decoding or req.protected)

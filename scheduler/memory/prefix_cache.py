@@ -30,7 +30,10 @@ class AuditedCache(Protocol):
         """Yields every owner of pages in the cache, with its pages. The cost is proportional to the cache size."""
 
     def next_owners(self, share: float) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """Yields the next ``share`` of all owners, in rotation. Successive calls cover the whole cache."""
+        """Yields the next owners in rotation. Successive calls cover the whole cache.
+
+        share: fraction of all owners to yield.
+        """
 
     def validate(self, running: Sequence[CachedRequest]) -> list[str]:
         """Returns descriptions of all errors in counters, locks and structure.

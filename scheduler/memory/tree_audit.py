@@ -21,7 +21,7 @@ def validate_tree(
     if (evictable, protected) != (evictable_pages, protected_pages):
         errors.append(
             f"the tree counts {evictable_pages} evictable and {protected_pages} locked pages, "
-            f"a recount finds {evictable} and {protected}"
+            f"but a recount finds {evictable} and {protected}"
         )
     locks: Counter[int] = Counter()
     for end in ends:
@@ -34,9 +34,9 @@ def validate_tree(
     if wrong:
         named = ", ".join(_describe(node, locks[id(node)]) for node in wrong[:NAMED_NODES])
         more = f" and {len(wrong) - NAMED_NODES} more" if len(wrong) > NAMED_NODES else ""
-        errors.append(f"nodes whose locks match no running requests: {named}{more}")
+        errors.append(f"nodes whose lock count differs from the number of running requests: {named}{more}")
     return errors
 
 
 def _describe(node: Node, locks: int) -> str:
-    return f"{node.tag} from page {node.pages[0]} on has {node.locks} locks for {locks} running requests"
+    return f"{node.tag}, first page {node.pages[0]}, has {node.locks} locks for {locks} running requests"

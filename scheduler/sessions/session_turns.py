@@ -9,7 +9,10 @@ from .session import CommittedTurn, Lease, Session
 
 
 def append_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
-    """Return the lease and the full prompt of the next turn of a streaming session. Raises Rejected."""
+    """Return the lease and the full prompt of the next turn of a streaming session.
+
+    Raises Rejected if the session is busy or the turn is not allowed.
+    """
     if turn.parent or turn.offset >= 0 or turn.replace or turn.drop_previous_output:
         raise Rejected(
             "A streaming session is append-only: rid, offset, replace and drop_previous_output are not allowed."
@@ -23,7 +26,7 @@ def append_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]
 def branch_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
     """Return the lease and the full prompt of a turn of a plain session, which continues the latest or a named turn.
 
-    Raises Rejected.
+    Raises Rejected if the named turn does not exist or is running, or if the turn's options are invalid.
     """
     parent = _parent(session, turn)
     context = [] if parent is None else parent.context()

@@ -32,7 +32,7 @@ class LoadsRoute:
     state: AppState
 
     async def brief(self, _: Request) -> Response:
-        """The current load in SGLang's older form: one entry per data-parallel rank, here always one."""
+        """The current load in SGLang's older format: one entry per data-parallel rank, here always one."""
         load = load_of(self.state)
         waiting = load["num_waiting_reqs"]
         entry = {"dp_rank": 0, "num_reqs": load["num_running_reqs"] + waiting, "num_waiting_reqs": waiting}

@@ -1,4 +1,4 @@
-"""The model list, which has one entry, in the form of OpenAI's or Anthropic's API."""
+"""The model list, which has one entry, in the format of OpenAI's or Anthropic's API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_model_name(name: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelRoutes:
-    """GET /v1/models and /v1/models/{id}. A request with the header ``anthropic-version`` gets Anthropic's form."""
+    """GET /v1/models and /v1/models/{id}. A request with the header ``anthropic-version`` gets Anthropic's format."""
 
     state: AppState
 

@@ -90,7 +90,10 @@ def generation_route(path: str, state: AppState, spec: RouteSpec[B]) -> Route:
 
 
 async def read_body(request: Request, state: AppState, spec: RouteSpec[B]) -> B:
-    """Return the body of a request for the route ``spec``. Raises Rejected."""
+    """Return the body of a request for the route ``spec``.
+
+    Raises Rejected if the body is invalid or names another model.
+    """
     body = await read_json(request, lambda raw: _checked(raw, state, spec))
     state.check_model(body.model)
     return body
@@ -123,7 +126,10 @@ async def prepare_off_loop(
 
 
 def _checked(raw: dict[str, Any], state: AppState, spec: RouteSpec[B]) -> B:
-    """Return the fields of the request. Raises Rejected."""
+    """Return the fields of the request.
+
+    Raises Rejected if a field has an invalid value, or if ``spec`` does not support it.
+    """
     refuse_unsupported(raw, spec.unsupported)
     body = body_of(raw, spec.body)
     known = {*spec.body.__struct_fields__, *spec.unsupported, *CHECKED_APART}

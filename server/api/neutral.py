@@ -75,7 +75,10 @@ def asks_for_nothing(name: str, value: Any) -> bool:
 
 
 def body_of(raw: dict[str, Any], kind: type[B]) -> B:
-    """Convert a request's JSON to ``kind``, without the optional fields that ask for nothing. Raises Rejected."""
+    """Convert a request's JSON to ``kind``, without the optional fields that ask for nothing.
+
+    Raises Rejected if the JSON does not match ``kind``.
+    """
     return convert(_without_neutral(raw, kind), kind)
 
 

@@ -1,4 +1,4 @@
-"""Names of parameters in errors, for the APIs that are translated to another one."""
+"""Names of parameters in errors, for the APIs that are translated to another API."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def session_turn(body: SessionFields) -> SessionTurn | None:
     """
     params = body.session_params
     if body.session_id is not None and params is not None:
-        raise Rejected("'session_id' and 'session_params' exclude each other.", param="session_params")
+        raise Rejected("'session_id' and 'session_params' are mutually exclusive.", param="session_params")
     if body.session_id is not None:
         return SessionTurn(body.session_id)
     if params is None:
@@ -63,7 +63,10 @@ def session_turn(body: SessionFields) -> SessionTurn | None:
 async def raw_turn(
     body: SessionFields, reader: PromptReader, prompts: list[str | list[Any]], *, n: int, max_tokens: int | None
 ) -> SessionTurn | None:
-    """Return the turn of a request with raw prompts; None if it names no session. Raises Rejected."""
+    """Return the turn of a request with raw prompts; None if it names no session.
+
+    Raises Rejected if the turn's fields are invalid, or for several prompts or choices.
+    """
     session = session_turn(body)
     if session is None:
         return None
@@ -75,6 +78,6 @@ async def raw_turn(
 def check_one_choice(num_prompts: int, n: int) -> None:
     """Raises Rejected for a session turn with several prompts or choices, because a session has one next turn."""
     if num_prompts != 1:
-        raise Rejected("A session's turn has one prompt.", param="prompt")
+        raise Rejected("A session turn must have exactly one prompt.", param="prompt")
     if n != 1:
-        raise Rejected("A session's turn has one choice: 'n' must be 1.", param="n")
+        raise Rejected("A session turn must have exactly one choice: 'n' must be 1.", param="n")

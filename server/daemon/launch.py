@@ -158,7 +158,7 @@ class _Daemon:
     async def _await_ready(self) -> RunnerInfo:
         """Wait until all children are ready. Raises StartupError after the load timeout.
 
-        The timeout is for stopped processes (SIGSTOP), because a child that hangs while loading ends itself earlier.
+        The timeout is for stopped processes (SIGSTOP), because a child that hangs while loading exits earlier.
         """
         limit_s = self._config.watchdog.load_timeout * FRONT_TIMEOUT_FACTOR
         try:
@@ -283,7 +283,7 @@ def _log_sizes(runner: RunnerInfo) -> None:
         runner.num_pages * runner.page_size,
         runner.page_size,
         runner.pool_bytes / 2**20,
-        ", taken as it is used" if runner.device == "cpu" else "",
+        ", allocated on use" if runner.device == "cpu" else "",
         runner.context_length,
         runner.dtype,
         runner.device,

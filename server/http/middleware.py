@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 ID_HEADERS = ("x-request-id", "request-id")  # the headers that OpenAI's and Anthropic's clients read
 REQUEST_ID = "ebbtide.request_id"  # key of the request id in the ASGI scope
-ID_FROM_CLIENT = "ebbtide.named_by_header"  # key of a bool, which is True if the client sent the id in a header
+ID_FROM_CLIENT = "ebbtide.named_by_header"  # key of a bool, which is True if the request header has a valid id
 VALID_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 TRACE = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 
@@ -63,8 +63,8 @@ def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, 
     """Return all ids by which the client may refer to this request: that of the response, and the valid ids in
     ``wanted``.
 
-    wanted: the ids in the request body. If the client sent no id in a header, the first valid one becomes the id of the
-        response.
+    wanted: the ids in the request body. If the request header has no valid id, the first valid id in ``wanted`` becomes
+        the id of the response.
     """
     named = [name for name in wanted if name is not None and is_valid_id(name)]
     if named and not scope[ID_FROM_CLIENT]:

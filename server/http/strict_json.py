@@ -48,7 +48,7 @@ async def read_json(request: Request, read: Callable[[dict[str, Any]], T], *, op
 
 
 def _parse_object(body: bytes) -> dict[str, Any]:
-    if body.count(b",") > MAX_COMMAS:  # limits the time for which building the objects holds the GIL, in any thread
+    if body.count(b",") > MAX_COMMAS:  # building the objects holds the GIL, also in a worker thread
         raise Rejected(f"The body has more than {MAX_COMMAS} elements.", status=413, code="request_too_large")
     value = parse(body)
     if not isinstance(value, dict):

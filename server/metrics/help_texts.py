@@ -7,7 +7,7 @@ from itertools import takewhile
 PREFIX = "ebbtide:"
 
 GAUGE_TEXTS = {
-    "num_running_reqs": "Running requests, which hold a row of the model runner. Each of n choices counts.",
+    "num_running_reqs": "Running requests, which hold a row of the model runner. Each of n choices counts as one.",
     "num_queue_reqs": "Waiting requests, new and retracted.",
     "num_retracted_reqs": "Requests that were retracted under memory pressure and are not running again yet.",
     "num_grammar_queue_reqs": "Requests that wait for their grammar to be compiled; they do not block others.",
@@ -33,7 +33,7 @@ GAUGE_TEXTS = {
 
 TOTAL_TEXTS = {
     "num_received_requests_total": "Requests that the scheduler received or the front refused as too long. Each of n "
-    "choices counts.",
+    "choices counts as one.",
     "num_retracted_requests_total": "Retractions: running requests requeued to free memory.",
     "num_retracted_input_tokens_total": "Prompt tokens of retracted requests, counted at each retraction.",
     "num_retracted_output_tokens_total": "Output tokens of retracted requests at their retraction; they are not lost.",
@@ -44,14 +44,15 @@ TOTAL_TEXTS = {
     "num_ended_while_retracted_total": "Retracted requests that ended before they ran again, by reason.",
     "num_preempted_requests_total": "Running requests preempted for one of strictly higher priority.",
     "num_aborted_requests_total": "Requests that ended early, by reason.",
-    "num_requests_total": "Requests that ended normally, by finish reason. Each of n choices counts.",
+    "num_requests_total": "Requests that ended normally, by finish reason. Each of n choices counts as one.",
     "prompt_tokens_total": "Prompt tokens of requests that started running, counted once per request.",
     "cached_tokens_total": "Prompt tokens that were cached when their request first ran.",
     "generation_tokens_total": "Generated output tokens.",
     "evicted_tokens_total": "Tokens of evicted prefix-cache pages.",
     "admission_alarms_total": "Periods of --progress-alarm seconds in which requests waited and none was admitted.",
     "http_requests_total": "Received HTTP requests, by endpoint (the route's template, or other) and method.",
-    "http_responses_total": "Started HTTP responses, by endpoint, status and method; none for earlier disconnects.",
+    "http_responses_total": "Started HTTP responses, by endpoint, status and method. Clients that "
+    "disconnect before the response are not counted.",
     "num_invalid_logits_total": "Requests that ended because the model's logits were NaN or infinite.",
     "kv_invariant_violations_total": "Mismatches found by the memory invariant checker; a value above 0 is a bug.",
 }

@@ -79,7 +79,7 @@ class CountRequests:
             self._counts.on_request_end(endpoint, method)
 
     def _endpoint(self, scope: Scope) -> str:
-        """Return the endpoint of a path, also if its route does not allow the method (405)."""
+        """Return the endpoint of a path, even if its route does not allow the method (405)."""
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         for fixed in (path, scope["path"]):
             if fixed in self._fixed:

@@ -1,4 +1,6 @@
-"""Log lines that name what clients sent. Their number and size are bounded, because clients choose the names."""
+"""Logs names that clients sent and that the server ignores, such as unsupported fields. The number and size of the log
+lines are bounded, because clients choose the names.
+"""
 
 from __future__ import annotations
 

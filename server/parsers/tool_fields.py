@@ -76,7 +76,10 @@ class _Choice:
 
 
 def tool_options(fields: ToolFields) -> ToolOptions | None:
-    """Return the request's tool options; None if no function is offered. Raises Rejected."""
+    """Return the request's tool options; None if no function is offered.
+
+    Raises Rejected if a tool or ``tool_choice`` is invalid.
+    """
     functions = _functions(fields.tools or [])
     choice = _choice(fields.tool_choice)
     if not functions and choice.mode == "required":

@@ -41,7 +41,10 @@ class CompiledElsewhere:
     async def grammar_of(
         self, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
-        """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint. Raises Rejected."""
+        """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint.
+
+        Raises Rejected if the constraint is invalid or cannot be compiled.
+        """
         constraint = constraint_of(fields)
         return "" if constraint is None else await self.compile(constraint, prefix=prefix, alternative=alternative)
 

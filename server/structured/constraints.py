@@ -101,12 +101,12 @@ def constraint_of(fields: ConstraintFields) -> Constraint | None:
 
 
 def schema_constraint(schema: Any, param: str) -> Constraint:
-    """Allow JSON texts that are valid under ``schema``. Raises Rejected."""
+    """Allow JSON texts that are valid under ``schema``. Raises Rejected if the schema is not supported."""
     return sized(f"start: {lark_of_schema(schema, param)}", param)
 
 
 def lark_of_schema(schema: Any, param: str) -> str:
-    """Convert a schema to a part of a Lark rule. Raises Rejected."""
+    """Convert a schema to a part of a Lark rule. Raises Rejected if the schema is not supported."""
     check_schema(schema, param)
     if schema is False:
         raise Rejected(f"'{param}' is false, which no text satisfies.", param=param)
@@ -116,7 +116,10 @@ def lark_of_schema(schema: Any, param: str) -> str:
 
 
 def json_constraint(schema: Any, param: str) -> Constraint:
-    """Like ``schema_constraint``, but the schema may also be a JSON string. Raises Rejected."""
+    """Like ``schema_constraint``, but the schema may also be a JSON string.
+
+    Raises Rejected if the string is not JSON, or if the schema is not supported.
+    """
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -126,14 +129,17 @@ def json_constraint(schema: Any, param: str) -> Constraint:
 
 
 def regex_constraint(regex: str, param: str) -> Constraint:
-    """Allow texts that match ``regex`` as a whole. Raises Rejected."""
+    """Allow texts that match ``regex`` as a whole.
+
+    Raises Rejected if the expression is empty, too long or not supported.
+    """
     if not regex:
         raise Rejected(f"'{param}' is empty.", param=param)
     return sized(lark_of_regex(sized(regex, param).lark), param)
 
 
 def choice_constraint(choices: list[str], param: str) -> Constraint:
-    """Allow exactly one of ``choices``. Raises Rejected."""
+    """Allow exactly one of ``choices``. Raises Rejected if there are no choices, too many, or an empty one."""
     if len(choices) > MAX_CHOICES:
         raise Rejected(f"'{param}' has {len(choices)} choices: at most {MAX_CHOICES} are allowed.", param=param)
     if not choices or not all(choices):
@@ -145,7 +151,7 @@ def choice_constraint(choices: list[str], param: str) -> Constraint:
 
 
 def ebnf_constraint(text: str, param: str) -> Constraint:
-    """Allow texts of a GBNF or Lark grammar. Raises Rejected."""
+    """Allow texts of a GBNF or Lark grammar. Raises Rejected if the grammar is too long."""
     sized(text, param)
     return Constraint(text, param, unread=True)
 

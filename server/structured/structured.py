@@ -59,7 +59,10 @@ class StructuredOutput:
     async def grammar_of(
         self, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
-        """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint. Raises Rejected."""
+        """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint.
+
+        Raises Rejected if the constraint is invalid or cannot be compiled.
+        """
         constraint = constraint_of(fields)
         return "" if constraint is None else await self.compile(constraint, prefix=prefix, alternative=alternative)
 
@@ -148,7 +151,7 @@ class StructuredOutput:
 
 
 def _dry_run(matcher: GrammarMatcher) -> None:
-    """Advance by the first allowed tokens. Raises GrammarError."""
+    """Advance by the first allowed tokens. Raises GrammarError if the grammar cannot continue."""
     for _ in range(DRY_RUN_TOKENS):
         if matcher.complete:
             return

@@ -39,7 +39,8 @@ def tool_constraint(options: ToolOptions) -> Constraint:
 def calls_alternative(options: ToolOptions, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
     """Return calls in the model's format as the Lark rule ``alternative``, for an output with another constraint.
 
-    mark: converts a text or control token to Lark. Arguments may be any object, so that no schema can cause a failure.
+    mark: converts a text or control token to Lark. Arguments may be any object: an unsupported schema
+        must not reject the request.
     """
     call = f'"{{\\"name\\": " NAME ", \\"{form.key}\\": " any_object "}}"'
     opens = "" if form.bare else f"{' '.join(map(mark, (*form.skips, form.opens[0])))} GAP "

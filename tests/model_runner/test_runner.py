@@ -209,7 +209,7 @@ def test_a_plan_that_is_invalid_as_a_whole_is_refused(llama: ModelRunner, items:
 
 def test_page_copies_are_refused_and_not_ignored(llama: ModelRunner) -> None:
     item = PlanItem(0, 0, [5], [0], 0, True, init(1))
-    with pytest.raises(PlanError, match="reaches outside"):
+    with pytest.raises(PlanError, match="is out of range"):
         llama.submit(StepPlan(0, [item], copies=PageCopies(to_host=[0, 0])))
 
 

@@ -151,7 +151,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
 async def send(session: aiohttp.ClientSession, target: Target, job: Job, started: float | None = None) -> Outcome:
     """Send one request and wait for its end. Does not raise for errors of the server or the network.
 
-    started: when the request was due, if earlier than now.
+    started: the time at which the request was due, if that is in the past.
     """
     outcome = Outcome(started=time.perf_counter() if started is None else started)
     try:

@@ -18,7 +18,7 @@ from .trace import TraceRequest
 
 OWN_TOKENS = 10_000_000  # first token id of unshared prompt tokens
 PREFIX_TOKENS = 20_000_000  # first token id of shared prefixes
-TURNS_WITHOUT_STEP = 3  # consecutive iterations that may end requests without planning a step
+TURNS_WITHOUT_STEP = 3  # maximum number of consecutive iterations that end requests without planning a step
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def _text(block: Block, raw: dict[str, Any], where: str) -> str:
         return as_text(raw)
     if block.type != "text":
         raise Rejected(
-            f"'{where}' is a block of type {block.type[:50]!r}, not supported here: this model accepts only text."
+            f"'{where}' has the type {block.type[:50]!r}, which is not supported here: this model accepts only text."
         )
     if block.text is None:
         raise Rejected(f"'{where}' needs a 'text'.")

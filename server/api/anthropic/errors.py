@@ -1,4 +1,4 @@
-"""Errors in the form of Anthropic's API."""
+"""Errors in the format of Anthropic's API."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class CountTokensRoute:
 
 
 async def prepare(state: AppState, body: MessagesBody, request_id: str) -> Prepared:
-    """Validate and tokenize a request. Raises Rejected."""
+    """Validate and tokenize a request. Raises Rejected if a field is invalid or the prompt is too long."""
     check_stateless(body)
     offered = OfferedTools(body.tools)
     state.left_out_tools.report(sorted(offered.left_out))

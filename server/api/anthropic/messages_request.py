@@ -116,7 +116,10 @@ def check_stateless(body: PromptFields) -> None:
 
 
 def prompt_fields(body: PromptFields, offered: OfferedTools) -> dict[str, Any]:
-    """Return the fields of a ``ChatBody`` that determine its prompt. Raises Rejected."""
+    """Return the fields of a ``ChatBody`` that determine its prompt.
+
+    Raises Rejected if a message or ``tool_choice`` is invalid.
+    """
     messages = chat_messages(body.system, body.messages)
     # If the last message is an assistant message with text, the response continues it.
     begun = messages[-1].role == "assistant" and not messages[-1].tool_calls
@@ -136,7 +139,7 @@ def prompt_fields(body: PromptFields, offered: OfferedTools) -> dict[str, Any]:
 
 
 def chat_body(body: MessagesBody, offered: OfferedTools) -> ChatBody:
-    """Translate the request to a chat request. Raises Rejected."""
+    """Translate the request to a chat request. Raises Rejected if a field is invalid."""
     return ChatBody(
         **prompt_fields(body, offered),
         max_tokens=body.max_tokens,

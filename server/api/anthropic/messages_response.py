@@ -33,7 +33,7 @@ class _Block:
     text: str = ""
 
     def shown(self) -> dict[str, Any]:
-        """Return the block in the form of the API."""
+        """Return the block in the format of the API."""
         if self.kind is Kind.TEXT:
             return {"type": "text", "text": self.text}
         if self.kind is Kind.REASONING:

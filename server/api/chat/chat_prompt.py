@@ -22,14 +22,16 @@ Message = dict[str, Any]
 def chat_prompt(
     body: ChatBody, options: ToolOptions | None, profile: ChatTemplateProfile, *, is_continuation: bool = False
 ) -> ChatPrompt:
-    """Return the conversation of a chat request. Raises Rejected.
+    """Return the conversation of a chat request. Raises Rejected if a message is invalid, or if
+    two fields contradict each other.
 
     is_continuation: True if earlier messages precede these, so that the prompt already describes the tools.
     """
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
         raise Rejected(
-            "'continue_final_message' and 'add_generation_prompt' exclude each other.", param="continue_final_message"
+            "'continue_final_message' and 'add_generation_prompt' are mutually exclusive.",
+            param="continue_final_message",
         )
     if continues and body.messages[-1].role != "assistant":
         raise Rejected("'continue_final_message' needs an assistant message at the end.", param="messages")

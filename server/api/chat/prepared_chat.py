@@ -87,7 +87,10 @@ async def prepare_chat(state: AppState, body: ChatBody, *, clamp: bool) -> Prepa
 
 
 async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
-    """Return the number of tokens of a chat's prompt, which may be longer than the context. Raises Rejected."""
+    """Return the number of tokens of a chat's prompt, which may be longer than the context.
+
+    Raises Rejected if the messages or the tools are invalid.
+    """
     state.prompts.check_num_messages(num_messages(body))
     return len(await state.prompts.chat(chat_prompt(body, tool_options(body), state.profile)))
 

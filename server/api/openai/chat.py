@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: messages in, one message per choice out."""
+"""POST /v1/chat/completions: generates the next message of a conversation, once per choice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNSUPPORTED_IN_CHATS = (*UNSUPPORTED, "audio", "echo", "add_special_tokens")
 
 
 async def prepare(state: AppState, body: ChatBody, request_id: str) -> Prepared:
-    """Validate and tokenize a chat request. Raises Rejected."""
+    """Validate and tokenize a chat request. Raises Rejected if a field is invalid or the prompt is too long."""
     check_stream(body)
     chat = await prepare_chat(state, body, clamp=state.clamps_all)
     return chat.request, ChatResponseBuilder(request_id, state.model_name, body, chat)

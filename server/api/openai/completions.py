@@ -1,4 +1,4 @@
-"""POST /v1/completions: texts or token ids in, their continuation out."""
+"""POST /v1/completions: continues texts or lists of token ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .completions_response import CompletionResponseBuilder, completion_head, pr
 
 
 async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Prepared:
-    """Validate and tokenize a completion request. One invalid prompt rejects the whole request. Raises Rejected."""
+    """Validate and tokenize a completion request. Raises Rejected if a field or one of the prompts is invalid."""
     check_stream(body)
     reader, n = state.prompts, body.n or 1
     text, listed = text_params(body), prompts_of(body)

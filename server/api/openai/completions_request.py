@@ -28,7 +28,10 @@ class CompletionBody(GenerationRequest, kw_only=True):
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[Any]]:
-    """Return the list of prompts. Each is a text or a list whose entries are not checked yet. Raises Rejected."""
+    """Return the list of prompts. Each is a text or a list whose entries are not checked yet.
+
+    Raises Rejected if the list or one of its entries is empty or has another type.
+    """
     prompt = body.prompt
     is_single = isinstance(prompt, str) or (bool(prompt) and all(type(entry) is int for entry in prompt))
     prompts: list[str | list[Any]] = [prompt] if is_single else list(prompt)

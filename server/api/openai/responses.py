@@ -1,4 +1,4 @@
-"""POST /v1/responses: items in, items out.
+"""POST /v1/responses: generates output items from input items.
 
 Responses are not stored, so requests that refer to an earlier response are refused.
 """
@@ -32,7 +32,7 @@ async def stored(request: Request) -> Response:
 
 
 async def prepare(state: AppState, body: ResponsesBody, request_id: str) -> Prepared:
-    """Validate and tokenize a request. Raises Rejected."""
+    """Validate and tokenize a request. Raises Rejected if a field is invalid or the prompt is too long."""
     check_stateless(body)
     offered = offered_tools(body)
     state.left_out_tools.report(sorted(offered.left_out))

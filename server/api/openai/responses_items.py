@@ -164,8 +164,8 @@ def _compaction(conversation: _Conversation, item: InputItem, where: str) -> Non
 
 def _reference(conversation: _Conversation, item: InputItem, where: str) -> None:
     raise Rejected(
-        "Items of type 'item_reference' are not supported: this server stores no items. Send the items themselves;"
-        " clients do with the option store: false.",
+        "Items of type 'item_reference' are not supported: this server stores no items. Send the items themselves,"
+        " as clients do with the option store: false.",
         param=f"{where}.type",
     )
 

@@ -122,7 +122,10 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
 
 
 def offered_tools(body: ResponsesBody) -> OfferedTools:
-    """Return the tools of the request as functions, including those that input items define. Raises Rejected."""
+    """Return the tools of the request as functions, including those that input items define.
+
+    Raises Rejected if a tool is invalid.
+    """
     offered = OfferedTools(body.tools)
     for path, tools in tools_of(body.input).items():
         offered.add_found(tools, path)
@@ -130,7 +133,7 @@ def offered_tools(body: ResponsesBody) -> OfferedTools:
 
 
 def chat_body(body: ResponsesBody, offered: OfferedTools) -> ChatBody:
-    """Translate the request to a chat request. Raises Rejected."""
+    """Translate the request to a chat request. Raises Rejected if a field is invalid."""
     return ChatBody(
         messages=chat_messages(body.instructions, body.input, offered),
         max_tokens=body.max_output_tokens,

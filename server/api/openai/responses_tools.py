@@ -83,7 +83,10 @@ class OfferedTools:
             self._add(tool, f"tools[{index}]")
 
     def add_found(self, tools: list[dict[str, Any]], where: str) -> None:
-        """Add the tools that an input item defines, unless they are already offered. Raises Rejected."""
+        """Add the tools that an input item defines, unless they are already offered.
+
+        Raises Rejected if a tool is invalid.
+        """
         for index, tool in enumerate(tools):
             self._add(tool, f"{where}[{index}]", skip_known=True)
 
@@ -96,7 +99,7 @@ class OfferedTools:
         return self._names.get(call) or _qualified(call)
 
     def choice(self, choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-        """Return ``tool_choice`` with the names of functions. Raises Rejected."""
+        """Return ``tool_choice`` with the names of functions."""
         if not isinstance(choice, dict):
             return choice
         if choice.get("type") != "allowed_tools":

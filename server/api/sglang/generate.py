@@ -1,4 +1,4 @@
-"""POST /generate, SGLang's own route: texts or token ids in, text and statistics out."""
+"""POST /generate, SGLang's own route: continues texts or token ids and returns text and statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .generate_response import GenerateResponseBuilder, LogprobView, ResponseOpt
 
 
 async def prepare(state: AppState, body: GenerateBody, request_id: str) -> Prepared:
-    """Validate and tokenize a request. One invalid prompt rejects the whole request. Raises Rejected."""
+    """Validate and tokenize a request. Raises Rejected if a field or one of the prompts is invalid."""
     names = PARAM_NAMES if body.input_ids is not None else PARAM_NAMES | {"prompt": "text"}
     with params_named(names):
         return await _prepare(state, body, request_id)
@@ -107,7 +107,10 @@ async def _common_grammar(structured: Grammars, body: GenerateBody, count: int) 
 
 
 def _views(body: GenerateBody, requests: list[GenerationRequest]) -> list[LogprobView]:
-    """Return the log-probabilities that the response includes for each prompt. Raises Rejected."""
+    """Return the log-probabilities that the response includes for each prompt.
+
+    Raises Rejected if a list does not have one entry per prompt, or if a session sets ``logprob_start_len``.
+    """
     count = len(requests)
     wanted = per_prompt(body.return_logprob, False, count, "return_logprob")
     tops = per_prompt(body.top_logprobs_num, 0, count, "top_logprobs_num")

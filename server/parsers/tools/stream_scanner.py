@@ -94,7 +94,8 @@ class StreamScanner:
     def read_chunk(self, stops: tuple[str, ...]) -> ParserCoroutine[tuple[str, str]]:
         """Return (text, "") with the text available so far, or (text, stop) with the first of ``stops``.
 
-        The stop text is consumed. Returns ("", "") only at the end of the output. No stop may start inside another one.
+        The stop text is consumed. Returns ("", "") only at the end of the output. No stop text may start inside
+        another stop text.
         """
         while True:
             found = [(index, stop) for stop in stops if (index := self._text.find(stop, self._at)) >= 0]

@@ -113,7 +113,10 @@ def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> Pars
 
 
 def _to_next(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[str]:
-    """Skip to after the next argument marker or the end of the call. Returns "" if the output contains neither."""
+    """Skip the text up to and including the next argument marker or the end of the call.
+
+    Returns "" if the output contains neither.
+    """
     while True:
         text, stop = yield from scanner.read_chunk((form.key, form.ends))
         if stop or not text:

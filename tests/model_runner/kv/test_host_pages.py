@@ -108,7 +108,7 @@ def test_a_refused_copy_changes_nothing(tiny: Callable[[str], Path]) -> None:
 def test_without_the_flag_there_is_no_host_tier_and_no_cost(tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"))
     assert (runner.info.num_host_pages, runner.info.recompute_token_s, runner.info.restore_token_s) == (0, 0.0, 0.0)
-    with pytest.raises(PlanError, match="reaches outside"):
+    with pytest.raises(PlanError, match="is out of range"):
         step(runner, copies=PageCopies(to_host=[0, 0]))
 
 

@@ -34,7 +34,7 @@ def test_a_page_with_two_owners_is_found_even_if_the_sum_balances(busy: World) -
     node = next(busy.pool.tree_cache.walk())  # type: ignore[attr-defined]
     req.pages[-1] = node.pages[0]
     busy.checker._check_pool_invariant(busy.pool)
-    said = f"page {node.pages[0]} is listed by a tree node of 2 pages and request now, the ledger records a tree"
+    said = f"page {node.pages[0]} is listed by a tree node of 2 pages and request now, but the ledger records a tree"
     with pytest.raises(InvariantViolation, match=said):
         busy.checker.on_idle()
 
@@ -42,7 +42,7 @@ def test_a_page_with_two_owners_is_found_even_if_the_sum_balances(busy: World) -
 def test_a_page_without_owner_is_found(busy: World) -> None:
     busy.allocator._free[0], lost = busy.allocator._free[1], busy.allocator._free[0]
     with pytest.raises(
-        InvariantViolation, match=f"page {lost} is listed by no owner, the ledger records the free list"
+        InvariantViolation, match=f"page {lost} is listed by no owner, but the ledger records the free list"
     ):
         busy.checker.on_idle()
 
@@ -51,7 +51,7 @@ def test_a_free_page_with_an_owner_is_found(busy: World) -> None:
     page = busy.allocator._free[0]
     busy.allocator.ledger.move([page], None, request("somebody"))
     with pytest.raises(
-        InvariantViolation, match=f"page {page} is listed by the free list, the ledger records request somebody"
+        InvariantViolation, match=f"page {page} is listed by the free list, but the ledger records request somebody"
     ):
         busy.checker.on_idle()
 
@@ -78,7 +78,7 @@ def test_an_extra_lock_on_a_locked_node_is_found(busy: World) -> None:
     node = busy.scheduler.state.running[0].node
     assert node is not None
     node.locks += 1  # type: ignore[attr-defined]
-    with pytest.raises(InvariantViolation, match="locks match no running requests"):
+    with pytest.raises(InvariantViolation, match="lock count differs from the number of running requests"):
         busy.checker.on_idle()
 
 

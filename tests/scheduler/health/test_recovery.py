@@ -281,7 +281,7 @@ def test_a_page_lost_in_the_host_tier_drops_only_its_copy() -> None:
 def test_the_log_names_the_quarantined_pages_and_their_pool(busy: World, caplog: pytest.LogCaptureFixture) -> None:
     lost = busy.allocator._free.pop()
     busy.step()
-    assert f"page {lost} is listed by no owner, the ledger records the free list" in caplog.text
+    assert f"page {lost} is listed by no owner, but the ledger records the free list" in caplog.text
     assert f"Pages out of service: full [{lost}]" in caplog.text
 
 

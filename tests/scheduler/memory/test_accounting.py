@@ -56,8 +56,9 @@ def test_the_description_names_every_owner_and_the_last_moves() -> None:
     pages = allocator.take(2, first)
     words = describe(compare_with_ledger(allocator, [(first, pages[:1]), (second, pages[:1])]), allocator.ledger)
     assert words == (
-        "page 0 is listed by request a and request b, the ledger records request a; last moves: the free list -> "
-        "request a; page 1 is listed by no owner, the ledger records request a; last moves: the free list -> request a"
+        "page 0 is listed by request a and request b, but the ledger records request a; last moves: the free list -> "
+        "request a; page 1 is listed by no owner, but the ledger records request a; last moves: the free list -> "
+        "request a"
     )
 
 
@@ -65,7 +66,7 @@ def test_the_description_is_short_for_any_number_of_errors() -> None:
     allocator = PageAllocator(10_000, 4)
     allocator.take(10_000, request("a"))
     words = describe(compare_with_ledger(allocator, []), allocator.ledger)
-    assert "10000 pages have errors, also 4, 5, 6" in words
+    assert "10000 pages have errors in total, among them 4, 5, 6" in words
     assert len(words) < 1000
 
 
@@ -151,7 +152,7 @@ def test_a_leak_in_a_pool_of_a_new_kind_is_reported_with_page_and_owner(world: W
 def test_a_page_with_another_owner_in_the_ledger_is_found_in_a_pool_of_a_new_kind(world: World) -> None:
     states_of(world).ledger.assign([0], request("somebody"))
     with pytest.raises(
-        InvariantViolation, match="pool mamba: page 0 is listed by request a, the ledger records request s"
+        InvariantViolation, match="pool mamba: page 0 is listed by request a, but the ledger records request s"
     ):
         world.scheduler.self_check_during_busy()
 

@@ -179,5 +179,7 @@ def test_the_accounting_of_the_tier_is_checked() -> None:
     tier.allocator.ledger.move([lost], SOMEBODY, copy)
     copied: Any = copy.req
     copied.phase = Phase.FINISHED
-    with pytest.raises(InvariantViolation, match="is listed by no owner, the ledger records the host copy of request"):
+    with pytest.raises(
+        InvariantViolation, match="is listed by no owner, but the ledger records the host copy of request"
+    ):
         world.checker.on_idle()

@@ -231,7 +231,7 @@ def split_off_by_one(patch: Patch) -> None:
     patch.setattr(RadixCache, "_split", split)
 
 
-def ledger_not_told(patch: Patch) -> None:
+def ledger_not_updated(patch: Patch) -> None:
     """The tree takes over pages without an entry in the ledger."""
     original = Ledger.move
 
@@ -371,7 +371,7 @@ ACCOUNTING: dict[Bug, Witness] = {
     publish_uncounted: Witness.EQUATION,
     wrong_page_in_the_plan: Witness.PLAN_AUDIT,
     split_off_by_one: Witness.SWEEP,
-    ledger_not_told: Witness.SWEEP,
+    ledger_not_updated: Witness.SWEEP,
     copies_not_given_back: Witness.EQUATION,
     copies_freed_and_still_used: Witness.PLAN_AUDIT,
     shared_pages_listed_as_own: Witness.PLAN_AUDIT,

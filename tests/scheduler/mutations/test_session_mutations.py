@@ -74,7 +74,7 @@ def slot_gives_its_first_pages_first(patch: Patch) -> None:
     patch.setattr(SessionAwareCache, "_trim", trim)
 
 
-def warm_turn_is_published(patch: Patch) -> None:
+def turn_with_a_slot_is_published(patch: Patch) -> None:
     patch.setattr(SessionAwareCache, "publish", lambda self, req, num_pages: self.inner.publish(req, num_pages))
 
 
@@ -170,7 +170,7 @@ SESSION_BUGS: dict[Bug, Witness] = {
     slot_stays_pinned: Witness.TREE,
     gap_before_the_slot_is_ignored: Witness.TEXT,
     slot_gives_its_first_pages_first: Witness.EQUATION,
-    warm_turn_is_published: Witness.TEXT,
+    turn_with_a_slot_is_published: Witness.TEXT,
     slot_begins_one_page_late: Witness.REUSE,
     half_a_page_is_saved: Witness.PLANNER,
     aborted_turn_is_committed: Witness.TEXT,
