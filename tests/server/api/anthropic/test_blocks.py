@@ -108,7 +108,7 @@ def test_blocks_of_other_kinds_are_text() -> None:
 @pytest.mark.parametrize(
     ("role", "block", "says"),
     [
-        ("user", {"type": "document", "source": {}}, "'messages[0].content[0]' is a block of type 'document'"),
+        ("user", {"type": "document", "source": {}}, "'messages[0].content[0]' has the type 'document'"),
         ("user", {"type": "tool_use", "id": "t", "name": "f", "input": {}}, "tool_use"),
         ("user", {"type": "text"}, "needs a 'text'"),
         ("user", {"type": "tool_result", "content": "x"}, "needs a 'tool_use_id'"),
@@ -118,7 +118,7 @@ def test_blocks_of_other_kinds_are_text() -> None:
         ("user", {"type": 5}, "messages[0].content[0].type"),
         ("assistant", {"type": "tool_result", "tool_use_id": "t"}, "tool_result"),
         ("assistant", {"type": "tool_use", "id": "t"}, "needs an 'id' and a 'name'"),
-        ("system", {"type": "image"}, "'messages[0].content[0]' is a block of type 'image'"),
+        ("system", {"type": "image"}, "'messages[0].content[0]' has the type 'image'"),
     ],
 )
 def test_an_unsupported_block_is_named(role: str, block: dict[str, Any], says: str) -> None:

@@ -307,7 +307,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         (
             {"messages": [{"role": "user", "content": [IMAGE]}]},
             400,
-            "'messages[0].content[0]' is a block of type 'image'",
+            "'messages[0].content[0]' has the type 'image'",
         ),
         ({"system": [IMAGE]}, 400, "system[0]"),
         ({"temperature": 1.5}, 400, "temperature"),
