@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import PretrainedConfig
-
 from ebbtide.errors import StartupError
 
+from .checkpoint.model_config import ModelConfig
 
-def longest_context(config: PretrainedConfig) -> int:
+
+def longest_context(config: ModelConfig) -> int:
     """Return the maximum context length in tokens. Raises StartupError if the configuration states none."""
     longest = stated_context(config)
     if longest is None:
@@ -18,7 +18,7 @@ def longest_context(config: PretrainedConfig) -> int:
     return longest
 
 
-def stated_context(config: PretrainedConfig) -> int | None:
+def stated_context(config: ModelConfig) -> int | None:
     """Return the maximum context length in tokens; None if the configuration states none.
 
     Models with LongRoPE are limited to their original training length. If any sequence of a batch is longer, LongRoPE

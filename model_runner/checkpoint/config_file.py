@@ -1,4 +1,4 @@
-"""Reads config.json into a transformers configuration.
+"""Reads config.json into a transformers configuration. ``native_config`` reads most configurations of native families.
 
 It accepts different JSON types with the same meaning and does not depend on a model family.
 """
@@ -79,19 +79,6 @@ def read_config(path: Path) -> PretrainedConfig:
         raise
     except Exception as error:  # the library's code runs on unchecked values, so any exception is an error of the file
         raise StartupError(f"The file {path} is not a usable configuration: {_reason(error)}.") from error
-
-
-def quantization_method(fields: Mapping[str, Any]) -> str | None:
-    """Return the quantization method of the weights according to the configuration; None if they are not quantized."""
-    parts = [fields, *(value for value in fields.values() if isinstance(value, dict))]
-    for part in parts:
-        settings = part.get("quantization_config") or part.get("compression_config")
-        if isinstance(settings, dict):
-            is_bitsandbytes = settings.get("load_in_4bit") or settings.get("load_in_8bit")
-            return str(settings.get("quant_method") or ("bitsandbytes" if is_bitsandbytes else "unknown method"))
-        if settings:
-            return "unknown method"
-    return None
 
 
 def _config_class(stored: Mapping[str, Any], path: Path) -> Any:

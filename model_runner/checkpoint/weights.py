@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PretrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ebbtide.errors import StartupError
 from ebbtide.tokenization.model_files import ModelFiles, one_line, read_json_object, token_ids
 
-from .config_file import quantization_method, read_config
 from .gguf_file import GGUFFile
+from .model_config import ModelConfig
+from .native_config import ARCHITECTURES, read_native
+from .quantization import quantization_method
 from .safetensors_files import SafetensorsFiles
 
 
@@ -30,7 +30,7 @@ class Checkpoint:
 
     Attributes:
         files: its location.
-        config: the transformers configuration.
+        config: the configuration, read by transformers unless its family is native.
         architecture: name of the class in transformers.
         stored_dtype: element type of the weights on disk; None if they are quantized or the configuration does not
             state it.
@@ -40,7 +40,7 @@ class Checkpoint:
     """
 
     files: ModelFiles
-    config: PretrainedConfig
+    config: ModelConfig
     architecture: str
     stored_dtype: torch.dtype | None
     eos_token_ids: tuple[int, ...]
@@ -79,7 +79,8 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
     if files.gguf is not None:
         return _open_gguf(files, files.gguf)
     directory = Path(files.directory)
-    config = read_config(directory / "config.json")
+    fields = read_json_object(directory / "config.json")
+    config = read_native(fields) or _transformers_config(directory)
     return Checkpoint(
         files=files,
         config=config,
@@ -87,8 +88,15 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
         stored_dtype=config.dtype,
         eos_token_ids=_eos_of_folder(directory, config),
         gguf=None,
-        fields=read_json_object(directory / "config.json"),
+        fields=fields,
     )
+
+
+def _transformers_config(directory: Path) -> ModelConfig:
+    from .config_file import read_config  # imports transformers
+
+    config: ModelConfig = read_config(directory / "config.json")
+    return config
 
 
 def _open_gguf(files: ModelFiles, file: str) -> Checkpoint:
@@ -104,18 +112,29 @@ def _open_gguf(files: ModelFiles, file: str) -> Checkpoint:
     )
 
 
-def _gguf_config(gguf: GGUFFile) -> PretrainedConfig:
+def _gguf_config(gguf: GGUFFile) -> ModelConfig:
+    fields = gguf.config_fields
+    config = read_native(fields)
+    if config is not None:
+        return config
+    from transformers import AutoConfig
+
     try:
-        return AutoConfig.for_model(**gguf.config_fields)
+        other: ModelConfig = AutoConfig.for_model(**fields)
+        return other
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise StartupError(
             f"The GGUF file {gguf.path} cannot be served: its metadata is not valid: {one_line(error)}."
         ) from error
 
 
-def _architecture(files: ModelFiles, config: PretrainedConfig) -> str:
+def _architecture(files: ModelFiles, config: ModelConfig) -> str:
     if config.architectures:
         return str(config.architectures[0])
+    if config.model_type in ARCHITECTURES:
+        return ARCHITECTURES[config.model_type]
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
     if name is None:
         raise StartupError(
@@ -124,7 +143,7 @@ def _architecture(files: ModelFiles, config: PretrainedConfig) -> str:
     return str(name)
 
 
-def _eos_of_folder(directory: Path, config: PretrainedConfig) -> tuple[int, ...]:
+def _eos_of_folder(directory: Path, config: ModelConfig) -> tuple[int, ...]:
     """Return the ids in generation_config.json, or those in the configuration if that file is absent or has none."""
     path = directory / "generation_config.json"
     value = read_json_object(path).get("eos_token_id") if path.is_file() else None

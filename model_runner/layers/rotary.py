@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ebbtide.errors import StartupError
 
-STATIC_KINDS = ("default", "linear", "llama3", "yarn")
+from ..checkpoint.model_config import ModelConfig
+from .rotary_scaling import SCALINGS, unscaled_periods
 
 
 class Rotary:
@@ -24,21 +23,20 @@ class Rotary:
         self._dtype = dtype
 
     @classmethod
-    def from_config(
-        cls, config: PretrainedConfig, head_dim: int, *, dtype: torch.dtype, device: torch.device
-    ) -> Rotary:
+    def from_config(cls, config: ModelConfig, head_dim: int, *, dtype: torch.dtype, device: torch.device) -> Rotary:
         """Return the rotary embedding of a configuration.
 
         Raises StartupError if the scaling depends on the sequence.
         """
         parameters = config.rope_parameters
         kind = parameters.get("rope_type", "default")
-        if kind not in STATIC_KINDS and not _has_the_same_factors_for_all_lengths(parameters):
+        if kind not in SCALINGS or (kind == "longrope" and not _has_the_same_factors_for_all_lengths(parameters)):
             raise StartupError(f"Rotary embedding of kind {kind!r} is not supported for {config.model_type} models.")
-        if kind == "default":
-            exponents = torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim
-            return cls((1.0 / parameters["rope_theta"] ** exponents).to(device), 1.0, dtype=dtype)
-        inv_freq, scaling = ROPE_INIT_FUNCTIONS[kind](config)
+        original = getattr(config, "original_max_position_embeddings", None)
+        if original is not None:  # as in transformers, this field has priority
+            parameters = {**parameters, "original_max_position_embeddings": original}
+        periods = unscaled_periods(parameters["rope_theta"], head_dim)
+        inv_freq, scaling = SCALINGS[kind](periods, parameters, config.max_position_embeddings)
         return cls(inv_freq.to(device), scaling, dtype=dtype)
 
     def in_dtype(self, dtype: torch.dtype) -> Rotary:
@@ -58,7 +56,7 @@ class Rotary:
 
 def _has_the_same_factors_for_all_lengths(parameters: Mapping[str, Any]) -> bool:
     """Return True for a LongRoPE that does not depend on the sequence, as for Llama 3.1 in a GGUF file."""
-    return bool(parameters["rope_type"] == "longrope" and parameters["short_factor"] == parameters["long_factor"])
+    return bool(parameters["short_factor"] == parameters["long_factor"])
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformers import PretrainedConfig
-
 from ebbtide.errors import StartupError
+
+from ..checkpoint.model_config import ModelConfig
 
 BIAS_BY_FIELD = {"llama", "qwen3"}  # Qwen2 always has biases on queries, keys and values; Mistral has none
 
@@ -37,7 +37,7 @@ class LlamaConfig:
     windows: tuple[int | None, ...]
 
     @classmethod
-    def read(cls, config: PretrainedConfig) -> LlamaConfig:
+    def read(cls, config: ModelConfig) -> LlamaConfig:
         """Convert a configuration. Raises StartupError for an activation that is not implemented."""
         fields = config.to_dict()
         if fields["hidden_act"] != "silu":

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -23,7 +23,8 @@ from ebbtide.errors import StartupError
 
 from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
-from ..checkpoint.config_file import quantization_method
+from ..checkpoint.model_config import ModelConfig
+from ..checkpoint.quantization import quantization_method
 from ..checkpoint.weight_loading import fill
 from ..checkpoint.weights import Checkpoint
 from ..context import stated_context
@@ -112,7 +113,7 @@ def _recorded(model: Any, plug: AttentionPlug) -> TransformersModel:
     return TransformersModel(model, plug, recorder, vocab_size=logits.shape[-1])
 
 
-def check_config(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:
+def check_config(architecture: str, config: ModelConfig) -> type[transformers.PreTrainedModel]:
     """Return the transformers class of an architecture that may be supported.
 
     Raises a StartupError with the reason if the class or the configuration shows that it is not supported.
@@ -125,7 +126,7 @@ def check_config(architecture: str, config: PretrainedConfig) -> type[transforme
         return model_class
 
 
-def _model_class(architecture: str, config: PretrainedConfig) -> type[transformers.PreTrainedModel]:
+def _model_class(architecture: str, config: ModelConfig) -> type[transformers.PreTrainedModel]:
     """Return the causal model class of a model type.
 
     A checkpoint may name this class or a class unknown to transformers, but no other class.
@@ -137,7 +138,7 @@ def _model_class(architecture: str, config: PretrainedConfig) -> type[transforme
     return model_class
 
 
-def _obstacle(model_class: type[transformers.PreTrainedModel], config: PretrainedConfig) -> str | None:
+def _obstacle(model_class: type[transformers.PreTrainedModel], config: ModelConfig) -> str | None:
     """Return the reason why an architecture is not supported; None if it may be.
 
     It checks the class, then the configuration.
@@ -155,7 +156,7 @@ def _obstacle(model_class: type[transformers.PreTrainedModel], config: Pretraine
     return _obstacle_in_config(config)
 
 
-def _obstacle_in_config(config: PretrainedConfig) -> str | None:
+def _obstacle_in_config(config: ModelConfig) -> str | None:
     text = config.get_text_config().to_dict()
     other = set(text.get("layer_types") or ()) - LAYER_TYPES
     if other:

@@ -1,0 +1,19 @@
+"""The interface of a model's configuration, which transformers' configurations have as well."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class ModelConfig(Protocol):
+    """The fields of config.json as attributes, under transformers' names; absent ones have the family's default."""
+
+    model_type: str
+
+    def __getattr__(self, name: str) -> Any: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields."""
+
+    def get_text_config(self) -> ModelConfig:
+        """Return the part that describes the language model."""
