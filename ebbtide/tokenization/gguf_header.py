@@ -176,7 +176,7 @@ class _Cursor:
     def elements(self, array: StoredArray) -> list[Scalar]:
         """Return the elements of the array that begins at the current position."""
         if array.kind == STRING:
-            return [self.string() for _ in range(array.length)]
+            return self._strings(array.length)
         layout = f"<{array.length}{SCALARS[array.kind][1:]}"
         return list(struct.unpack_from(layout, self._data, self._at))
 
@@ -193,6 +193,18 @@ class _Cursor:
         else:
             raise ValueError(f"it has an array of elements of type {array.kind}")
         return array
+
+    def _strings(self, count: int) -> list[Scalar]:
+        """The reads are inlined as in ``_skip_strings``."""
+        data, at, length_at = self._data, self._at, struct.Struct("<Q").unpack_from
+        strings: list[Scalar] = []
+        for _ in range(count):
+            start = at + 8
+            at = start + length_at(data, at)[0]
+            strings.append(data[start:at].decode())
+        self._at = at
+        self._skip(0)
+        return strings
 
     def _skip_strings(self, count: int) -> None:
         """The reads are inlined, because a vocabulary with its merges has half a million strings."""

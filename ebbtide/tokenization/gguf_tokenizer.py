@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from .gguf_header import GGUFHeader, read_header
 from .gguf_sentencepiece import pair_merging, removes_spaces, spaced, unigram
 from .gguf_vocabulary import CONTROL, PREFIX, USER_DEFINED, StoredVocabulary, stored_vocabulary
 from .model_files import one_line
+from .tokenizer_parts import TokenizerParts
 
 
 def _unchanged(stored: StoredVocabulary) -> StoredVocabulary:
@@ -58,13 +59,11 @@ KINDS = {
 SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 
-def load_gguf_tokenizer(path: Path) -> Any:
-    """Return the tokenizer of a file as a ``PreTrainedTokenizerFast``.
+def load_gguf_tokenizer(path: Path) -> TokenizerParts:
+    """Return the tokenizer of a file.
 
     Raises StartupError with one sentence if the metadata is not that of a tokenizer or its kind is unknown.
     """
-    from transformers import PreTrainedTokenizerFast
-
     header = read_header(path)
     name = header.metadata.get(f"{PREFIX}model")
     if name not in KINDS:
@@ -73,19 +72,28 @@ def load_gguf_tokenizer(path: Path) -> Any:
         )
     kind = KINDS[str(name)]
     stored = kind.prepared(stored_vocabulary(header))
-    special = {name: stored.token(key, dict(kind.special).get(key)) for name, key in SPECIAL.items()}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=_backend(stored, kind),
+    defaults = dict(kind.special)
+    named = {
+        name: token for name, key in SPECIAL.items() if (token := stored.token(key, defaults.get(key))) is not None
+    }
+    backend = _backend(stored, kind, named.values())
+    control = {i: token.content for i, token in backend.get_added_tokens_decoder().items() if token.special}
+    eos = named.get("eos_token")
+    return TokenizerParts(
+        backend=backend,
+        class_name="PreTrainedTokenizerFast",  # transformers' class for tokenizers without features of their own
+        special=control | {backend.token_to_id(token): token for token in named.values()},
+        named=named,
         chat_template=_chat_template(header),
-        clean_up_tokenization_spaces=False,
-        **{name: token for name, token in special.items() if token is not None},
+        eos_ids=frozenset() if eos is None else frozenset({backend.token_to_id(eos)}),
     )
 
 
-def _backend(stored: StoredVocabulary, kind: Kind) -> Any:
+def _backend(stored: StoredVocabulary, kind: Kind, named: Iterable[str]) -> Any:
+    """named: tokens that are control tokens even if the file says otherwise."""
     try:
         tokenizer = kind.build(stored)
-        tokenizer.add_tokens(list(_added_tokens(stored, kind)))
+        tokenizer.add_tokens(list(_added_tokens(stored, kind, frozenset(named))))
     except StartupError:
         raise
     except Exception as error:  # raised without a narrower class, for example if a merged token is missing
@@ -94,7 +102,7 @@ def _backend(stored: StoredVocabulary, kind: Kind) -> Any:
     return tokenizer
 
 
-def _added_tokens(stored: StoredVocabulary, kind: Kind) -> Iterator[Any]:
+def _added_tokens(stored: StoredVocabulary, kind: Kind, named: Collection[str]) -> Iterator[Any]:
     from tokenizers import AddedToken
 
     for token, token_kind in zip(stored.tokens, stored.kinds, strict=False):
@@ -102,6 +110,8 @@ def _added_tokens(stored: StoredVocabulary, kind: Kind) -> Iterator[Any]:
             is_control = token_kind == CONTROL
             right = is_control and kind.removes_spaces(stored, token)
             yield AddedToken(token, special=is_control, normalized=False, rstrip=right)
+        elif token in named:
+            yield AddedToken(token, special=True, normalized=False)
 
 
 def _post_processor(stored: StoredVocabulary, kind: Kind) -> Any:

@@ -10,14 +10,13 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE_MARK = "\u2581"
 
 
-def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
+def token_bytes(backend: Any, vocab_size: int) -> list[bytes]:
     """Return the bytes of ids 0 … ``vocab_size - 1``; b"" for an id without a token.
 
-    For byte-level and SentencePiece decoders the joined bytes equal ``tokenizer.decode``, except for added tokens of
+    For byte-level and SentencePiece decoders the joined bytes equal the decoded text, except for added tokens of
     byte-level vocabularies, which stand for their own text. For other decoders, each token is decoded after the same
     fixed token, which is correct unless the decoder looks further back.
     """
-    backend = tokenizer.backend_tokenizer
     tokens: list[str | None] = [backend.id_to_token(i) for i in range(vocab_size)]
     added = backend.get_added_tokens_decoder()
     kinds = _decoder_kinds(backend)
@@ -26,7 +25,7 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
         return [token.encode() if token and i in added else _from_byte_level(token) for i, token in enumerate(tokens)]
     if "Metaspace" in kinds or "ByteFallback" in kinds:
         return [_from_sentencepiece(token, byte_fallback="ByteFallback" in kinds) for token in tokens]
-    return _from_neighbours(tokenizer, tokens)
+    return _from_neighbours(backend, tokens)
 
 
 def strips_first_space(backend: Any) -> bool:
@@ -80,8 +79,7 @@ def _from_sentencepiece(token: str | None, *, byte_fallback: bool) -> bytes:
     return bytes([int(value[1], 16)]) if value else token.replace(SPACE_MARK, " ").encode()
 
 
-def _from_neighbours(tokenizer: Any, tokens: list[str | None]) -> list[bytes]:
-    backend = tokenizer.backend_tokenizer
+def _from_neighbours(backend: Any, tokens: list[str | None]) -> list[bytes]:
     anchor = next(i for i, token in enumerate(tokens) if token is not None and token.isalpha())
     before = backend.decode([anchor], skip_special_tokens=False)
     pieces = []

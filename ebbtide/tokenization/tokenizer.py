@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from jinja2 import TemplateError
+
 from ..errors import Rejected, StartupError
+from .chat_template import ChatTemplate
 from .gguf_tokenizer import load_gguf_tokenizer
 from .message_text import MessageShield, RenamedControlTokens, longest_first
-from .model_files import ModelFiles, one_line, read_json_object, token_ids
+from .model_files import ModelFiles, one_line, read_json_object
 from .token_bytes import strips_first_space, token_bytes
+from .tokenizer_parts import SPECIAL_TOKENS, TokenizerParts
+from .transformers_tokenizer import load_with_transformers
 from .vocabulary import SIM_SPECIAL, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
 
 Chat = list[dict[str, Any]]
-SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 # Names of template variables that a request must not set: those that the server sets, the special tokens, the functions
 # of templates, and the parameters of the functions that render.
 RESERVED_VARIABLES = frozenset(
@@ -90,11 +95,17 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
     """Load the tokenizer of a model. Raises StartupError with one sentence."""
     if files.simulated:
         return SimTokenizer()
+    return FastTokenizer(load_parts(files))
+
+
+def load_parts(files: ModelFiles) -> TokenizerParts:
+    """Load the tokenizer of a model from disk. Raises StartupError with one sentence."""
     if not files.gguf:
         # Read this file first, so that an error in it is not reported as an error of the tokenizer.
         read_json_object(Path(files.directory) / "config.json")
     try:
-        return _load_tokenizer(files)
+        directory = Path(files.directory)
+        return load_gguf_tokenizer(directory / files.gguf) if files.gguf else load_with_transformers(directory)
     except StartupError:
         raise
     except Exception as error:  # libraries read the files, and their exceptions for bad values are not documented
@@ -103,62 +114,22 @@ def load_tokenizer(files: ModelFiles) -> TextTokenizer:
         raise StartupError(f"The tokenizer in {where} cannot be loaded: {one_line(error)}.{hint}") from error
 
 
-def _load_tokenizer(files: ModelFiles) -> TextTokenizer:
-    if files.gguf:
-        return FastTokenizer(load_gguf_tokenizer(Path(files.directory) / files.gguf))
-    from transformers import AutoTokenizer  # imports torch, which takes a second and 200 MiB
-
-    extra = _plain_config(Path(files.directory))
-    tokenizer = AutoTokenizer.from_pretrained(files.directory, local_files_only=True, **extra)
-    if not tokenizer.is_fast:
-        raise StartupError(f"The tokenizer in {files.directory} has no fast version (tokenizer.json), which is needed.")
-    return FastTokenizer(tokenizer, configured_eos(Path(files.directory)))
-
-
-def _plain_config(directory: Path) -> dict[str, Any]:
-    """Return the argument ``config`` for AutoTokenizer: the model type's defaults, so that no other field can fail.
-
-    Returns {} if the model type is unknown.
-    """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    stored = read_json_object(directory / "config.json")
-    if not isinstance(stored.get("model_type"), str) or stored["model_type"] not in CONFIG_MAPPING:
-        return {}
-    config = CONFIG_MAPPING[stored["model_type"]](name_or_path=str(directory))
-    if isinstance(stored.get("tokenizer_class"), str):
-        config.tokenizer_class = stored["tokenizer_class"]
-    return {"config": config}
-
-
-def configured_eos(directory: Path) -> set[int]:
-    """Return the end-of-text ids in generation_config.json and config.json, if the files exist."""
-    paths = [directory / name for name in ("generation_config.json", "config.json")]
-    found = [token_ids(read_json_object(path).get("eos_token_id"), str(path)) for path in paths if path.is_file()]
-    return set().union(*found)
-
-
 class FastTokenizer:
-    """A Hugging Face tokenizer with a Rust backend, as loaded by ``transformers.AutoTokenizer``."""
+    """A Hugging Face tokenizer with a Rust backend."""
 
-    def __init__(self, tokenizer: Any, eos_ids: Iterable[int] = ()) -> None:
-        backend = tokenizer.backend_tokenizer
+    def __init__(self, parts: TokenizerParts) -> None:
+        backend = parts.backend
         backend.no_truncation()
         backend.no_padding()
-        self._tokenizer = tokenizer
+        self._parts = parts
         self._backend = backend
-        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
-            tokenizer.all_special_ids
-        )
-        texts = {i: text for i in special if (text := tokenizer.convert_ids_to_tokens(i))}
-        self._special_text = re.compile("|".join(map(re.escape, longest_first(texts.values()))) or r"(?!)")
-        self._renamed = RenamedControlTokens(backend, texts)
+        self._template = ChatTemplate(parts.chat_template)
+        self._special_text = re.compile("|".join(map(re.escape, longest_first(parts.special.values()))) or r"(?!)")
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
-        ends = set(eos_ids) | ({tokenizer.eos_token_id} - {None})
-        ends |= self._end_of_turn(special)
+        ends = parts.eos_ids | self._end_of_turn()
         self.vocabulary = Vocabulary(
-            pieces=token_bytes(tokenizer, self.vocab_size),
-            special_ids=sorted(special),
+            pieces=token_bytes(backend, self.vocab_size),
+            special_ids=sorted(parts.special),
             eos_ids=sorted(i for i in ends if i < self.vocab_size),
             strips_first_space=strips_first_space(backend),
         )
@@ -166,16 +137,16 @@ class FastTokenizer:
     @property
     def chat_template(self) -> str:
         """Return all templates of the model in one text, because some models have a second one for tools."""
-        template = self._tokenizer.chat_template or ""
+        template = self._parts.chat_template or ""
         return "\n".join(template.values()) if isinstance(template, dict) else template
 
     @property
     def info(self) -> dict[str, Any]:
         """See ``TextTokenizer``. If there are several chat templates, this is the default one."""
-        template = self._tokenizer.chat_template
+        template = self._parts.chat_template
         return {
-            "tokenizer_class": type(self._tokenizer).__name__,
-            **{name: getattr(self._tokenizer, name) for name in SPECIAL_TOKENS},
+            "tokenizer_class": self._parts.class_name,
+            **{name: self._parts.named.get(name) for name in SPECIAL_TOKENS},
             "chat_template": template.get("default") if isinstance(template, dict) else template,
         }
 
@@ -185,24 +156,20 @@ class FastTokenizer:
         return ids
 
     def render_chat(self, chat: ChatPrompt) -> str:
-        """Render the model's jinja template in transformers' sandboxed immutable environment."""
-        from jinja2 import TemplateError
-
-        if not self._tokenizer.chat_template:
+        """Render the model's chat template."""
+        if not self._parts.chat_template:
             raise Rejected("This model has no chat template: use /v1/completions.", param="messages")
         try:
-            text: str = self._tokenizer.apply_chat_template(
+            return self._template.render(
                 chat.messages,
-                tools=chat.tools,
-                tokenize=False,
+                chat.tools,
+                {**self._parts.named, **chat.template_kwargs},
                 add_generation_prompt=chat.add_generation_prompt,
                 continue_final_message=chat.continue_final_message,
-                **chat.template_kwargs,
             )
         except (TemplateError, TypeError, ValueError, LookupError, OverflowError) as error:
             # Templates raise arbitrary exceptions about roles and their order; all of them concern these messages.
             raise Rejected(f"The chat template refuses these messages: {error}"[:500], param="messages") from error
-        return text
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
         """Encode a conversation. Client text that looks like a control token is encoded as plain text."""
@@ -216,9 +183,14 @@ class FastTokenizer:
             return self.encode(text, add_special_tokens=False)
         return self._renamed.encode(shield.restored(self._renamed.renamed(text)))
 
-    def _end_of_turn(self, special: set[int]) -> set[int]:
+    @cached_property
+    def _renamed(self) -> RenamedControlTokens:
+        """Created when a message first contains the text of a control token: it is a second tokenizer."""
+        return RenamedControlTokens(self._backend, self._parts.special)
+
+    def _end_of_turn(self) -> set[int]:
         """Return the control token that the template writes after an assistant message, if any."""
-        if not self._tokenizer.chat_template:
+        if not self._parts.chat_template:
             return set()
         turn = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Kittens"}]
         try:
@@ -226,7 +198,7 @@ class FastTokenizer:
         except Rejected:
             return set()
         tail = self.encode(rendered.rpartition("Kittens")[2], add_special_tokens=False)
-        return set([token for token in tail if token in special][:1])
+        return set([token for token in tail if token in self._parts.special][:1])
 
 
 class SimTokenizer:

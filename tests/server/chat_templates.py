@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ebbtide.tokenization.tokenizer import FastTokenizer
+from ebbtide.tokenization.transformers_tokenizer import parts_of
 
 PLAIN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
 NO_SYSTEM = (
@@ -111,4 +112,4 @@ def tokenizer_with(template: str | None, control: tuple[str, ...] = ("<|end|>",)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(list(control))
     options: dict[str, Any] = {} if template is None else {"chat_template": template}
-    return FastTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", **options))
+    return FastTokenizer(parts_of(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", **options)))

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ebbtide.errors import Rejected
 from ebbtide.tokenization.model_files import smollm2_path
 from ebbtide.tokenization.tokenizer import ChatPrompt, FastTokenizer, SimTokenizer, TextTokenizer
+from ebbtide.tokenization.transformers_tokenizer import parts_of
 from ebbtide.tokenizer_mgr.chat_turns import encode_first_turn, encode_next_turn
 
 CONTROL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<start>", "<end>", "[INST]", "[/INST]", "<|head|>", "<|eot|>"]
@@ -76,7 +77,7 @@ def with_template(template: str) -> FastTokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(CONTROL)
-    return FastTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template))
+    return FastTokenizer(parts_of(PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template)))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def smollm2() -> FastTokenizer:
     path = smollm2_path()
     if not path.is_file():
         pytest.skip("the packaged model is not pulled")
-    return FastTokenizer(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
+    return FastTokenizer(parts_of(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)))
 
 
 def follow(tokens: list[int], tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:

@@ -16,6 +16,7 @@ from ebbtide.server.app import create_app
 from ebbtide.server.parsers.chat_template_profile import probe_chat_template
 from ebbtide.tokenization.model_files import smollm2_path
 from ebbtide.tokenization.tokenizer import FastTokenizer, SimTokenizer, TextTokenizer
+from ebbtide.tokenization.transformers_tokenizer import parts_of
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from ..chat_templates import TOOLS as OFFERED
@@ -55,7 +56,7 @@ def smollm2() -> TextTokenizer:
     path = smollm2_path()
     if not path.is_file():
         pytest.skip("the packaged model is not pulled")
-    return FastTokenizer(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
+    return FastTokenizer(parts_of(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)))
 
 
 TOKENIZERS: dict[str, Callable[[], TextTokenizer]] = {

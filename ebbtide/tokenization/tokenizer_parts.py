@@ -1,0 +1,29 @@
+"""The parts of a Hugging Face tokenizer that ebbtide uses, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerParts:
+    """A tokenizer and its settings.
+
+    Attributes:
+        backend: a ``tokenizers.Tokenizer``.
+        class_name: transformers' name of the tokenizer's class.
+        special: the texts of the control tokens, by id.
+        named: the special tokens by their names in tokenizer_config.json, such as eos_token; variables of the template.
+        chat_template: one template, several by name, or None.
+        eos_ids: the tokens that end a text.
+    """
+
+    backend: Any
+    class_name: str
+    special: dict[int, str]
+    named: dict[str, Any] = field(default_factory=dict)
+    chat_template: str | dict[str, str] | None = None
+    eos_ids: frozenset[int] = frozenset()
