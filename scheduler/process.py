@@ -16,6 +16,7 @@ from ebbtide.model_runner import build_runner
 from ebbtide.plan import Runner
 from ebbtide.runtime.channel import Receiver, Sender
 from ebbtide.runtime.child import Handshake, run_child
+from ebbtide.runtime.garbage import without_collections
 
 from .build import Extras, build_scheduler
 from .core import Scheduler
@@ -178,7 +179,8 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
 
     context: zmq.Context[Any] = zmq.Context()
     kv_events = open_kv_events(context, section.scheduler, section.runner.page_size)
-    runner = build_runner(section.files, section.runner, progress)
+    with without_collections():
+        runner = build_runner(section.files, section.runner, progress)
     addresses = section.addresses
     inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
     channels = Channels(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))

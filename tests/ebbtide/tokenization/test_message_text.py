@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from ebbtide.tokenization.tokenizer import ChatPrompt, FastTokenizer
+from ebbtide.tokenization.transformers_tokenizer import parts_of
 
 SPECIAL = ["<unk>", "<s>", "</s>"]
 TEMPLATE = "{% for m in messages %}<s>[{{ m.role }}] {{ m.content }}</s>{% endfor %}<s>"
@@ -67,7 +68,7 @@ MAKERS = [metaspace("first"), metaspace("always"), metaspace("never"), prependin
 def chat_tokenizer(make: Callable[[], Tokenizer]) -> FastTokenizer:
     backend = make()
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
-    return FastTokenizer(wrapped(backend))
+    return FastTokenizer(parts_of(wrapped(backend)))
 
 
 def wrapped(backend: Tokenizer) -> Any:
@@ -118,6 +119,6 @@ def test_an_added_token_of_a_byte_level_vocabulary_is_its_own_text() -> None:
     backend = byte_level()
     words = ["đem", "Bác", "naïve", "<tool call>", "\u0120x", "日本"]
     backend.add_tokens([AddedToken(word) for word in words])
-    tokenizer = FastTokenizer(wrapped(backend))
+    tokenizer = FastTokenizer(parts_of(wrapped(backend)))
     ids = [tokenizer.encode(word, add_special_tokens=False) for word in words]
     assert [[tokenizer.vocabulary.pieces[i] for i in found] for found in ids] == [[word.encode()] for word in words]

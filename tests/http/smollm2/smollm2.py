@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from ebbtide.tokenization.model_files import smollm2_path
 from ebbtide.tokenization.tokenizer import FastTokenizer
+from ebbtide.tokenization.transformers_tokenizer import parts_of
 
 from ...model_runner.reference import load_reference
 
@@ -111,7 +112,7 @@ def generated_answers() -> list[Answer]:
     """Return the answers of transformers' ``generate`` to the chats in float32; takes a minute of CPU time."""
     path = smollm2_path()
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    pieces = FastTokenizer(tokenizer).vocabulary.pieces
+    pieces = FastTokenizer(parts_of(tokenizer)).vocabulary.pieces
     assert len(set(pieces)) == len(pieces)
     prompts = [tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in CHATS]
     outputs: dict[int, list[int]] = {}

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from ebbtide.tokenization.model_files import smollm2_path
 from ebbtide.tokenization.tokenizer import FastTokenizer
+from ebbtide.tokenization.transformers_tokenizer import parts_of
 
 from ...model_runner.reference import load_reference
 
@@ -34,7 +35,7 @@ def encoded(tokenizer: FastTokenizer) -> list[tuple[list[int], list[int]]]:
 @pytest.mark.soak
 def test_loglikelihoods_are_those_of_transformers(start_daemon: Any) -> None:
     path = smollm2_path()
-    tokenizer = FastTokenizer(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
+    tokenizer = FastTokenizer(parts_of(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)))
     pairs = encoded(tokenizer)
     model = load_reference(path)
     flags = ("--dtype", "float32", "--max-total-tokens", "2048", "--chunked-prefill-size", "64")

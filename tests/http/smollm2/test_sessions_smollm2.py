@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from ebbtide.tokenization.model_files import smollm2_path
 from ebbtide.tokenization.tokenizer import ChatPrompt, FastTokenizer
+from ebbtide.tokenization.transformers_tokenizer import parts_of
 
 PAGE = 16
 QUESTIONS: list[tuple[str, dict[str, Any], str]] = [  # question, what ends its answer, and how it then ended
@@ -25,7 +26,7 @@ def test_every_turn_goes_on_with_the_conversation_as_the_template_writes_it(star
     flags = ("--dtype", "float32", "--max-total-tokens", "4096", "--memory-check", "strict")
     daemon = start_daemon("--enable-streaming-session", *flags, model="smollm2")
     path = smollm2_path()
-    tokenizer = FastTokenizer(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
+    tokenizer = FastTokenizer(parts_of(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)))
     messages: list[dict[str, str]] = []
     total = 0
     with httpx.Client(base_url=daemon.url, timeout=300) as http:
