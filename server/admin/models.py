@@ -9,20 +9,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ebbtide.errors import StartupError
-
 from ..state import AppState
 
 PAGING = frozenset({"after_id", "before_id"})  # a page of the list: there is no entry before or after the only model
-
-
-def check_model_name(name: str | None) -> None:
-    """Raises StartupError for an empty model name.
-
-    None is valid: the name is then derived from the path of the model.
-    """
-    if name is not None and not name.strip():
-        raise StartupError("--served-model-name must not be empty.")
 
 
 @dataclass(frozen=True, slots=True)

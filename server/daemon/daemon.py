@@ -22,16 +22,12 @@ from ebbtide.runtime.garbage import collect_rarely
 from ebbtide.tokenization.tokenizer import TextTokenizer
 from ebbtide.tokenization.tokenizer_cache import load_cached_tokenizer
 
-from ..admin.models import check_model_name
 from ..frontend import Frontend
-from ..http.api_keys import check_use_of_keys, no_auth_warning
-from ..http.cors import check_origins_and_root_path
+from ..http.api_keys import no_auth_warning
 from ..http.http_server import http_server, wire_limits
 from ..http.listening import url_of
-from ..http.tls import Tls, tls_from
-from ..metrics.compat import parse_metric_aliases
+from ..http.tls import Tls
 from ..metrics.liveness import FRONT_TIMEOUT_FACTOR
-from ..parsers.chat_template_profile import check_parsers
 from .children import Children
 from .dump_on_signal import dump_on_signal
 from .engine import Engine
@@ -48,18 +44,15 @@ DRAIN_POLL_S = 0.05  # interval at which draining checks for open requests
 
 
 def run_daemon(
-    config: ServeConfig, engine: Engine, listener: socket.socket, signals: StopSignals, service: ServiceManager
+    config: ServeConfig,
+    engine: Engine,
+    listener: socket.socket,
+    signals: StopSignals,
+    service: ServiceManager,
+    tls: Tls | None,
 ) -> int:
-    """Serve until a stop signal, and return the exit code; see ``launch``.
-
-    Raises StartupError if a setting of the HTTP server is not valid.
-    """
-    check_origins_and_root_path(config.access)
-    check_model_name(config.server.served_model_name)
-    check_use_of_keys(config.access, config.limits)
-    parse_metric_aliases(config.server.metrics_compat)
-    check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)
-    daemon = _Daemon(config, engine, listener, signals, service, tls_from(config.access))
+    """Serve until a stop signal, and return the exit code; see ``launch``."""
+    daemon = _Daemon(config, engine, listener, signals, service, tls)
     with asyncio.Runner(loop_factory=daemon.http.config.get_loop_factory()) as runner:
         return runner.run(daemon.run())
 
@@ -192,7 +185,7 @@ class _Daemon:
             await self._run_until_stopped(asyncio.sleep(delay_s))
             if self._signals.first.is_set():
                 break
-            self._engine.start()
+            self._engine.restart()
             self._children = Children(self._engine.children, self._progress.show)
             front.liveness.mark_restarting()
             self._service.notify("STATUS=the engine has failed and is restarting")

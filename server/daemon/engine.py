@@ -21,19 +21,24 @@ GRACE_S = 5.0
 class Engine:
     """The engine processes. The context manager starts the processes on entry and stops them on exit.
 
-    Enter it and call ``start`` on the main thread: the kernel ends children together with the thread that started them.
+    Enter it and call ``restart`` on the main thread: the kernel ends children together with the thread that started
+    them. On entry the processes only import their modules, until ``load``.
+
+    Attributes:
+        files: the model of ``load``.
     """
 
-    def __init__(self, config: ServeConfig, files: ModelFiles, directory: Path) -> None:
+    files: ModelFiles
+
+    def __init__(self, config: ServeConfig, directory: Path) -> None:
         self._config = config
-        self.files = files
         self._directory = directory
         self._incarnation = -1
         self.children: list[Child] = []
 
     def __enter__(self) -> Engine:
         try:
-            self.start()
+            self._spawn()
         except BaseException:
             self.stop()
             raise
@@ -50,16 +55,18 @@ class Engine:
         """
         return addresses_in(self._directory, self._incarnation)
 
-    def start(self) -> None:
-        """Start new processes. The earlier processes must have ended. The detokenizer waits for ``send_vocabulary``."""
-        self._incarnation += 1
-        self.children = []
-        self.children.append(Child(SCHEDULER, "scheduler"))
-        self.children.append(Child(DETOKENIZER, "detokenizer"))
+    def restart(self) -> None:
+        """Start new processes and load the model again. The earlier processes must have ended."""
+        self._spawn()
+        self.load(self.files)
+
+    def load(self, files: ModelFiles) -> None:
+        """Let the scheduler load the model. The detokenizer waits for ``send_vocabulary``."""
+        self.files = files
         config = self._config
         self.children[0].send(
             SchedulerSection(
-                self.files,
+                files,
                 config.scheduler,
                 config.runner,
                 config.log,
@@ -68,6 +75,12 @@ class Engine:
                 str(self.dump_path("scheduler")),
             )
         )
+
+    def _spawn(self) -> None:
+        self._incarnation += 1
+        self.children = []
+        self.children.append(Child(SCHEDULER, "scheduler"))
+        self.children.append(Child(DETOKENIZER, "detokenizer"))
 
     def send_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Send the detokenizer its configuration. The call blocks until the detokenizer has read the configuration."""

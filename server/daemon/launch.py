@@ -29,15 +29,18 @@ def launch(config: ServeConfig) -> int:
     signals = StopSignals()
     signals.install()
     service = take_service_manager(os.environ)
-    files = resolve_model(config.model)
-    with (
-        listen(
-            config.server.host, config.server.port, slow_reader_timeout_s=config.server.slow_reader_timeout
-        ) as listener,
-        socket_directory() as directory,
-        Engine(config, files, directory) as engine,
-    ):
+    with socket_directory() as directory, Engine(config, directory) as engine:
+        # The imports below run while the engine imports its modules, and then while it loads the model.
         with without_collections():
-            from .daemon import run_daemon  # imports the HTTP server while the engine loads
+            from .settings import check_settings
 
-        return run_daemon(config, engine, listener, signals, service)
+        tls = check_settings(config)
+        files = resolve_model(config.model)
+        with listen(
+            config.server.host, config.server.port, slow_reader_timeout_s=config.server.slow_reader_timeout
+        ) as listener:
+            engine.load(files)
+            with without_collections():
+                from .daemon import run_daemon
+
+            return run_daemon(config, engine, listener, signals, service, tls)

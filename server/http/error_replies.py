@@ -6,9 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -17,6 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ebbtide.errors import Rejected
 
 from .middleware import REQUEST_ID
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI  # takes longer to import than the rest of this package
 
 log = logging.getLogger(__name__)
 

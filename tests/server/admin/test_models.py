@@ -1,25 +1,10 @@
-"""Validation of --served-model-name, and the model list in Anthropic's form."""
+"""The model list in Anthropic's form."""
 
 from __future__ import annotations
 
 import pytest
 
-from ebbtide.errors import StartupError
-from ebbtide.server.admin.models import check_model_name
-
 from ..conftest import World
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_an_empty_model_name_is_refused_at_start(name: str) -> None:
-    with pytest.raises(StartupError, match="--served-model-name"):
-        check_model_name(name)
-
-
-def test_other_model_names_are_accepted() -> None:
-    for name in (None, "tide", "org/a model"):
-        check_model_name(name)
-
 
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
