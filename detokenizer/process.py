@@ -123,6 +123,7 @@ class Detokenizer:
             pressure=item.pressure,
             prompt_tokens=None if item.start is None else item.start.prompt_tokens,
             prompt=None if item.prompt is None else self._pieces.logprobs(item.prompt.tokens, item.prompt.logprobs),
+            embedding=item.embedding,
         )
 
     def _close(self, item: TokenItem) -> None:

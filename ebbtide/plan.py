@@ -70,6 +70,7 @@ class PlanItem(Part, frozen=True):
             for the row.
         prompt_logprobs: tokens whose log-probabilities this item must return.
         more_pages: the same as ``pages`` for the other pools; at most one entry per pool.
+        embeds: the item must return the normalized hidden state of its last token.
     """
 
     row: int
@@ -82,6 +83,7 @@ class PlanItem(Part, frozen=True):
     mask: bytes = b""
     prompt_logprobs: PromptLogprobSpec | None = None
     more_pages: tuple[PageWrite, ...] = ()
+    embeds: bool = False
 
     @property
     def end(self) -> int:
@@ -148,6 +150,8 @@ class StepResult(Part, frozen=True):
             log-probabilities, or in place of the whole list if no item did.
         prompt_logprobs: one list per item with ``PlanItem.prompt_logprobs``, in plan order, parallel to its targets;
             empty if the item failed.
+        embeddings: one vector per item with ``PlanItem.embeds``, in plan order, little-endian float32; b"" if the item
+            failed.
         failures: at most one per item. A failed item's row is not used again before an item with ``init``.
     """
 
@@ -156,6 +160,7 @@ class StepResult(Part, frozen=True):
     logprobs: list[list[TokenLogprob] | None] | None = None
     prompt_logprobs: list[list[TokenLogprob]] = msgspec.field(default_factory=list)
     failures: list[ItemFailure] = msgspec.field(default_factory=list)
+    embeddings: list[bytes] = msgspec.field(default_factory=list)
 
 
 class Runner(Protocol):

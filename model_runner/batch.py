@@ -29,8 +29,9 @@ class ForwardBatch:
         token_ids: int64 [T].
         positions: int64 [T].
         slots: int64 [T], the slot of the first pool to which each token's K/V is written.
-        wanted: int64 [W], indices of the tokens whose logits are wanted: first the tokens to sample after, then the
-            tokens before a prompt token whose log-probability is requested; both in item order.
+        wanted: int64 [W], indices of the tokens whose states are wanted: first the tokens to sample after, then the
+            tokens to embed, then the tokens before a prompt token whose log-probability is requested; each in item
+            order.
         item_rows: int64 [N], the page-table row of each item.
         item_ends: int64 [N], the context length of each item after this step.
         cu_query_lens: int32 [N + 1], cumulative sums of ``query_lens``: the tokens of item i start at entry i.
@@ -40,6 +41,7 @@ class ForwardBatch:
         starts: the first position of each item.
         query_lens: the number of tokens of each item.
         more_pools: ``slots`` and ``page_table`` for the other pools of ``RunnerInfo.pools``, in order.
+        embeds: True if ``Model.hidden`` will be called.
     """
 
     token_ids: Tensor
@@ -55,6 +57,7 @@ class ForwardBatch:
     query_lens: list[int]
     num_decodes: int
     more_pools: list[PoolPlaces] = field(default_factory=list)
+    embeds: bool = False
 
     @property
     def num_tokens(self) -> int:

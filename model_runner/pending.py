@@ -10,6 +10,7 @@ from ebbtide.messages import TokenLogprob
 from ebbtide.plan import ItemFailure, PlanItem, StepResult
 
 from .isolation import Computed, item_failure
+from .pooling import as_bytes
 from .sampling.prompt_logprobs import PendingPromptLogprobs
 from .sampling.sampler import INVALID_LOGITS, NO_TOKEN, PendingLogprobs
 from .transfers import DeviceToHostCopy
@@ -25,11 +26,13 @@ class PendingItems:
         tokens: one token per sampling item.
         logprobs: None if no row asked for log-probabilities.
         prompt_logprobs: None if no item asked for prompt log-probabilities.
+        embeddings: float32 [n, hidden], one row per item with ``embeds``; None if there is no such item.
     """
 
     tokens: DeviceToHostCopy
     logprobs: PendingLogprobs | None
     prompt_logprobs: PendingPromptLogprobs | None
+    embeddings: DeviceToHostCopy | None = None
 
 
 @dataclass(slots=True)
@@ -39,6 +42,22 @@ class _ItemResult:
     tokens: list[int]
     logprobs: list[TokenLogprob] | None
     prompt_logprobs: list[TokenLogprob]
+    embedding: bytes = b""
+
+
+@dataclass(slots=True)
+class _Places:
+    """The number of samples, log-probability specs and embeddings of the items before an item."""
+
+    sample: int = 0
+    target: int = 0
+    embedding: int = 0
+
+    def move_past(self, item: PlanItem) -> None:
+        """Count ``item``."""
+        self.sample += bool(item.num_samples)
+        self.target += item.prompt_logprobs is not None
+        self.embedding += item.embeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +89,17 @@ class PendingStep:
             logprobs if any(entry is not None for entry in logprobs) else None,
             [result.prompt_logprobs for item, result in results if item.prompt_logprobs is not None],
             failures,
+            [result.embedding for item, result in results if item.embeds],
         )
 
     def _read(self, part: Computed[PendingItems], found: dict[int, _ItemResult]) -> Iterable[ItemFailure]:
         """Add the results of the items of ``part``; yield its failures."""
         tokens = part.value.tokens.wait().tolist()
-        samples = targets = 0
+        places = _Places()
         for number in part.numbers:
             item = self.items[number]
             try:
-                result = _item_result(part.value, item, tokens, samples, targets)
+                result = _item_result(part.value, item, tokens, places)
             except Exception as error:
                 yield item_failure(number, item, error)
             else:
@@ -87,24 +107,27 @@ class PendingStep:
                     yield ItemFailure(number, INVALID, invalid_logits=True)
                 else:
                     found[number] = result
-            samples += bool(item.num_samples)
-            targets += item.prompt_logprobs is not None
+            places.move_past(item)
 
 
-def _item_result(
-    pending: PendingItems, item: PlanItem, tokens: list[int], sample: int, target: int
-) -> _ItemResult | None:
-    """The result of ``item``, which is sample number ``sample`` and spec number ``target``. None: invalid logits."""
+def _item_result(pending: PendingItems, item: PlanItem, tokens: list[int], places: _Places) -> _ItemResult | None:
+    """The result of ``item``, whose outputs are at ``places``. None: the logits or hidden states are invalid."""
     result = _ItemResult([], None, [])
     if item.prompt_logprobs is not None and pending.prompt_logprobs is not None:
-        result.prompt_logprobs = pending.prompt_logprobs.of(target)
+        result.prompt_logprobs = pending.prompt_logprobs.of(places.target)
         if any(math.isnan(entry.logprob) for entry in result.prompt_logprobs):
             return None
+    if item.embeds and pending.embeddings is not None:
+        vector = pending.embeddings.wait()[places.embedding]
+        if not vector.isfinite().all():
+            return None
+        result.embedding = as_bytes(vector)
     if not item.num_samples:
         return result
-    if tokens[sample] == INVALID_LOGITS:
+    token = tokens[places.sample]
+    if token == INVALID_LOGITS:
         return None
-    result.tokens = [] if tokens[sample] == NO_TOKEN else [tokens[sample]]
-    logprobs = None if pending.logprobs is None else pending.logprobs.of(sample)
+    result.tokens = [] if token == NO_TOKEN else [token]
+    logprobs = None if pending.logprobs is None else pending.logprobs.of(places.sample)
     result.logprobs = None if logprobs is None else [logprobs]
     return result

@@ -35,6 +35,7 @@ from .kv.page_table import PageTable, PageWrites, TokenInputs, stage_tokens
 from .models import check_architecture, has_compiled_code, load_model
 from .models.model import Model
 from .pending import PendingItems, PendingStep
+from .pooling import normalized
 from .sampling.prompt_logprobs import compute_prompt_logprobs, stage_targets
 from .sampling.row_state import RowInputs
 from .sampling.sampler import PendingLogprobs, Sampler, SampleSpec, SamplingInputs
@@ -181,22 +182,26 @@ class ModelRunner:
             table.write(writes)
         for row in inputs.rows:
             self._sampler.start_row(row)
+        num_embeddings = sum(item.embeds for item in items)
         batch = inputs.tokens.batch(self._tables, self._last_tokens)
         self._attention.plan(batch)
         states = self._model.forward(batch, self._attention)  # see ``ForwardBatch.wanted``
         num_samples = len(inputs.sampling.rows)
         sampled = self._sampler.sample(self._model.logits(states[:num_samples]), inputs.sampling)
-        prompt_logprobs = None
+        embeddings = prompt_logprobs = None
+        num_before = num_samples + num_embeddings
+        if num_embeddings:
+            embeddings = DeviceToHostCopy(normalized(self._model.hidden(states[num_samples:num_before])))
         if inputs.targets is not None:
             prompt_logprobs = compute_prompt_logprobs(
-                states[num_samples:],
+                states[num_before:],
                 self._model.logits,
                 _logprob_specs(items),
                 inputs.targets,
                 self.info.vocab_size,
             )
         logprobs = None if sampled.logprobs is None else PendingLogprobs(sampled.logprobs)
-        result = PendingItems(DeviceToHostCopy(sampled.tokens), logprobs, prompt_logprobs)
+        result = PendingItems(DeviceToHostCopy(sampled.tokens), logprobs, prompt_logprobs, embeddings)
         self._note(items, inputs.sampling, sampled.tokens)
         return result
 

@@ -135,7 +135,13 @@ class Lifecycle:
             self._metrics.retracted(req, now)
 
     def finish(
-        self, req: Request, reason: Finish, *, tokens: Sequence[int] = (), logprobs: list[TokenLogprob] | None = None
+        self,
+        req: Request,
+        reason: Finish,
+        *,
+        tokens: Sequence[int] = (),
+        logprobs: list[TokenLogprob] | None = None,
+        embedding: bytes = b"",
     ) -> None:
         """End a request normally and publish what it computed.
 
@@ -143,9 +149,10 @@ class Lifecycle:
             reason: "stop" or "length".
             tokens: the last output tokens, which were not sent yet.
             logprobs: parallel to ``tokens``; None if the request did not ask for log-probabilities.
+            embedding: the vector, if the request asked for one.
         """
         self._end(req, ReleaseReason.FINISH, reason)
-        self._outbox.close(req, reason, tokens, logprobs)
+        self._outbox.close(req, reason, tokens, logprobs, embedding)
 
     def finish_at(self, req: Request, num_outputs: int) -> None:
         """End a request at a stop string: outputs after the first ``num_outputs`` are dropped."""

@@ -60,8 +60,15 @@ class Outbox:
         req.num_prompt_logprobs_sent += len(logprobs.tokens)
         self.output.items.append(TokenItem(req.rid, [], _stream_start(req), prompt=logprobs))
 
-    def close(self, req: Request, reason: Finish, tokens: Sequence[int], logprobs: list[TokenLogprob] | None) -> None:
-        """Send the last item of a finished request: ``tokens``, which were not sent yet, and the finish reason.
+    def close(
+        self,
+        req: Request,
+        reason: Finish,
+        tokens: Sequence[int],
+        logprobs: list[TokenLogprob] | None,
+        embedding: bytes = b"",
+    ) -> None:
+        """Send the last item of a finished request: the output that was not sent yet, and the finish reason.
 
         The detokenizer then removes the request's stream.
         """
@@ -74,6 +81,7 @@ class Outbox:
                 stop_token=tokens[-1] if tokens and reason == "stop" else None,
                 logprobs=logprobs,
                 pressure=pressure_usage(req),
+                embedding=embedding,
             )
         )
 

@@ -30,6 +30,7 @@ from .api.openai.completions import COMPLETIONS
 from .api.openai.completions_request import CompletionBody
 from .api.openai.render import RenderRoutes
 from .api.openai.responses import RESPONSES, stored
+from .api.pooling.routes import pooling_routes, pooling_service
 from .api.sglang.generate import GENERATE
 from .http.auth import KeyCheck, require_control
 from .http.cors import OriginGuard, RootPath, add_cors
@@ -81,7 +82,7 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", "/detokenize", tokens.detokenize, DetokenizeBody),
         Route("POST", "/v1/detokenize", tokens.detokenize, DetokenizeBody),
         Route("GET", "/tokenizer_info", tokens.info),
-        Route("POST", "/v1/embeddings", about.embeddings),
+        *pooling_routes(pooling_service(state), state.created),
         Route("GET", "/", about.root),
         Route("GET", "/server_info", about.server_info),
         Route("GET", "/get_server_info", about.server_info),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,10 +100,15 @@ class AppState:
     def check_model(self, name: str | None) -> None:
         """Raises Rejected unless ``name`` is None or the served model."""
         if name is not None and name != self.model_name:
-            raise Rejected(
-                f"The model {name[:200]!r} does not exist; this server serves {self.model_name!r}.",
-                status=404,
-                kind="not_found_error",
-                code="model_not_found",
-                param="model",
-            )
+            raise unknown_model(name, [self.model_name])
+
+
+def unknown_model(name: str, served: Sequence[str]) -> Rejected:
+    """Return the error for a request that names a model which is not one of ``served``."""
+    return Rejected(
+        f"The model {name[:200]!r} does not exist; this server serves {' and '.join(map(repr, served))}.",
+        status=404,
+        kind="not_found_error",
+        code="model_not_found",
+        param="model",
+    )

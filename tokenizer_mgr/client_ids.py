@@ -8,7 +8,8 @@ from typing import Protocol
 
 from ebbtide.errors import Rejected
 
-RESPONSE_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # prefixes of a request's id in response bodies
+# Prefixes of a request's id in response bodies.
+RESPONSE_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_", "embd-", "rerank-", "score-")
 
 
 class OpenRequest(Protocol):

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ebbtide.errors import Rejected
-from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToScheduler
+from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToEngine
 
 from .client_ids import ClientIds, OpenRequest
-from .prepared_request import PreparedRequest, Sender
+from .prepared_request import Prepared, Sender
 from .preparing import PreparingRequest
 from .response_stream import ResponseStream
 
@@ -44,9 +44,9 @@ def no_refusal() -> Rejected | None:
 
 
 class Outbox(Protocol):
-    """Sends messages to the scheduler."""
+    """Sends messages to the engine."""
 
-    def send(self, message: ToScheduler) -> bool:
+    def send(self, message: ToEngine) -> bool:
         """Queue a message without blocking. Returns False if the queue is full."""
 
 
@@ -130,8 +130,8 @@ class TokenizerManager:
         """Return the number of HTTP requests of ``owner`` that are being prepared or whose response is not complete."""
         return self._client_ids.count(owner)
 
-    def submit(self, prepared: PreparedRequest, sender: Sender, *, received_s: float) -> ResponseStream:
-        """Send every prompt to the scheduler. Enter the returned stream at once. Leaving it early aborts the choices
+    def submit(self, prepared: Prepared, sender: Sender, *, received_s: float) -> ResponseStream:
+        """Send the whole request to the engine. Enter the returned stream at once. Leaving it early aborts the choices
         that still run.
 
         Raises Rejected if the queue is full. After any exception, what was sent is aborted and nothing remains.
@@ -143,7 +143,7 @@ class TokenizerManager:
             stream.deadline_s = received_s + sender.timeout_s
         try:
             self._register(stream, sender.ids)
-            self._send_prompts(prepared, sender, rids, self.clock() - received_s)
+            self._send_all(prepared, sender, rids, self.clock() - received_s)
         except BaseException:
             self._close(stream)
             raise
@@ -154,25 +154,12 @@ class TokenizerManager:
         self._client_ids.add(stream, (*ids, *stream.rids))
         self._choices |= {rid: _Choice(stream, index) for index, rid in enumerate(stream.rids)}
 
-    def _send_prompts(self, prepared: PreparedRequest, sender: Sender, rids: list[str], spent_s: float) -> None:
-        for prompt_index, prompt in enumerate(prepared.prompts):
-            mine = rids[prompt_index * prepared.n : (prompt_index + 1) * prepared.n]
-            request = GenerateReq(
-                rids=tuple(mine),
-                prompt=prompt,
-                sampling=prepared.sampling[prompt_index],
-                text=prepared.text,
-                priority=sender.priority(prepared.priority),
-                namespace=sender.namespace(prepared.namespace),
-                session=sender.session(prepared.session),
-                grammar=prepared.grammar,
-                queue_timeout_s=_remaining(sender.queue_timeout_s, spent_s),
-                timeout_s=_remaining(sender.timeout_s, spent_s),
-                num_before=prompt_index * prepared.n,
-            )
-            if not self._outbox.send(request):
+    def _send_all(self, prepared: Prepared, sender: Sender, rids: list[str], spent_s: float) -> None:
+        for message in prepared.messages(rids, sender, spent_s):
+            if not self._outbox.send(message):
                 raise send_error(self._refusal())
-            self._num_sent += len(mine)
+            if isinstance(message, GenerateReq):
+                self._num_sent += len(message.rids)
 
     def handle(self, message: TextBatch | AbortReq) -> None:
         """Handle a message from the detokenizer or the scheduler. Ignores items of ended and unknown requests."""
@@ -272,7 +259,7 @@ class TokenizerManager:
             self._timings.observe_token_gap((now - choice.last_token_s) / count, count)
         choice.last_token_s = now
 
-    def _send(self, message: ToScheduler) -> None:
+    def _send(self, message: ToEngine) -> None:
         if not self._outbox.send(message):
             log.error("the queue to the scheduler is full; %s was dropped", type(message).__name__)
 
@@ -291,10 +278,6 @@ def send_error(refusal: Rejected | None) -> Rejected:
 def error_kind(status: int) -> str:
     """Return the ``type`` of OpenAI's error object for an HTTP status."""
     return STATUS_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-
-
-def _remaining(limit_s: float | None, spent_s: float) -> float | None:
-    return None if limit_s is None else max(limit_s - spent_s, 0.0)
 
 
 def _as_error(abort: AbortReq) -> Rejected:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec import structs
 
-from ebbtide.messages import SamplingParams, SessionTurn, TextParams
+from ebbtide.messages import GenerateReq, SamplingParams, SessionTurn, TextParams, ToEngine
+
+
+class Prepared(Protocol):
+    """An HTTP request that can be submitted."""
+
+    @property
+    def num_choices(self) -> int:
+        """Number of results, each with an id of its own."""
+
+    def messages(self, rids: Sequence[str], sender: Sender, spent_s: float) -> Iterator[ToEngine]:
+        """Yield the messages to the engine. rids: one id per result. spent_s: seconds since the arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +45,23 @@ class PreparedRequest:
     def num_choices(self) -> int:
         """Choice index = prompt index × n + sample."""
         return len(self.prompts) * self.n
+
+    def messages(self, rids: Sequence[str], sender: Sender, spent_s: float) -> Iterator[ToEngine]:
+        """See ``Prepared``. Yields one message per prompt."""
+        for prompt_index, prompt in enumerate(self.prompts):
+            yield GenerateReq(
+                rids=tuple(rids[prompt_index * self.n : (prompt_index + 1) * self.n]),
+                prompt=prompt,
+                sampling=self.sampling[prompt_index],
+                text=self.text,
+                priority=sender.priority(self.priority),
+                namespace=sender.namespace(self.namespace),
+                session=sender.session(self.session),
+                grammar=self.grammar,
+                queue_timeout_s=_remaining(sender.queue_timeout_s, spent_s),
+                timeout_s=_remaining(sender.timeout_s, spent_s),
+                num_before=prompt_index * self.n,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +99,7 @@ class Sender:
     def session(self, wanted: SessionTurn | None) -> SessionTurn | None:
         """Return ``wanted`` with the sender as the owner of the session."""
         return None if wanted is None else structs.replace(wanted, owner=self.owner)
+
+
+def _remaining(limit_s: float | None, spent_s: float) -> float | None:
+    return None if limit_s is None else max(limit_s - spent_s, 0.0)

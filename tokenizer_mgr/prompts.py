@@ -115,20 +115,22 @@ class PromptReader:
             self._check_embedded(ids, "messages")
         return turn
 
-    async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a raw prompt.
+    async def text(self, text: str, *, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
+        """Return the token ids of a raw prompt in the field ``param``.
 
         Raises Rejected if it is empty, too long, or has tokens without an embedding.
         """
-        return _not_empty(await self.tokens_of(text, add_special_tokens=add_special_tokens), "prompt")
+        return _not_empty(await self.tokens_of(text, add_special_tokens=add_special_tokens, param=param), param)
 
-    async def text_or_ids(self, prompt: str | list[Any], param: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a raw prompt, text or ids; ``param`` is the field of ids.
+    async def text_or_ids(
+        self, prompt: str | list[Any], param: str, *, add_special_tokens: bool = True, text_param: str = "prompt"
+    ) -> list[int]:
+        """Return the token ids of a raw prompt, text or ids; ``param`` is the field of ids, ``text_param`` of texts.
 
         Raises Rejected if the text is empty or too long, or if an id is invalid.
         """
         if isinstance(prompt, str):
-            return await self.text(prompt, add_special_tokens=add_special_tokens)
+            return await self.text(prompt, add_special_tokens=add_special_tokens, param=text_param)
         return self.checked_ids(prompt, param)
 
     async def continuation(self, prompt: str | list[Any]) -> list[int]:
@@ -142,17 +144,17 @@ class PromptReader:
         ids = ids[1:] if ids[:1] == self._bos else ids
         return _not_empty(ids, "prompt")
 
-    async def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    async def tokens_of(self, text: str, *, add_special_tokens: bool, param: str = "prompt") -> list[int]:
         """Return the token ids of a text, [] for an empty one. Raises Rejected if the text is too long for any prompt.
 
         If the text begins with the BOS token, no second one is added.
         """
-        self._check_size(_num_bytes(text), "prompt")
+        self._check_size(_num_bytes(text), param)
         encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
         ids = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
         if add_special_tokens and self._bos and ids[:2] == self._bos * 2:
             del ids[0]
-        return self._check_embedded(ids, "prompt")
+        return self._check_embedded(ids, param)
 
     async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Decode ``ids``. An id without a token has no text."""
@@ -192,6 +194,22 @@ class PromptReader:
                 f"'messages' has {count} messages and calls, more than this model's maximum context length of"
                 f" {self.info.context_length} tokens.",
                 "messages",
+            )
+
+    def check_prompt(self, prompt_len: int, param: str) -> None:
+        """Raises Rejected ``context_length_exceeded`` if a prompt without output does not fit context and pool."""
+        context, pool = self.info.context_length, self.info.num_pages * self.info.page_size
+        if prompt_len > context:
+            raise _too_long(
+                f"This model's maximum context length is {context} tokens, but '{param}' has {prompt_len} tokens."
+                " Please shorten it.",
+                param,
+            )
+        if not fits(prompt_len, 0, self.info):
+            raise _too_long(
+                f"'{param}' has {prompt_len} tokens, but the KV cache of this server holds {pool} tokens in total."
+                " Please shorten it, or start the server with a larger --max-total-tokens.",
+                param,
             )
 
     def max_tokens(

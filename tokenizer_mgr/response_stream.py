@@ -20,6 +20,7 @@ class Delta:
         finish: "stop" or "length" in the last delta of the choice
         matched: the stop string or token that ended the choice
         prompt: log-probabilities of all prompt tokens except the first, in the first delta of a prompt's first choice
+        embedding: little-endian float32, if the request asked for a vector
     """
 
     index: int
@@ -33,6 +34,7 @@ class Delta:
     pressure: PressureUsage | None = None
     prompt_tokens: int | None = None
     prompt: list[TextLogprob] = field(default_factory=list)
+    embedding: bytes = b""
 
     def add(self, item: TextItem) -> None:
         """Append the output of ``item``."""
@@ -46,6 +48,7 @@ class Delta:
         self.cached_tokens = item.cached_tokens if self.cached_tokens is None else self.cached_tokens
         self.prompt_tokens = item.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
         self.pressure = item.pressure or self.pressure
+        self.embedding = item.embedding or self.embedding
 
 
 class ResponseStream:

@@ -4,6 +4,7 @@ The order of the fields is the wire format (msgpack arrays): both ends must run 
 """
 
 from .base import Finish, Message, Part
+from .encoding import EncodedBatch, EncodedItem, EncodeReq, EncoderInfo
 from .requests import (
     AbortReq,
     ControlReq,
@@ -33,4 +34,6 @@ ToScheduler = (
     GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSessionReq | ListSessionsReq | ControlReq | UseVocabulary
 )
 ToDetokenizer = TokenBatch
-ToFront = AbortReq | Stats | Heartbeat | TextBatch | PressureEvent | Reply
+ToEncoder = EncodeReq | AbortReq
+ToEngine = ToScheduler | EncodeReq
+ToFront = AbortReq | Stats | Heartbeat | TextBatch | PressureEvent | Reply | EncodedBatch

@@ -18,6 +18,7 @@ class SamplingParams(Part, frozen=True):
         logprobs: number of alternatives to return per output token; None for no log-probabilities.
         prompt_logprobs: number of alternatives per prompt token except the first token; only the first choice of a
             prompt has prompt log-probabilities.
+        embedding: return the normalized hidden state of the last prompt token; ``max_tokens`` is then 0.
     """
 
     max_tokens: int
@@ -35,6 +36,7 @@ class SamplingParams(Part, frozen=True):
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    embedding: bool = False
 
 
 class TextParams(Part, frozen=True):

@@ -60,6 +60,7 @@ class TokenItem(Part, frozen=True):
         finish: finish reason; if it is "abort", the AbortReq has the reason.
         stop_token: token that ended the output; its text is not returned unless it is in ``shown_stop_ids``.
         prompt: log-probabilities of the next prompt tokens; the item then has no output tokens.
+        embedding: the vector of the prompt, little-endian float32, in the only item of a request for an embedding.
     """
 
     rid: str
@@ -70,6 +71,7 @@ class TokenItem(Part, frozen=True):
     logprobs: list[TokenLogprob] | None = None
     pressure: PressureUsage | None = None
     prompt: PromptLogprobs | None = None
+    embedding: bytes = b""
 
 
 class TokenBatch(Message, frozen=True):
@@ -110,6 +112,7 @@ class TextItem(Part, frozen=True):
         cached_tokens, prompt_tokens: as in StreamStart; set only on the first item.
         prompt: log-probabilities of the next prompt tokens; they are sent before the first output token.
         num_shown_tokens: after a stop string, the number of output tokens that form the text.
+        embedding: as in TokenItem.
     """
 
     rid: str
@@ -124,6 +127,7 @@ class TextItem(Part, frozen=True):
     prompt_tokens: int | None = None
     prompt: list[TextLogprob] | None = None
     num_shown_tokens: int | None = None
+    embedding: bytes = b""
 
 
 class TextBatch(Message, frozen=True):

@@ -125,6 +125,7 @@ class TokenInputs:
     rows: list[int]
     starts: list[int]
     query_lens: list[int]
+    embeds: bool
 
     def batch(self, tables: Sequence[PageTable], last_tokens: Tensor) -> ForwardBatch:
         """Return the batch for uploaded inputs whose pages are already in the tables, one table per pool.
@@ -148,6 +149,7 @@ class TokenInputs:
             query_lens=self.query_lens,
             num_decodes=_leading_ones(self.query_lens),
             more_pools=places[1:],
+            embeds=self.embeds,
         )
 
 
@@ -188,23 +190,27 @@ def stage_tokens(items: list[PlanItem], vocab_size: int) -> TokenInputs:
         rows=rows,
         starts=starts,
         query_lens=lens,
+        embeds=any(item.embeds for item in items),
     )
 
 
 def _wanted(items: list[PlanItem], lens: list[int]) -> list[int]:
     """See ``ForwardBatch``. Raises PlanError if an item asks for prompt log-probabilities past its tokens."""
     sampled: list[int] = []
+    embedded: list[int] = []
     before_targets: list[int] = []
     for item, end in zip(items, accumulate(lens), strict=True):
         if item.num_samples:
             sampled.append(end - 1)
+        if item.embeds:
+            embedded.append(end - 1)
         if item.prompt_logprobs is not None:
             first = end - _length(item) + item.prompt_logprobs.first
             last = first + len(item.prompt_logprobs.targets)
             if item.prompt_logprobs.first < 0 or last > end:
                 raise PlanError(f"Row {item.row} asks for prompt log-probabilities past its {_length(item)} tokens.")
             before_targets.extend(range(first, last))
-    return sampled + before_targets
+    return sampled + embedded + before_targets
 
 
 def _length(item: PlanItem) -> int:

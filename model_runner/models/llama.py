@@ -99,6 +99,10 @@ class LlamaModel:
         """See ``Model``."""
         return self.head(states)
 
+    def hidden(self, states: Tensor) -> Tensor:
+        """See ``Model``."""
+        return states
+
     def _attend(self, layer: Layer, x: Tensor, table: tuple[Tensor, Tensor], attention: AttentionBackend) -> Tensor:
         spec = layer.attention
         heads = layer.qkv(x).view(x.shape[0], spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)

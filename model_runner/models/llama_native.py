@@ -120,6 +120,10 @@ class NativeLlama:
         self._library.logits(self._handle, states.data_ptr(), states.shape[0], out.data_ptr())
         return out
 
+    def hidden(self, states: Tensor) -> Tensor:
+        """See ``Model``."""
+        return states[:, : self._config.hidden]
+
     def _packed_layer(self, layer: llama.Layer, window: int | None) -> LayerWeights:
         return LayerWeights(
             self._pointer(layer.input_norm.float()),

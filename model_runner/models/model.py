@@ -37,6 +37,9 @@ class Model(Protocol):
     def logits(self, states: Tensor) -> Tensor:
         """Return the logits [n, vocab_size], in the model's dtype or float32, of n states from ``forward``."""
 
+    def hidden(self, states: Tensor) -> Tensor:
+        """Return the hidden states after the final norm, [n, hidden], of n states of a batch with ``embeds``."""
+
 
 class ModelModule(Protocol):
     """The interface of a module in the table of architectures."""

@@ -65,15 +65,34 @@ class TransformersModel:
         return self._layers
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """See ``Model``. Returns logits, [W, vocab_size], because the library computes them itself."""
+        """See ``Model``. Returns logits, [W, vocab_size], because the library computes them itself. In a batch with
+        ``embeds``, the hidden states follow them in each row.
+        """
         answer = BackendAnswer(attention, self._layers, self._model.dtype)
-        logits, num_calls = self._plug.run(lambda: self._logits(batch), answer)
+        compute = self._logits_and_hidden if batch.embeds else self._logits
+        states, num_calls = self._plug.run(lambda: compute(batch), answer)
         assert num_calls == len(self._layers), f"{num_calls} attention calls, {len(self._layers)} layers"
-        return logits
+        return states
 
     def logits(self, states: Tensor) -> Tensor:
-        """See ``Model``. Returns ``states``, which are logits already."""
-        return states
+        """See ``Model``."""
+        return states[:, : self.vocab_size]
+
+    def hidden(self, states: Tensor) -> Tensor:
+        """See ``Model``: the inputs of the output layer."""
+        return states[:, self.vocab_size :]
+
+    def _logits_and_hidden(self, batch: ForwardBatch) -> Tensor:
+        """Return [W, vocab_size + hidden]."""
+        seen: list[Tensor] = []
+        head = self._model.get_output_embeddings()
+        hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(0, -2)))
+        try:
+            logits = self._logits(batch)
+        finally:
+            hook.remove()
+        hidden = seen[-1] if self._selects_logits else seen[-1][batch.wanted]
+        return torch.cat((logits, hidden.to(logits.dtype)), 1)
 
     def _logits(self, batch: ForwardBatch) -> Tensor:
         if self._selects_logits:

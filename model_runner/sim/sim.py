@@ -24,6 +24,7 @@ from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 from ..isolation import compute_isolated
 from ..kv.page_copies import checked_moves
+from .sim_embedding import embedding_of
 from .sim_pool import POISON, TOKEN_BITS, SimPool, SimPoolShape, Slots, slot_value
 from .sim_sampling import INVALID_LOGITS, NO_TOKEN, SimRow, choose, logprob_of
 from .sim_script import SimScript
@@ -57,6 +58,7 @@ class SimItemResult:
     token: int
     logprob: TokenLogprob | None
     prompt_logprobs: list[TokenLogprob]
+    embedding: bytes = b""
 
     @property
     def has_invalid_logits(self) -> bool:
@@ -152,6 +154,7 @@ class SimRunner:
             logprobs if any(logprobs) else None,
             [one.prompt_logprobs for item, one in items if item.prompt_logprobs is not None],
             failures,
+            [one.embedding for item, one in items if item.embeds],
         )
 
     def _compute(self, items: list[PlanItem], *, num_ids: int) -> list[SimItemResult]:
@@ -170,7 +173,7 @@ class SimRunner:
         spec = item.prompt_logprobs
         prompt_logprobs = [] if spec is None else self._prompt_logprobs(item, spec)
         if not item.num_samples:
-            return SimItemResult(NO_TOKEN, None, prompt_logprobs)
+            return SimItemResult(NO_TOKEN, None, prompt_logprobs, embedding_of(context) if item.embeds else b"")
         row = self._row(item)
         token, logprob = choose(row, context, item.end - row.prompt_len, item.mask, num_ids)
         return SimItemResult(token, logprob, prompt_logprobs)
@@ -213,14 +216,14 @@ class SimRunner:
             pool.write(np.array(rows, dtype=np.int64), where, values)
 
     def _contexts(self, items: Sequence[PlanItem]) -> list[int]:
-        """One hash per item over the slots that its last token reads; 0 without a sample."""
+        """One hash per item over the slots that its last token reads; 0 without a sample or embedding."""
         contexts: list[int] = []
         for item in items:
-            if not item.num_samples:
+            if not (item.num_samples or item.embeds):
                 contexts.append(0)
                 continue
             row = self._row(item)
-            if self._script and row.script is None:
+            if self._script and row.script is None and item.num_samples:
                 prompt = self._pools[0].read(item.row, 0, row.prompt_len)
                 row.script = self._script.output_for((prompt & np.uint64((1 << TOKEN_BITS) - 1)).tolist())
             contexts.append(sum(pool.context(item.row, item.end) for pool in self._pools) & MAX_CONTEXT)

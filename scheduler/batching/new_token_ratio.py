@@ -58,8 +58,8 @@ class OutputLengths:
         self._sorted: list[int] = []
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """See ``EndListener``."""
-        if finished:
+        """See ``EndListener``. Requests that only compute their prompt do not count."""
+        if finished and req.sampling.max_tokens:
             self.add(req.num_outputs)
 
     def add(self, length: int) -> None:

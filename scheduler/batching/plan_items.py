@@ -102,7 +102,8 @@ class PlanItems:
         except Exception as error:
             self._failures.append((req, error))
         more = self._writes_elsewhere(req) if self._more_pools else ()
-        item = PlanItem(req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted, more)
+        embeds = req.sampling.embedding and req.computed + count == req.prompt_len
+        item = PlanItem(req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted, more, embeds)
         req.computed += count
         req.steps_in_flight += 1
         req.samples_in_flight += num_samples > 0

@@ -10,7 +10,6 @@ from starlette.responses import JSONResponse, Response
 
 from ebbtide import __version__
 from ebbtide.config import ServeConfig
-from ebbtide.errors import Rejected
 
 from ..state import AppState
 from .load_report import load_of
@@ -60,12 +59,6 @@ class ServerInfoRoutes:
     async def version(self, _: Request) -> Response:
         """Show the version of this server."""
         return JSONResponse({"version": __version__})
-
-    async def embeddings(self, _: Request) -> Response:
-        """Refuse the request: embeddings are not supported."""
-        raise Rejected(
-            f"{self.state.model_name!r} is a text generation model; it has no embeddings.", code="not_supported"
-        )
 
     def _model(self) -> dict[str, Any]:
         return {

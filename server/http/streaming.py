@@ -91,7 +91,7 @@ class CompleteReply(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._answer:
-            deltas = await _cancel_on_disconnect(self._answer.all_deltas(), receive)
+            deltas = await cancel_on_disconnect(self._answer.all_deltas(), receive)
         if deltas is not None:
             body = Response(as_json(self._build(deltas)), media_type="application/json")
             await body(scope, receive, send)
@@ -115,7 +115,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._answer:
-            await _cancel_on_disconnect(self._stream(send), receive)
+            await cancel_on_disconnect(self._stream(send), receive)
 
     async def _stream(self, send: Send) -> None:
         try:
@@ -144,7 +144,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _cancel_on_disconnect(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
+async def cancel_on_disconnect(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
     """Return the result of ``work``. If the client disconnects first, cancels ``work`` and returns None."""
     worker = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_wait_for_disconnect(receive))

@@ -94,6 +94,12 @@ class FrontMetrics:
                 self._snapshots.add(f"num_aborted_requests_total{{reason={TOO_LONG}}}", 1)
             raise
 
+    def count_embeddings(self, num_inputs: int, num_tokens: int) -> None:
+        """Count an answered request for embeddings or scores."""
+        self._snapshots.add("embedding_requests_total", 1)
+        self._snapshots.add("embedding_inputs_total", num_inputs)
+        self._snapshots.add("embedding_tokens_total", num_tokens)
+
     def observe_request(self, n: int, max_tokens: Iterable[int]) -> None:
         """Record a request for ``n`` choices of each prompt. max_tokens: one value per prompt."""
         for count in max_tokens:

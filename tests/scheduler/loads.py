@@ -18,6 +18,7 @@ from ebbtide.paging import pages_for
 from .world import Outcome, Shape, World, greedy, text
 
 LOOSE = 700  # max_tokens far beyond what is said
+EMBEDDING = SamplingParams(max_tokens=0, embedding=True)
 CONTEXT = 3500  # max_tokens of a client that names none: the rest of the context
 
 
@@ -132,6 +133,18 @@ def scored(load: list[Arrival], seed: int) -> list[Arrival]:
     ]
 
 
+def embedded(load: list[Arrival], seed: int) -> list[Arrival]:
+    """The same load, but half the requests that no other one follows ask for an embedding instead of a text."""
+    rng = random.Random(seed)
+    followed = {arrival.follows for arrival in load}
+    return [
+        replace(arrival, sampling=EMBEDDING, grammar="")
+        if arrival.rid not in followed and rng.random() < 0.5
+        else arrival
+        for arrival in load
+    ]
+
+
 def demand(world: World) -> int:
     """Pages that the largest request of a finished run needs alone: refusal and capacity count at least two tokens."""
     size = world.shape.page_size
@@ -213,3 +226,4 @@ def assert_same(load: list[Arrival], expected: World, seen: World) -> None:
                 assert (got.tokens, got.finish) == (want.tokens, want.finish), rid
                 assert got.logprobs == want.logprobs, rid
                 assert got.prompt_logprobs == want.prompt_logprobs, rid
+                assert got.embedding == want.embedding, rid

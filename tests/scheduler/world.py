@@ -81,6 +81,7 @@ class Outcome:
     prompt_tokens: int = 0
     ends: int = 0
     pressure: PressureUsage | None = None
+    embedding: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -302,6 +303,7 @@ class World:
             outcome.finish = item.finish
             outcome.ends += 1
             outcome.pressure = item.pressure
+            outcome.embedding = item.embedding
 
 
 def greedy(max_tokens: int, **kwargs: object) -> SamplingParams:

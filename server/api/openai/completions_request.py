@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ebbtide.errors import Rejected
-
 from ..generation_request import GenerationRequest, NumTop
+from ..prompt_list import listed
 from ..unsupported import UNSUPPORTED as COMMON
 
 DEFAULT_MAX_TOKENS = 16
@@ -32,13 +31,4 @@ def prompts_of(body: CompletionBody) -> list[str | list[Any]]:
 
     Raises Rejected if the list or one of its entries is empty or has another type.
     """
-    prompt = body.prompt
-    is_single = isinstance(prompt, str) or (bool(prompt) and all(type(entry) is int for entry in prompt))
-    prompts: list[str | list[Any]] = [prompt] if is_single else list(prompt)
-    if {type(entry) for entry in prompts} not in ({str}, {list}):
-        raise Rejected(
-            "'prompt' must be a text, a list of texts, a list of token ids, or a list of such lists.", param="prompt"
-        )
-    if not all(prompts):
-        raise Rejected("'prompt' is empty, or has an empty entry.", param="prompt")
-    return prompts
+    return listed(body.prompt, "prompt")

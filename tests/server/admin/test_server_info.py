@@ -83,12 +83,6 @@ async def test_the_root_names_the_server_and_its_model(world: World) -> None:
     assert (shown["name"], shown["model"]) == ("ebbtide", "org/sim")
 
 
-async def test_embeddings_are_refused_clearly(world: World) -> None:
-    reply = await world.client.post("/v1/embeddings", json={"input": "x", "model": "org/sim"})
-    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "not_supported")
-    assert "embeddings" in reply.json()["error"]["message"]
-
-
 async def test_loads_show_the_figures_that_routers_read(loaded: World) -> None:
     body = (await loaded.client.get("/v1/loads")).json()
     assert {"timestamp", "version", "accelerator"} < set(body)

@@ -114,6 +114,7 @@ USES = {
     *("/server_info", "/get_server_info", "/model_info", "/get_model_info"),
     *("/", "/get_load", "/tokenizer_info", "/v1/chat/completions/render", "/v1/completions/render"),
     *("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"),
+    *("/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score"),
 }
 
 

@@ -1,0 +1,44 @@
+"""Reads the texts of a request: one or several, as text or token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ebbtide.errors import Rejected
+
+from ..prompt_list import listed
+from .pooling_model import Input
+
+MAX_INPUTS = 2048  # OpenAI's limit
+
+
+def inputs_of(value: str | list[Any], param: str) -> list[Input]:
+    """Return the inputs in the field ``param``: a text, texts, token ids, or lists of token ids. Raises Rejected."""
+    inputs = listed(value, param)
+    check_count(len(inputs), param)
+    return inputs
+
+
+def texts_of(value: str | Sequence[Any], param: str) -> list[str]:
+    """Return the texts in the field ``param``: a text, or a list of texts or objects with a text. Raises Rejected."""
+    entries: Sequence[Any] = [value] if isinstance(value, str) else value
+    check_count(len(entries), param)
+    return [_text_of(entry, param) for entry in entries]
+
+
+def check_count(count: int, param: str) -> None:
+    """Raises Rejected for no inputs, or for more than ``MAX_INPUTS``."""
+    if not count:
+        raise Rejected(f"'{param}' is empty.", param=param)
+    if count > MAX_INPUTS:
+        raise Rejected(f"'{param}' has {count} entries; at most {MAX_INPUTS} are allowed.", param=param)
+
+
+def _text_of(entry: Any, param: str) -> str:
+    text = entry.get("text") if isinstance(entry, dict) else entry
+    if not isinstance(text, str):
+        raise Rejected(f"'{param}' must have texts, or objects with the text in 'text'.", param=param)
+    if not text:
+        raise Rejected(f"'{param}' has an empty text.", param=param)
+    return text

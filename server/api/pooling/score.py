@@ -1,0 +1,94 @@
+"""POST /v1/score and /score: the similarity of pairs of texts, in the forms that vLLM accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ebbtide.errors import Rejected
+from ebbtide.tokenizer_mgr.prepared_request import Prepared
+
+from .inputs import texts_of
+from .scoring import Pairs
+from .service import PoolingBody, PoolingService, Results
+
+FORMS = (("text_1", "text_2"), ("queries", "documents"))
+
+
+class ScoreBody(PoolingBody, kw_only=True):
+    """A request with ``text_1`` and ``text_2``, or with ``queries`` and ``documents``.
+
+    Each is a text or a list. The first may have one text for all texts of the second; else both have equally many.
+    """
+
+    text_1: str | list[Any] | None = None
+    text_2: str | list[Any] | None = None
+    queries: str | list[Any] | None = None
+    documents: str | list[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    """One request; see ``Work``. param: field of the second texts."""
+
+    body: ScoreBody
+    pairs: Pairs
+    param: str
+    created: int
+
+    async def prepare(self) -> Prepared:
+        return await self.pairs.prepare(self.body.options(self.param))
+
+    def reply(self, results: Results) -> bytes:
+        scores = self.pairs.scores(results)
+        data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
+        return msgspec.json.encode(
+            {
+                "id": f"score-{results.request_id}",
+                "object": "list",
+                "created": self.created,
+                "model": self.pairs.model.name,
+                "data": data,
+                "usage": results.usage,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRoute:
+    """The routes and what they need. created: Unix time at which the model was loaded."""
+
+    service: PoolingService
+    created: int
+
+    async def create(self, request: Request) -> Response:
+        """Score pairs of texts."""
+        return await self.service.answer(request, ScoreBody, (), self._work)
+
+    def _work(self, body: ScoreBody) -> _Score:
+        model = self.service.model(body.model, vectors=False)
+        first, second = _form(body)
+        queries, documents = (texts_of(getattr(body, name), name) for name in (first, second))
+        if len(queries) not in (1, len(documents)):
+            raise Rejected(
+                f"'{first}' has {len(queries)} texts and '{second}' has {len(documents)}: '{first}' must have one text,"
+                " or as many as the other.",
+                param=first,
+            )
+        return _Score(body, Pairs(model, queries, documents), second, self.created)
+
+
+def _form(body: ScoreBody) -> tuple[str, str]:
+    """Return the names of the two fields of the texts. Raises Rejected unless exactly one form is complete."""
+    used = [form for form in FORMS if any(getattr(body, name) is not None for name in form)]
+    if len(used) > 1:
+        raise Rejected("Use 'text_1' and 'text_2', or 'queries' and 'documents', not both.", param=used[1][0])
+    form = used[0] if used else FORMS[0]
+    missing = next((name for name in form if getattr(body, name) is None), None)
+    if missing is not None:
+        raise Rejected(f"'{missing}' is missing.", param=missing)
+    return form
