@@ -284,11 +284,15 @@ class ServeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """ZMQ addresses of one daemon; each process binds its own and connects to the others."""
+    """ZMQ addresses of one daemon; each process binds its own and connects to the others.
+
+    The address of a process that this daemon does not have is "".
+    """
 
     front: str
     scheduler: str
     detokenizer: str
+    encoder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

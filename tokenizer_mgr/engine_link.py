@@ -1,4 +1,4 @@
-"""The front's sockets to the scheduler and the detokenizer."""
+"""The front's sockets to the processes of the engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import zmq
 import zmq.asyncio
 
 from ebbtide.config import Addresses
-from ebbtide.messages import ToFront, ToScheduler
+from ebbtide.messages import AbortReq, EncodeReq, ToEncoder, ToEngine, ToFront, ToScheduler
 from ebbtide.runtime.channel import AsyncReceiver, Sender
 
 
@@ -21,9 +21,19 @@ class EngineLink:
         self._connected = True
         self._open(addresses)
 
-    def send(self, message: ToScheduler) -> bool:
-        """Queue a message for the scheduler without blocking. Returns False if the message was not queued."""
-        return self._connected and self._outbox.send(message)
+    def send(self, message: ToEngine) -> bool:
+        """Queue a message without blocking. Returns False if the message was not queued.
+
+        An abort goes to every process that has requests: the one that does not know the id ignores it.
+        """
+        if not self._connected:
+            return False
+        sent = True
+        if self._encoder is not None and isinstance(message, EncodeReq | AbortReq):
+            sent = self._encoder.send(message)
+        if self._scheduler is not None and not isinstance(message, EncodeReq):
+            sent = self._scheduler.send(message) and sent
+        return sent
 
     async def receive(self) -> ToFront:
         """Return the next message from the engine."""
@@ -38,18 +48,28 @@ class EngineLink:
 
         Do not call it while ``receive`` is in progress.
         """
-        self._outbox.close()
-        self._inbox.close()
+        self._close()
         self._open(addresses)
         self._connected = True
 
     def close(self) -> None:
         """Close the sockets."""
-        self._outbox.close()
-        self._inbox.close()
+        self._close()
         for context in self._contexts:
             context.term()
 
+    def _close(self) -> None:
+        for sender in (self._scheduler, self._encoder):
+            if sender is not None:
+                sender.close()
+        self._inbox.close()
+
     def _open(self, addresses: Addresses) -> None:
-        self._outbox: Sender[ToScheduler] = Sender(self._contexts[0], addresses.scheduler)
+        context = self._contexts[0]
+        self._scheduler: Sender[ToScheduler] | None = None
+        self._encoder: Sender[ToEncoder] | None = None
+        if addresses.scheduler:
+            self._scheduler = Sender(context, addresses.scheduler)
+        if addresses.encoder:
+            self._encoder = Sender(context, addresses.encoder)
         self._inbox: AsyncReceiver[ToFront] = AsyncReceiver(self._contexts[1], addresses.front, ToFront)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ebbtide.errors import Rejected
-from ebbtide.messages import AbortReq, FinishReq, GenerateReq, TextBatch, TextItem, ToEngine
+from ebbtide.messages import AbortReq, EncodedBatch, EncodedItem, FinishReq, GenerateReq, TextBatch, TextItem, ToEngine
 
 from .client_ids import ClientIds, OpenRequest
 from .prepared_request import Prepared, Sender
@@ -161,12 +161,15 @@ class TokenizerManager:
             if isinstance(message, GenerateReq):
                 self._num_sent += len(message.rids)
 
-    def handle(self, message: TextBatch | AbortReq) -> None:
-        """Handle a message from the detokenizer or the scheduler. Ignores items of ended and unknown requests."""
+    def handle(self, message: TextBatch | AbortReq | EncodedBatch) -> None:
+        """Handle a message from a process of the engine. Ignores items of ended and unknown requests."""
         match message:
             case TextBatch(items=items):
                 for item in items:
                     self._handle_item(item)
+            case EncodedBatch(items=encoded):
+                for one in encoded:
+                    self._handle_item(_as_text_item(one))
             case AbortReq():
                 self._handle_abort(message)
 
@@ -262,6 +265,13 @@ class TokenizerManager:
     def _send(self, message: ToEngine) -> None:
         if not self._outbox.send(message):
             log.error("the queue to the scheduler is full; %s was dropped", type(message).__name__)
+
+
+def _as_text_item(item: EncodedItem) -> TextItem:
+    """Return the result of the encoder as the only item of its request."""
+    return TextItem(
+        item.rid, "", [], 0, finish="stop", embedding=item.vector, cached_tokens=0, prompt_tokens=item.num_tokens
+    )
 
 
 def send_error(refusal: Rejected | None) -> Rejected:
