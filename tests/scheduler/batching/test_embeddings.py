@@ -10,10 +10,10 @@ import pytest
 from ebbtide.messages import AbortReq, GenerateReq
 from ebbtide.scheduler.batching.new_token_ratio import OutputLengths
 
-from .loads import EMBEDDING, ample, assert_same, demand, embedded, play, random_load
-from .make import request
-from .test_equality import random_shape
-from .world import Outcome, Shape, World, greedy, text
+from ..loads import EMBEDDING, ample, assert_same, demand, embedded, play, random_load
+from ..make import request
+from ..test_equality import random_shape
+from ..world import Outcome, Shape, World, greedy, text
 
 PROMPT = text("the harbour lies quiet while the tide goes out, and later it comes back in")
 
