@@ -131,7 +131,10 @@ class Conversation:
         self._begin()
 
     async def describe(self) -> dict[str, Any]:
-        """Return the server's description of the session. Raises Refused or Lost."""
+        """Return the server's description of the session.
+
+        Raises Refused if the server rejects the request, or Lost if it is unavailable.
+        """
         return await self._call("GET", f"/sessions/{self.session_id}")
 
     async def close(self) -> None:

@@ -39,7 +39,8 @@ def parts_of(tokenizer: Any, eos_ids: set[int] | frozenset[int] = frozenset()) -
 
 
 def _plain_config(directory: Path) -> dict[str, Any]:
-    """Return the argument ``config`` for AutoTokenizer: the model type's defaults, so that no other field can fail.
+    """Return the argument ``config`` for AutoTokenizer: the model type's defaults, so that a wrong value of another
+    field in the file causes no error.
 
     Returns {} if the model type is unknown.
     """

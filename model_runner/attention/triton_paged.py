@@ -202,7 +202,7 @@ class TritonAttention:
 
 
 def _sinks(layer: LayerAttention, q: Tensor) -> Tensor:
-    """Return the sinks, or any other tensor if there are none, which the kernel then does not read."""
+    """Return the sinks. If there are none, return any tensor, which the kernel does not read."""
     return q if layer.sinks is None else layer.sinks
 
 

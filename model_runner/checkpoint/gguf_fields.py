@@ -58,7 +58,7 @@ class Fields:
         if value is None:
             raise self.refusal(key, "is missing")
         if isinstance(value, str):
-            raise self.refusal(key, "is a text and should be a number")
+            raise self.refusal(key, "is a string and should be a number")
         if not isfinite(value):
             raise self.refusal(key, f"is {value:g} and should be a finite number")
         return value
@@ -79,7 +79,7 @@ class Fields:
         """Return a string. Raises StartupError if the value has another type."""
         value = self._value(key)
         if value is not None and not isinstance(value, str):
-            raise self.refusal(key, "should be a text")
+            raise self.refusal(key, "should be a string")
         return default if value is None else value
 
     def has(self, key: str) -> bool:
@@ -96,7 +96,7 @@ class Fields:
         self._read.add(key)
         values = self._header.array(self._prefix + key)
         if any(isinstance(value, str) for value in values):
-            raise self.refusal(key, "is an array of texts and should be one of numbers")
+            raise self.refusal(key, "is an array of strings and should be one of numbers")
         return [float(value) for value in values]
 
     def refuse_unread(self) -> None:

@@ -40,7 +40,7 @@ class Rotary:
         return cls(inv_freq.to(device), scaling, dtype=dtype)
 
     def in_dtype(self, dtype: torch.dtype) -> Rotary:
-        """Return the same rotation with tables in another format."""
+        """Return the same rotation with tables of the element type ``dtype``."""
         return Rotary(self._inv_freq, self._scaling, dtype=dtype)
 
     def table(self, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,7 @@ class HostTier:
         self._held = self.recount(running)
 
     def offload_kv_cache(self, req: CachedRequest, first: int) -> bool:
-        """Copy the computed pages of a running request from index ``first`` on to the host.
+        """Copy the computed pages of a running request, starting at index ``first``, to the host.
 
         Returns False, without a copy, if there is no room or a prefill is estimated to be cheaper. The next plan copies
         before it writes anything, so the device pages may be freed at once.

@@ -16,7 +16,7 @@ def listed(value: str | list[Any], param: str) -> list[str | list[Any]]:
     prompts: list[str | list[Any]] = [value] if is_single else list(value)
     if {type(entry) for entry in prompts} not in ({str}, {list}):
         raise Rejected(
-            f"'{param}' must be a text, a list of texts, a list of token ids, or a list of such lists.", param=param
+            f"'{param}' must be a string, a list of strings, a list of token ids, or a list of such lists.", param=param
         )
     if not all(prompts):
         raise Rejected(f"'{param}' is empty, or has an empty entry.", param=param)

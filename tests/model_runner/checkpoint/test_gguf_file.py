@@ -155,7 +155,7 @@ def test_metadata_has_the_meaning_of_llama_cpp(
         ({"llama.rope.scaling.attn_factor": 1.5}, "key llama.rope.scaling.attn_factor is 1.5"),
         ({"llama.rope.dimension_count": 8}, "key llama.rope.dimension_count should be 16, the size of a head"),
         ({"llama.attention.head_count_kv": [2, 4, 2]}, r"key llama.attention.head_count_kv differs .* \(2 to 4\)"),
-        ({"llama.attention.head_count_kv": ["a", "b"]}, "key llama.attention.head_count_kv is an array of texts"),
+        ({"llama.attention.head_count_kv": ["a", "b"]}, "key llama.attention.head_count_kv is an array of strings"),
         *(
             ({f"llama.{key}": 0}, f"key llama.{key} is 0 and should be a positive number")
             for key in (
@@ -181,7 +181,7 @@ def test_metadata_has_the_meaning_of_llama_cpp(
         ({"llama.attention.sliding_window": 64}, "key llama.attention.sliding_window is not supported"),
         ({"llama.attn_logit_softcapping": 30.0}, "key llama.attn_logit_softcapping is not supported"),
         ({"llama.context_length": None}, "key llama.context_length is missing"),
-        ({"llama.context_length": "long"}, "key llama.context_length is a text and should be a number"),
+        ({"llama.context_length": "long"}, "key llama.context_length is a string and should be a number"),
         ({"llama.block_count": 2.5}, "key llama.block_count is 2.5 and should be an integer"),
         ({"llama.vocab_size": 511}, "key llama.vocab_size is 511"),
         ({"general.architecture": "gpt-oss"}, "general.architecture is 'gpt-oss', and the supported ones are llama, "),

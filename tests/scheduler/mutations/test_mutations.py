@@ -114,7 +114,7 @@ def stale_row_state(patch: Patch) -> None:
     patch.setattr(Request, "reset_for_retract", reset)
 
 
-def retract_forgets_the_page_table(patch: Patch) -> None:
+def retract_keeps_the_number_of_sent_pages(patch: Patch) -> None:
     original = Request.reset_for_retract
 
     def reset(self: Request, *, max_retractions: int) -> None:
@@ -207,7 +207,7 @@ def late_result_lost(patch: Patch) -> None:
     patch.setattr(Scheduler, "_sampled", sampled)
 
 
-def retracted_request_forgotten(patch: Patch) -> None:
+def retracted_request_not_queued(patch: Patch) -> None:
     original = Lifecycle.requeue
 
     def requeue(self: Lifecycle, req: Request, *, front: bool, counted: bool, now: float = 0.0) -> None:
@@ -217,7 +217,7 @@ def retracted_request_forgotten(patch: Patch) -> None:
     patch.setattr(Lifecycle, "requeue", requeue)
 
 
-def siblings_forgotten(patch: Patch) -> None:
+def sibling_choices_not_queued(patch: Patch) -> None:
     patch.setattr(Lifecycle, "queue_siblings", lambda self, req: req.sibling_choices.clear())
 
 
@@ -235,7 +235,7 @@ OTHERS: dict[Bug, Witness] = {
     stale_page_table: Witness.TEXT,
     publish_on_abort: Witness.TEXT,
     stale_row_state: Witness.TEXT,
-    retract_forgets_the_page_table: Witness.RUNNER,
+    retract_keeps_the_number_of_sent_pages: Witness.RUNNER,
     retract_drops_a_token: Witness.TEXT,
     resume_without_outputs: Witness.TEXT,
     match_everything: Witness.PLANNER,
@@ -243,8 +243,8 @@ OTHERS: dict[Bug, Witness] = {
     evict_the_head_of_a_leaf: Witness.TEXT,
     token_delivered_twice: Witness.TEXT,
     late_result_lost: Witness.TEXT,
-    retracted_request_forgotten: Witness.NO_PROGRESS,
-    siblings_forgotten: Witness.NO_PROGRESS,
+    retracted_request_not_queued: Witness.NO_PROGRESS,
+    sibling_choices_not_queued: Witness.NO_PROGRESS,
     queue_head_skipped: Witness.NO_PROGRESS,
 }
 

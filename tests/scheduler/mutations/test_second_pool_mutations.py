@@ -156,7 +156,7 @@ def later_pages_of_the_second_pool_are_not_sent(patch: Patch) -> None:
     patch.setattr(PlanItems, "_writes_elsewhere", writes)
 
 
-def second_pool_forgets_that_a_row_is_new(patch: Patch) -> None:
+def second_pool_treats_a_new_row_as_known(patch: Patch) -> None:
     """A retracted request's pages count as sent when it runs again."""
     original = SecondPool.release_kv_cache
 
@@ -169,7 +169,7 @@ def second_pool_forgets_that_a_row_is_new(patch: Patch) -> None:
     patch.setattr(SecondPool, "release_kv_cache", release)
 
 
-def pages_of_the_window_leave_one_page_early(patch: Patch) -> None:
+def pages_of_the_window_are_freed_one_page_early(patch: Patch) -> None:
     original = SecondPool._first_needed
 
     def first(self: SecondPool, req: CachedRequest) -> int:
@@ -205,8 +205,8 @@ SECOND_POOL_BUGS: dict[Bug, Witness] = {
     wrong_page_of_the_second_pool_in_the_plan: Witness.PLAN_AUDIT,
     wrong_index_of_the_second_pool_in_the_plan: Witness.PLAN_AUDIT,
     later_pages_of_the_second_pool_are_not_sent: Witness.RUNNER,
-    second_pool_forgets_that_a_row_is_new: Witness.PLAN_AUDIT,
-    pages_of_the_window_leave_one_page_early: Witness.TEXT,
+    second_pool_treats_a_new_row_as_known: Witness.PLAN_AUDIT,
+    pages_of_the_window_are_freed_one_page_early: Witness.TEXT,
     shortage_of_the_second_pool_is_overlooked: Witness.PLANNER,
 }
 BY_ACCOUNTING = [bug for bug, by in SECOND_POOL_BUGS.items() if by in (Witness.EQUATION, Witness.PLAN_AUDIT)]
