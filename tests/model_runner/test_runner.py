@@ -243,7 +243,7 @@ def test_the_default_pool_is_bounded_on_the_cpu(tiny: Callable[[str], Path]) -> 
     [
         ({"context_length": 513}, "--context-length 513 is not within"),
         ({"max_total_tokens": 10**12}, "--max-total-tokens 1000000000000 needs"),
-        ({"max_total_tokens": 0}, "not a size"),
+        ({"max_total_tokens": 0}, "not a valid size"),
         ({"attention_backend": "magic"}, "no attention backend 'magic'"),
         ({"max_total_tokens": None, "mem_fraction_static": 1e-12}, "no memory for a KV pool"),
     ],
