@@ -231,6 +231,28 @@ class RunnerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """The embedding model, beside MODEL or alone."""
+
+    embedding_model: str | None = option(
+        None,
+        "folder or Hub id of a model of sentence-transformers, for embeddings or for reranking; without MODEL, the "
+        "server has only this model",
+        metavar="MODEL",
+    )
+    embedding_device: Literal["cpu", "cuda"] = option("cpu", "device of the embedding model")
+    embedding_batch_tokens: int | None = option(
+        None,
+        "tokens that the embedding model computes together, with padding (default: 1024 on the CPU, 16384 on CUDA)",
+        metavar="TOKENS",
+        within="[1, inf)",
+    )
+    embedding_matryoshka: bool = option(
+        False, "the embedding model was trained for shortened vectors: accept any 'dimensions'"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class WatchdogConfig:
     """Watchdog and supervision."""
 
@@ -270,7 +292,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """The whole configuration of ``ebbtide serve``."""
+    """The whole configuration of ``ebbtide serve``. model: "" if there is only an embedding model."""
 
     model: str = "smollm2"
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -280,6 +302,7 @@ class ServeConfig:
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     access: AccessConfig = field(default_factory=AccessConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,5 +336,15 @@ class DetokenizerSection:
     """The configuration of the detokenizer process, sent once before the process starts."""
 
     vocabulary: Vocabulary
+    log: LogConfig
+    addresses: Addresses
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSection:
+    """The configuration of the encoder process, sent once before it starts."""
+
+    files: ModelFiles
+    encoder: EncoderConfig
     log: LogConfig
     addresses: Addresses

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
 
 from fastapi import Depends, FastAPI
 from starlette.responses import Response
@@ -10,12 +12,13 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from ebbtide import __version__
+from ebbtide.config import ServerConfig
 
 from .admin.abort import AbortBody, AbortRoute
 from .admin.control import FLUSH_QUERY, ControlRoutes, PauseBody
 from .admin.health import HealthRoutes
 from .admin.load_report import LOADS_QUERY, LoadsRoute
-from .admin.models import ModelRoutes
+from .admin.models import ModelRoutes, ServedModel, served_models
 from .admin.pressure import PressureRoute
 from .admin.server_info import ServerInfoRoutes
 from .admin.sessions import CloseSession, NewSession, OpenSession, SessionRoutes
@@ -30,8 +33,10 @@ from .api.openai.completions import COMPLETIONS
 from .api.openai.completions_request import CompletionBody
 from .api.openai.render import RenderRoutes
 from .api.openai.responses import RESPONSES, stored
-from .api.pooling.routes import pooling_routes, pooling_service
+from .api.pooling.routes import EncoderOnlyRoutes, pooling_routes, pooling_service
+from .api.pooling.service import PoolingService
 from .api.sglang.generate import GENERATE
+from .http.access import Access
 from .http.auth import KeyCheck, require_control
 from .http.cors import OriginGuard, RootPath, add_cors
 from .http.docs_page import add_docs
@@ -39,13 +44,15 @@ from .http.error_replies import SetErrorFormats, SuppressLoggedErrors, install_e
 from .http.middleware import BodyLimit, RequestIds
 from .http.openapi import describe, operation
 from .metrics.http_counts import CountRequests
+from .metrics.metrics import FrontMetrics
 from .route import TEXT, Route
 from .state import AppState
 
 
 def routes(state: AppState) -> list[Route]:
     """Return the route table. A new endpoint needs one file and one line here."""
-    models, health, sessions = ModelRoutes(state), HealthRoutes(state.liveness), SessionRoutes(state)
+    models = ModelRoutes(partial(served_models, state), state.created)
+    health, sessions = HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)
     about, loads, rendering = ServerInfoRoutes(state), LoadsRoute(state), RenderRoutes(state)
     return [
@@ -95,9 +102,48 @@ def routes(state: AppState) -> list[Route]:
     ]
 
 
+def encoder_routes(service: PoolingService, created: int) -> list[Route]:
+    """Return the route table of a server with an embedding model only. created: Unix time in seconds."""
+    [model] = service.models
+    models = ModelRoutes(lambda: [ServedModel(model.name, model.context_length)], created)
+    health = HealthRoutes(service.liveness)
+    return [
+        *pooling_routes(service, created),
+        *EncoderOnlyRoutes(model.name).routes(),
+        Route("GET", "/v1/models", models.list_models),
+        Route("GET", "/v1/models/{model_id:path}", models.one),
+        Route("GET", "/health", health.health),
+        Route("GET", "/ready", health.ready),
+        Route("GET", "/metrics", service.metrics.route, media=TEXT),
+    ]
+
+
+class _Basis(Protocol):
+    """What every application needs, whatever its models are."""
+
+    @property
+    def config(self) -> ServerConfig: ...
+
+    @property
+    def access(self) -> Access: ...
+
+    @property
+    def metrics(self) -> FrontMetrics: ...
+
+
 def create_app(state: AppState) -> ASGIApp:
+    """Build the application of a server with a chat model; see ``_assemble``."""
+    return _assemble(state, routes(state))
+
+
+def create_encoder_app(service: PoolingService, created: int) -> ASGIApp:
+    """Build the application of a server with an embedding model only; see ``_assemble``."""
+    return _assemble(service, encoder_routes(service, created))
+
+
+def _assemble(basis: _Basis, table: list[Route]) -> ASGIApp:
     """Build the ASGI application, which serves HTTP only (no lifespan, no WebSockets). Starts no tasks."""
-    access = state.access.config
+    access = basis.access.config
     app = FastAPI(
         title="ebbtide",
         version=__version__,
@@ -108,7 +154,6 @@ def create_app(state: AppState) -> ASGIApp:
     )
     if not access.disable_docs:
         add_docs(app)
-    table = routes(state)
     for route in table:
         app.add_api_route(
             route.path,
@@ -122,22 +167,22 @@ def create_app(state: AppState) -> ASGIApp:
         if route.method == "GET" and not route.is_admin:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     install_error_replies(app)
-    describe(app, table, key_required=state.access.keys.required)
+    describe(app, table, key_required=basis.access.keys.required)
     admin_get_paths = [route.path for route in table if route.is_admin and route.method == "GET"]
-    return _add_middleware(app, app.routes, state, admin_get_paths)
+    return _add_middleware(app, app.routes, basis, admin_get_paths)
 
 
 def _add_middleware(
-    app: ASGIApp, routes: Sequence[BaseRoute], state: AppState, admin_get_paths: Sequence[str]
+    app: ASGIApp, routes: Sequence[BaseRoute], basis: _Basis, admin_get_paths: Sequence[str]
 ) -> ASGIApp:
     """Wrap ``app`` in the middleware, innermost first. FastAPI's ``add_middleware`` is not used, because FastAPI's
     replies to unhandled exceptions would bypass the middleware.
     """
-    app = BodyLimit(SuppressLoggedErrors(app), state.config.max_body_bytes)
-    access = state.access
+    app = BodyLimit(SuppressLoggedErrors(app), basis.config.max_body_bytes)
+    access = basis.access
     app = KeyCheck(app, access.keys, access.config.root_path)
     app = OriginGuard(app, access.config.allowed_origins, admin_get_paths)
     # CORS wraps the key check, because a preflight request has no key and a page must be able to read a 401 reply.
     app = add_cors(app, access.config.allowed_origins)
-    app = CountRequests(app, routes, state.metrics.http)
+    app = CountRequests(app, routes, basis.metrics.http)
     return RequestIds(SetErrorFormats(RootPath(app, access.config.root_path), ERROR_FORMATS))

@@ -12,6 +12,7 @@ from typing import NoReturn
 from ebbtide import __version__
 from ebbtide.config import (
     AccessConfig,
+    EncoderConfig,
     LimitsConfig,
     LogConfig,
     RunnerConfig,
@@ -28,6 +29,10 @@ from .http.api_keys import masked, with_all_keys
 
 log = logging.getLogger(__name__)
 
+SECTIONS = (
+    *(ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, EncoderConfig),
+    *(SchedulerConfig, WatchdogConfig, LogConfig),
+)
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -98,8 +103,10 @@ def _hide_secrets(words: list[str]) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    encoder = section_from(arguments, EncoderConfig)
     config = ServeConfig(
-        model=arguments.model,
+        model=arguments.model or ("" if encoder.embedding_model else DEFAULT_MODEL),
+        encoder=encoder,
         server=section_from(arguments, ServerConfig),
         scheduler=section_from(arguments, SchedulerConfig),
         runner=section_from(arguments, RunnerConfig),
@@ -130,12 +137,11 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
     serve.add_argument(
         "model",
         nargs="?",
-        default=DEFAULT_MODEL,
         metavar="MODEL",
         help="a folder in Hugging Face format, a .gguf file, OWNER/NAME[:QUANTIZATION] of the Hub, "
         "smollm2 (the default), or sim",
     )
-    for section in (ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
+    for section in SECTIONS:
         add_flags(serve, section)
 
     pull = commands.add_parser("pull", help="download a model", allow_abbrev=False)

@@ -8,23 +8,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp
 
 from ebbtide.config import Addresses, ServeConfig
 from ebbtide.errors import Rejected
-from ebbtide.messages import Heartbeat, PressureEvent, Reply, RunnerInfo, Stats, UseVocabulary
+from ebbtide.messages import EncodedBatch, Heartbeat, PressureEvent, Reply, RunnerInfo, Stats, UseVocabulary
 from ebbtide.runtime.suspend_aware_clock import SuspendAwareClock
-from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.tokenizer import TextTokenizer
+from ebbtide.tokenization.vocabulary import Vocabulary
 from ebbtide.tokenizer_mgr.control_client import ControlClient
 from ebbtide.tokenizer_mgr.engine_link import EngineLink
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 
 from .admin.server_info import public_settings
-from .app import create_app
+from .api.pooling.pooling_model import EncoderModel
+from .api.pooling.service import PoolingService
+from .app import create_app, create_encoder_app
 from .http.access import access_from
 from .metrics.compat import parse_metric_aliases
-from .metrics.liveness import Liveness
+from .metrics.liveness import CHILDREN, Liveness
 from .metrics.metrics import FrontMetrics
 from .metrics.pressure_log import PressureLog
 from .parsers.chat_template_profile import probe_chat_template
@@ -35,6 +40,52 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_TAKEOVER_S = 2.0  # seconds of silence of a child after which the front enforces request timeouts itself
 CHECK_INTERVAL_S = 0.25  # interval in seconds of the check for silent children
+
+
+@dataclass(frozen=True, slots=True)
+class ChatModelParts:
+    """The chat model, as the engine reported it. name: in the API."""
+
+    name: str
+    tokenizer: TextTokenizer
+    info: RunnerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModels:
+    """The models of the engine; at least one."""
+
+    chat: ChatModelParts | None = None
+    encoder: EncoderModel | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the first model, for metrics."""
+        return self.chat.name if self.chat is not None else self._encoder.name
+
+    @property
+    def context_length(self) -> int:
+        """Of the first model, in tokens."""
+        return self.chat.info.context_length if self.chat is not None else self._encoder.info.context_length
+
+    @property
+    def processes(self) -> list[str]:
+        """The names of the processes that send heartbeats."""
+        return [*(CHILDREN if self.chat is not None else ()), *(("encoder",) if self.encoder is not None else ())]
+
+    @property
+    def _encoder(self) -> EncoderModel:
+        assert self.encoder is not None, "there is no model"
+        return self.encoder
+
+
+@dataclass(frozen=True, slots=True)
+class _ChatParts:
+    """The parts of the front that only a chat model needs."""
+
+    prompts: PromptReader
+    structured: StructuredOutput
+    vocabulary: Vocabulary
 
 
 class Frontend:
@@ -51,59 +102,74 @@ class Frontend:
         failed: set when receiving messages from the engine ended with a bug; the process must then exit.
     """
 
-    def __init__(
-        self, config: ServeConfig, files: ModelFiles, tokenizer: TextTokenizer, info: RunnerInfo, addresses: Addresses
-    ) -> None:
-        model_name = config.server.served_model_name or files.name
+    def __init__(self, config: ServeConfig, models: LoadedModels, addresses: Addresses) -> None:
         self._link = EngineLink(addresses)
         namings = parse_metric_aliases(config.server.metrics_compat)
-        self._metrics = FrontMetrics(model_name, namings, info.context_length)
+        self._metrics = FrontMetrics(models.name, namings, models.context_length)
         self._pressure = PressureLog()
         self._check_interval_s = min(CHECK_INTERVAL_S, config.watchdog.watchdog_timeout / 40)
         self._clock = SuspendAwareClock(time.monotonic, max(2 * self._check_interval_s, 0.5))
-        self.liveness = Liveness(self._clock, config.watchdog)
+        self.liveness = Liveness(self._clock, config.watchdog, models.processes)
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
         self._control = ControlClient(self._link, self.liveness.refusal)
-        self._prompts = PromptReader(tokenizer, info)
-        if self._prompts.size_difference:
-            log.warning("%s", self._prompts.size_difference)
-        self._vocabulary = tokenizer.vocabulary
-        self._structured = StructuredOutput(self._vocabulary, info, config.server.grammar_timeout)
-        self.app = create_app(
-            AppState(
-                config=config.server,
-                model_name=model_name,
-                manager=self.manager,
-                control=self._control,
-                prompts=self._prompts,
-                structured=self._structured,
-                metrics=self._metrics,
-                liveness=self.liveness,
-                created=int(time.time()),
-                profile=probe_chat_template(tokenizer, config.server.tool_call_parser, config.server.reasoning_parser),
-                pressure=self._pressure,
-                access=access_from(config.access, config.limits),
-                settings=public_settings(config),
-            )
+        self._chat: _ChatParts | None = None
+        service = PoolingService(
+            config=config.server,
+            manager=self.manager,
+            metrics=self._metrics,
+            liveness=self.liveness,
+            access=access_from(config.access, config.limits),
+            models=() if models.encoder is None else (models.encoder,),
         )
+        self.app = self._encoder_app(service) if models.chat is None else self._chat_app(config, models.chat, service)
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
         self._metrics.gauge("watchdog_last_progress_seconds", lambda: self.liveness.stalled_s)
         self._receiving: asyncio.Task[None] | None = None
         self._accepts_stats = True  # False after the engine's death: its late snapshots would count requests twice
         self.failed = asyncio.Event()
 
+    def _encoder_app(self, service: PoolingService) -> ASGIApp:
+        return create_encoder_app(service, int(time.time()))
+
+    def _chat_app(self, config: ServeConfig, chat: ChatModelParts, service: PoolingService) -> ASGIApp:
+        prompts = PromptReader(chat.tokenizer, chat.info)
+        if prompts.size_difference:
+            log.warning("%s", prompts.size_difference)
+        vocabulary = chat.tokenizer.vocabulary
+        structured = StructuredOutput(vocabulary, chat.info, config.server.grammar_timeout)
+        self._chat = _ChatParts(prompts, structured, vocabulary)
+        state = AppState(
+            config=config.server,
+            model_name=chat.name,
+            manager=self.manager,
+            control=self._control,
+            prompts=prompts,
+            structured=structured,
+            metrics=self._metrics,
+            liveness=self.liveness,
+            created=int(time.time()),
+            profile=probe_chat_template(chat.tokenizer, config.server.tool_call_parser, config.server.reasoning_parser),
+            pressure=self._pressure,
+            access=service.access,
+            settings=public_settings(config),
+            encoder=next(iter(service.models), None),
+        )
+        return create_app(state)
+
     async def start(self) -> None:
         """Start receiving messages from the children. After that, ``/ready`` answers 200."""
-        vocabulary = self._vocabulary
-        self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
+        if self._chat is not None:
+            vocabulary = self._chat.vocabulary
+            self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
         self._receiving = asyncio.create_task(self._receive(), name="front-inbox")
         self._receiving.add_done_callback(self._on_receiving_ended)
         self.liveness.mark_started()
 
-    async def reconnect(self, addresses: Addresses, info: RunnerInfo) -> None:
+    async def reconnect(self, addresses: Addresses, info: RunnerInfo | None) -> None:
         """Connect to new children, whose addresses and pool size may differ."""
         await self._stop_receiving()
-        self._prompts.info = info
+        if self._chat is not None and info is not None:
+            self._chat.prompts.info = info
         self._link.reconnect(addresses)
         self._accepts_stats = True
         await self.start()
@@ -156,8 +222,9 @@ class Frontend:
         """End open requests and close the sockets. The object cannot be used afterwards."""
         self.abort_all("The server is shutting down.")
         await self._stop_receiving()
-        self._prompts.close()
-        self._structured.close()
+        if self._chat is not None:
+            self._chat.prompts.close()
+            self._chat.structured.close()
         self._link.close()
 
     async def _stop_receiving(self) -> None:
@@ -184,5 +251,9 @@ class Frontend:
                     self.liveness.record_heartbeat(message)
                 case Reply():
                     self._control.resolve(message)
+                case EncodedBatch():
+                    self._metrics.observe("embedding_batch_inputs", len(message.items))
+                    self._metrics.observe("embedding_batch_seconds", message.seconds)
+                    self.manager.handle(message)
                 case _:
                     self.manager.handle(message)

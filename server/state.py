@@ -19,6 +19,7 @@ from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest, Sender
 from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ebbtide.tokenizer_mgr.response_stream import ResponseStream
 
+from .api.pooling.pooling_model import PoolingModel
 from .http.access import Access
 from .http.auth import caller_of
 from .http.middleware import REQUEST_ID
@@ -52,6 +53,7 @@ class AppState:
     )
     access: Access = field(default_factory=Access)
     profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)
+    encoder: PoolingModel | None = None  # the embedding model beside the chat model
     settings: Mapping[str, Any] = field(default_factory=dict)  # the part of the configuration that clients may see
 
     @property

@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.config import (
-    AccessConfig,
-    LimitsConfig,
-    LogConfig,
-    RunnerConfig,
-    SchedulerConfig,
-    ServerConfig,
-    WatchdogConfig,
-)
+from ebbtide.server.cli import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -31,7 +23,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 def flags_table() -> str:
     """The table that docs/flags.md must contain."""
     lines = ["| flag | default | |", "|---|---|---|"]
-    for section in (ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, SchedulerConfig, WatchdogConfig, LogConfig):
+    for section in SECTIONS:
         lines.append(f"| **{(section.__doc__ or '').splitlines()[0].rstrip('.')}** | | |")
         lines += [_row(field, section.__annotations__[field.name]) for field in fields(section)]
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from setproctitle import setproctitle
 
 from ..config import LogConfig
 from ..errors import StartupError
-from ..messages import RunnerInfo
+from ..messages import EncoderInfo, RunnerInfo
 from .log import setup_logging
 
 log = logging.getLogger(__name__)
@@ -47,11 +47,17 @@ S = TypeVar("S", bound=Section)
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One line on the status pipe. text: progress or failure message. runner: set only if kind is "ready"."""
+    """One line on the status pipe.
+
+    Attributes:
+        text: progress or failure message.
+        runner, encoder: properties of the process's model, set only if ``kind`` is "ready".
+    """
 
     kind: Literal["progress", "ready", "failed"]
     text: str = ""
     runner: RunnerInfo | None = None
+    encoder: EncoderInfo | None = None
 
 
 # ---------------------------------------------------------------------- the parent's side
@@ -210,9 +216,9 @@ class Handshake:
         """Report the current stage of loading in one line."""
         self._write(Status("progress", text))
 
-    def ready(self, runner: RunnerInfo | None = None) -> None:
-        """Report that the child accepts work. The scheduler adds the properties of its runner."""
-        self._write(Status("ready", runner=runner))
+    def ready(self, runner: RunnerInfo | None = None, *, encoder: EncoderInfo | None = None) -> None:
+        """Report that the child accepts work. A process with a model adds the properties of the model."""
+        self._write(Status("ready", runner=runner, encoder=encoder))
 
     def failed(self, sentence: str) -> None:
         """Report why the child cannot start."""

@@ -40,9 +40,10 @@ def socket_directory() -> Iterator[Path]:
 
 
 def addresses_in(directory: Path, incarnation: int = 0) -> Addresses:
-    """Return the addresses of the three processes. incarnation: the number of earlier engines of this daemon."""
+    """Return the addresses of all processes. incarnation: the number of earlier engines of this daemon."""
     suffix = f"-{incarnation}" if incarnation else ""
-    return Addresses(*(f"ipc://{directory}/{name}{suffix}" for name in ("front", "scheduler", "detokenizer")))
+    names = ("front", "scheduler", "detokenizer", "encoder")
+    return Addresses(*(f"ipc://{directory}/{name}{suffix}" for name in names))
 
 
 def living_daemons() -> dict[int, Path]:

@@ -69,6 +69,19 @@ def resolve_model(model: str) -> ModelFiles:
     return _from_hub(model, path)
 
 
+def resolve_embedding_model(model: str | None) -> ModelFiles | None:
+    """Return the files of --embedding-model, None if there is none.
+
+    Raises StartupError with one sentence if it is not a folder in Hugging Face format.
+    """
+    if model is None:
+        return None
+    files = resolve_model(model)
+    if not files.directory or files.gguf is not None:
+        raise StartupError(f"--embedding-model {model!r} must be a folder in Hugging Face format or a Hub id.")
+    return files
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that must contain an object.
 

@@ -14,7 +14,7 @@ from ebbtide.config import ServeConfig
 from ..state import AppState
 from .load_report import load_of
 
-SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "watchdog", "log")  # without the API keys
+SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "encoder", "watchdog", "log")  # without the API keys
 
 
 def public_settings(config: ServeConfig) -> dict[str, Any]:

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ebbtide.errors import StartupError
-from ebbtide.messages import RunnerInfo
+from ebbtide.messages import EncoderInfo, RunnerInfo
 from ebbtide.runtime.child import Child, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the children reported when they were ready. None: there is no such process."""
+
+    runner: RunnerInfo | None = None
+    encoder: EncoderInfo | None = None
 
 
 class Children:
     """Monitors the status pipes of several child processes.
 
     Attributes:
-        ready: resolves to the RunnerInfo once every child is ready; fails with StartupError if a child fails first.
+        ready: resolves to what the children reported once every child is ready; fails with StartupError if a child
+            fails first.
         ended: resolves to the first child that exits after that.
     """
 
     def __init__(self, children: Sequence[Child], progress: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[RunnerInfo] = loop.create_future()
+        self.ready: asyncio.Future[Ready] = loop.create_future()
         self.ended: asyncio.Future[Child] = loop.create_future()
         self._children = tuple(children)
         self._progress = progress
         self._waiting_for = {child.title for child in children}
-        self._runner: RunnerInfo | None = None
+        self._reported = Ready()
         for child in children:
             loop.add_reader(child.status_fd, self._on_status, child)
 
@@ -56,7 +66,8 @@ class Children:
             case "failed" if not self.ready.done():
                 self.ready.set_exception(StartupError(status.text))
             case "ready":
-                self._runner = status.runner or self._runner
+                seen = self._reported
+                self._reported = Ready(status.runner or seen.runner, status.encoder or seen.encoder)
                 self._waiting_for.discard(child.title)
-                if not self._waiting_for and self._runner is not None and not self.ready.done():
-                    self.ready.set_result(self._runner)
+                if not self._waiting_for and not self.ready.done():
+                    self.ready.set_result(self._reported)

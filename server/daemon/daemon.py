@@ -6,9 +6,7 @@ The import of this module takes as long as that of torch: import it while the en
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import shlex
 import socket
 import time
 from collections.abc import Coroutine
@@ -16,19 +14,19 @@ from typing import Any, TypeVar
 
 from ebbtide.config import ServeConfig
 from ebbtide.errors import StartupError
-from ebbtide.messages import RunnerInfo
 from ebbtide.runtime.child import WATCHDOG_EXIT_CODE
 from ebbtide.runtime.garbage import collect_rarely
 from ebbtide.tokenization.tokenizer import TextTokenizer
 from ebbtide.tokenization.tokenizer_cache import load_cached_tokenizer
 
-from ..frontend import Frontend
-from ..http.api_keys import no_auth_warning
+from ..api.pooling.pooling_model import EncoderModel
+from ..frontend import ChatModelParts, Frontend, LoadedModels
 from ..http.http_server import http_server, wire_limits
 from ..http.listening import url_of
 from ..http.tls import Tls
 from ..metrics.liveness import FRONT_TIMEOUT_FACTOR
-from .children import Children
+from .announcement import announce, log_sizes
+from .children import Children, Ready
 from .dump_on_signal import dump_on_signal
 from .engine import Engine
 from .loading import AppSwitch, ProgressLine
@@ -70,8 +68,8 @@ class _Daemon:
         tls: Tls | None,
     ) -> None:
         self._config = config
-        self._files = engine.files
         self._engine = engine
+        self._tokenizer: TextTokenizer | None = None
         self._listener = listener
         self._signals = signals
         self._service = service
@@ -110,25 +108,51 @@ class _Daemon:
         return None
 
     async def _start(self) -> Frontend:
-        self._progress.show(f"Loading {self._files.name}")
-        tokenizer, runner = await asyncio.gather(self._load_tokenizer(), self._await_ready())
-        front = Frontend(self._config, self._files, tokenizer, runner, self._engine.addresses)
+        names = [files.name for files in (self._engine.files, self._engine.encoder_files) if files is not None]
+        self._progress.show(f"Loading {' and '.join(names)}")
+        tokenizer, ready = await asyncio.gather(self._load_tokenizer(), self._await_ready())
+        models = self._models(tokenizer, ready)
+        front = Frontend(self._config, models, self._engine.addresses)
         await front.start()
         dump_on_signal(front, self._engine)
         self._app_switch.switch_to(front.app)
         self._progress.clear()
-        self._print_address(runner)
+        announce(models, self._config, self._listener, url_of(self._listener, secure=self._tls is not None))
         self._service.notify("READY=1", f"STATUS=serving on {url_of(self._listener, secure=self._tls is not None)}")
         collect_rarely()
         return front
 
-    async def _load_tokenizer(self) -> TextTokenizer:
-        """Load the tokenizer and send its vocabulary to the detokenizer. Both steps are slow and run in threads."""
-        self._tokenizer = await asyncio.to_thread(load_cached_tokenizer, self._files)
-        await asyncio.to_thread(self._engine.send_vocabulary, self._tokenizer.vocabulary)
+    def _models(self, tokenizer: TextTokenizer | None, ready: Ready) -> LoadedModels:
+        """Return the loaded models. Raises StartupError if both have the same name."""
+        name = self._config.server.served_model_name
+        chat = encoder = None
+        if self._engine.files is not None and tokenizer is not None and ready.runner is not None:
+            chat = ChatModelParts(name or self._engine.files.name, tokenizer, ready.runner)
+            name = None  # the name of a server with both models is that of the chat model
+        if self._engine.encoder_files is not None and ready.encoder is not None:
+            encoder = EncoderModel(name or self._engine.encoder_files.name, ready.encoder)
+        if chat is not None and encoder is not None and chat.name == encoder.name:
+            raise StartupError(
+                f"MODEL and --embedding-model have the same name {chat.name!r}: set --served-model-name."
+            )
+        return LoadedModels(chat, encoder)
+
+    async def _load_tokenizer(self) -> TextTokenizer | None:
+        """Load the tokenizer and send its vocabulary to the detokenizer. Both steps are slow and run in threads.
+
+        Returns None if there is no chat model.
+        """
+        files = self._engine.files
+        if files is not None:
+            self._tokenizer = await asyncio.to_thread(load_cached_tokenizer, files)
+            await self._send_vocabulary()
         return self._tokenizer
 
-    async def _await_ready(self) -> RunnerInfo:
+    async def _send_vocabulary(self) -> None:
+        if self._tokenizer is not None:
+            await asyncio.to_thread(self._engine.send_vocabulary, self._tokenizer.vocabulary)
+
+    async def _await_ready(self) -> Ready:
         """Wait until all children are ready. Raises StartupError after the load timeout.
 
         The timeout is for stopped processes (SIGSTOP), because a child that hangs while loading exits earlier.
@@ -197,14 +221,12 @@ class _Daemon:
         return False
 
     async def _reload(self, front: Frontend) -> bool:
-        vocabulary = self._tokenizer.vocabulary
-        sending = asyncio.to_thread(self._engine.send_vocabulary, vocabulary)
-        _, runner = await asyncio.gather(sending, self._await_ready())
-        await front.reconnect(self._engine.addresses, runner)
+        _, ready = await asyncio.gather(self._send_vocabulary(), self._await_ready())
+        await front.reconnect(self._engine.addresses, ready.runner)
         self._progress.clear()
         log.info("the restarted engine is serving")
         self._service.notify("STATUS=serving with a restarted engine")
-        _log_sizes(runner)
+        log_sizes(ready.runner)
         return True
 
     async def _drain(self, front: Frontend) -> None:
@@ -230,35 +252,3 @@ class _Daemon:
         if front.num_open and not self._children.ended.done():
             log.warning("aborting %d requests that did not end in time", front.num_open)
             front.abort_all("The server is shutting down.")
-
-    def _print_address(self, runner: RunnerInfo) -> None:
-        _log_sizes(runner)
-        url = url_of(self._listener, secure=self._tls is not None)
-        name = self._config.server.served_model_name or self._files.name
-        body = {"model": name, "messages": [{"role": "user", "content": "What is a tide?"}], "stream": True}
-        warning = no_auth_warning(self._config.access, self._listener.getsockname()[0])
-        if warning is not None:
-            log.warning("%s", warning)
-        key = "-H 'x-api-key: YOUR KEY' " if self._config.access.api_key else ""
-        print(f"ebbtide serves {name} on {url}", flush=True)
-        print(
-            f"Try it:  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' {key}"
-            f"-d {shlex.quote(json.dumps(body))}",
-            flush=True,
-        )
-
-
-def _log_sizes(runner: RunnerInfo) -> None:
-    if runner.num_host_pages:
-        log.info("host tier: %d tokens", runner.num_host_pages * runner.page_size)
-    log.info(
-        "KV pool: %d tokens in pages of %d (%.0f MiB%s), context %d, %s on %s, %s attention",
-        runner.num_pages * runner.page_size,
-        runner.page_size,
-        runner.pool_bytes / 2**20,
-        ", allocated on use" if runner.device == "cpu" else "",
-        runner.context_length,
-        runner.dtype,
-        runner.device,
-        runner.attention or "no",
-    )

@@ -1,13 +1,14 @@
-"""Starts, configures and stops the engine processes: scheduler and detokenizer.
+"""Starts, configures and stops the engine processes: scheduler and detokenizer, and the encoder if there is one.
 
 No other file names the modules that the processes run.
 """
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
 from pathlib import Path
 
-from ebbtide.config import Addresses, DetokenizerSection, SchedulerSection, ServeConfig
+from ebbtide.config import Addresses, DetokenizerSection, EncoderSection, SchedulerSection, ServeConfig
 from ebbtide.runtime.child import Child, stop_children
 from ebbtide.runtime.socket_directory import addresses_in
 from ebbtide.tokenization.model_files import ModelFiles
@@ -15,6 +16,7 @@ from ebbtide.tokenization.vocabulary import Vocabulary
 
 SCHEDULER = "ebbtide.scheduler.process"
 DETOKENIZER = "ebbtide.detokenizer.process"
+ENCODER = "ebbtide.model_runner.encoder.process"
 GRACE_S = 5.0
 
 
@@ -25,10 +27,12 @@ class Engine:
     them. On entry the processes only import their modules, until ``load``.
 
     Attributes:
-        files: the model of ``load``.
+        files: the chat model of ``load``; None if there is none.
+        encoder_files: the embedding model of ``load``; None if there is none.
     """
 
-    files: ModelFiles
+    files: ModelFiles | None
+    encoder_files: ModelFiles | None
 
     def __init__(self, config: ServeConfig, directory: Path) -> None:
         self._config = config
@@ -53,18 +57,26 @@ class Engine:
 
         They are never reused, so that no stale message reaches a new process.
         """
-        return addresses_in(self._directory, self._incarnation)
+        found = addresses_in(self._directory, self._incarnation)
+        if not self._config.model:
+            found = replace(found, scheduler="", detokenizer="")
+        return found if self._config.encoder.embedding_model else replace(found, encoder="")
 
     def restart(self) -> None:
-        """Start new processes and load the model again. The earlier processes must have ended."""
+        """Start new processes and load the models again. The earlier processes must have ended."""
         self._spawn()
-        self.load(self.files)
+        self.load(self.files, self.encoder_files)
 
-    def load(self, files: ModelFiles) -> None:
-        """Let the scheduler load the model. The detokenizer waits for ``send_vocabulary``."""
+    def load(self, files: ModelFiles | None, encoder_files: ModelFiles | None = None) -> None:
+        """Let the scheduler and the encoder load their models. The detokenizer waits for ``send_vocabulary``."""
         self.files = files
+        self.encoder_files = encoder_files
         config = self._config
-        self.children[0].send(
+        if encoder_files is not None:
+            self.child("encoder").send(EncoderSection(encoder_files, config.encoder, config.log, self.addresses))
+        if files is None:
+            return
+        self.child("scheduler").send(
             SchedulerSection(
                 files,
                 config.scheduler,
@@ -79,12 +91,15 @@ class Engine:
     def _spawn(self) -> None:
         self._incarnation += 1
         self.children = []
-        self.children.append(Child(SCHEDULER, "scheduler"))
-        self.children.append(Child(DETOKENIZER, "detokenizer"))
+        if self._config.model:
+            self.children.append(Child(SCHEDULER, "scheduler"))
+            self.children.append(Child(DETOKENIZER, "detokenizer"))
+        if self._config.encoder.embedding_model:
+            self.children.append(Child(ENCODER, "encoder"))
 
     def send_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Send the detokenizer its configuration. The call blocks until the detokenizer has read the configuration."""
-        self.children[1].send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
+        self.child("detokenizer").send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
 
     def child(self, title: str) -> Child:
         """Return the process named ``title``."""
@@ -95,7 +110,7 @@ class Engine:
         return self._directory / f"{name}.dump"
 
     def request_dumps(self) -> None:
-        """Ask both processes to write a dump."""
+        """Ask all processes to write a dump."""
         for child in self.children:
             child.request_dump()
 
@@ -103,5 +118,5 @@ class Engine:
         """End the processes and remove their sockets. May be repeated."""
         stop_children(self.children, GRACE_S)
         if self._incarnation >= 0:
-            for name in ("front", "scheduler", "detokenizer"):
-                Path(getattr(self.addresses, name).removeprefix("ipc://")).unlink(missing_ok=True)
+            for address in filter(None, astuple(self.addresses)):
+                Path(address.removeprefix("ipc://")).unlink(missing_ok=True)

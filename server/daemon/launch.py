@@ -10,7 +10,7 @@ from ebbtide.config import ServeConfig
 from ebbtide.runtime.garbage import without_collections
 from ebbtide.runtime.log import setup_logging
 from ebbtide.runtime.socket_directory import socket_directory
-from ebbtide.tokenization.model_files import resolve_model
+from ebbtide.tokenization.model_files import resolve_embedding_model, resolve_model
 
 from ..http.listening import listen
 from .engine import Engine
@@ -35,11 +35,12 @@ def launch(config: ServeConfig) -> int:
             from .settings import check_settings
 
         tls = check_settings(config)
-        files = resolve_model(config.model)
+        files = resolve_model(config.model) if config.model else None
+        encoder_files = resolve_embedding_model(config.encoder.embedding_model)
         with listen(
             config.server.host, config.server.port, slow_reader_timeout_s=config.server.slow_reader_timeout
         ) as listener:
-            engine.load(files)
+            engine.load(files, encoder_files)
             with without_collections():
                 from .daemon import run_daemon
 

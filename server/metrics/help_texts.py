@@ -70,6 +70,8 @@ HISTOGRAM_TEXTS = {
     "decode_time_seconds": "Time from a request's first output token to its normal end, retractions included.",
     "inference_time_seconds": "Time from a request's first run to its normal end, retractions included.",
     "time_per_output_token_seconds": "A request's decode time for each output token after the first.",
+    "embedding_batch_inputs": "Texts, or pairs of texts, that the embedding model computed together.",
+    "embedding_batch_seconds": "Time in which the embedding model computed a batch.",
     "scheduler_step_seconds": "Time of a scheduler loop iteration that collected a result.",
     "scheduler_step_tokens": "Prompt and output tokens computed per step; recomputed tokens count again.",
     "request_prompt_tokens": "Prompt tokens of a request that ended normally.",
@@ -113,12 +115,14 @@ LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 RESUME_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 COUNT_BUCKETS = (0, 1, 2, 3, 4, 5, 8, 16, 32)
 STEP_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CHOICE_BUCKETS = (1, 2, 5, 10, 20)
 BUCKETS: dict[str, tuple[float, ...]] = {
     "retractions_per_request": COUNT_BUCKETS,
     "retract_resume_seconds": RESUME_BUCKETS,
     "scheduler_step_tokens": STEP_TOKEN_BUCKETS,
     "request_params_n": CHOICE_BUCKETS,
+    "embedding_batch_inputs": BATCH_BUCKETS,
 }
 SIZES = ("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens")
 

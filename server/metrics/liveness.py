@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ebbtide.config import WatchdogConfig
 from ebbtide.errors import Rejected
@@ -18,8 +18,12 @@ NO_HEARTBEAT = Heartbeat("scheduler", 0)
 class Liveness:
     """Tracks the state of the children. clock: seconds in which the front was running, without suspended time."""
 
-    def __init__(self, clock: Callable[[], float], config: WatchdogConfig = DEFAULTS) -> None:
+    def __init__(
+        self, clock: Callable[[], float], config: WatchdogConfig = DEFAULTS, children: Sequence[str] = CHILDREN
+    ) -> None:
+        """children: names of the processes that send heartbeats."""
         self._clock = clock
+        self._children = children
         self._config = config
         self._last_beat: dict[str, float] = {}
         self._heartbeats: dict[str, Heartbeat] = {}
@@ -31,7 +35,7 @@ class Liveness:
     def mark_started(self) -> None:
         """Expect heartbeats from now on: the children are ready."""
         now = self._clock()
-        self._last_beat = dict.fromkeys(CHILDREN, now)
+        self._last_beat = dict.fromkeys(self._children, now)
         self._heartbeats = {}
         self._restarting = self._paused = False
 

@@ -30,8 +30,7 @@ from ebbtide.messages import (
     UseVocabulary,
 )
 from ebbtide.runtime.channel import Receiver, Sender
-from ebbtide.server.frontend import Frontend
-from ebbtide.tokenization.model_files import ModelFiles
+from ebbtide.server.frontend import ChatModelParts, Frontend, LoadedModels
 from ebbtide.tokenization.tokenizer import SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, sim_vocabulary
 
@@ -70,7 +69,7 @@ async def connected() -> AsyncIterator[ConnectedFrontend]:
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
         config = ServeConfig(model="sim", server=ServerConfig(served_model_name="tide"))
-        front = Frontend(config, ModelFiles("sim"), SimTokenizer(), INFO, addresses)
+        front = Frontend(config, LoadedModels(ChatModelParts("tide", SimTokenizer(), INFO)), addresses)
         inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
         outbox: Sender[ToFront] = Sender(context, addresses.front)
         transport = httpx.ASGITransport(front.app)
@@ -256,7 +255,7 @@ async def test_a_silent_child_is_reported_by_name(connected: ConnectedFrontend) 
     config = ServeConfig(model="sim", watchdog=WatchdogConfig(watchdog_timeout=0.2))
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
-        front = Frontend(config, ModelFiles("sim"), SimTokenizer(), INFO, addresses)
+        front = Frontend(config, LoadedModels(ChatModelParts("sim", SimTokenizer(), INFO)), addresses)
         await front.start()
         assert await asyncio.wait_for(front.wait_for_timed_out_child(), 20) == "scheduler"
         await front.stop()

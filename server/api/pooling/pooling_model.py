@@ -42,6 +42,10 @@ class PoolingModel(Protocol):
     def name(self) -> str: ...
 
     @property
+    def context_length(self) -> int:
+        """Maximum tokens of an input."""
+
+    @property
     def scores_pairs(self) -> bool:
         """True if the model scores pairs and has no vectors."""
 
@@ -62,6 +66,11 @@ class ChatModel:
     name: str
     reader: PromptReader
     scores_pairs: bool = False
+
+    @property
+    def context_length(self) -> int:
+        """See ``PoolingModel``."""
+        return self.reader.info.context_length
 
     def check_dimensions(self, wanted: int) -> None:
         """See ``PoolingModel``. A chat model is never trained for shortened vectors."""
@@ -113,6 +122,11 @@ class EncoderModel:
 
     name: str
     info: EncoderInfo
+
+    @property
+    def context_length(self) -> int:
+        """See ``PoolingModel``."""
+        return self.info.context_length
 
     @property
     def scores_pairs(self) -> bool:

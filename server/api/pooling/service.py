@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -127,8 +127,8 @@ class PoolingService:
     metrics: FrontMetrics
     liveness: Liveness
     access: Access
-    ignored_fields: NameLog
     models: tuple[PoolingModel, ...]
+    ignored_fields: NameLog = field(default_factory=lambda: NameLog("ignoring unsupported request fields"))
 
     def model(self, name: str | None, *, vectors: bool) -> PoolingModel:
         """Return the model with this name. Raises Rejected if there is none.

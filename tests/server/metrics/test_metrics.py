@@ -100,6 +100,7 @@ NAMES_AT_START = """
     num_resumed_requests num_ended_while_retracted num_preempted_requests num_aborted_requests num_requests
     prompt_tokens cached_tokens generation_tokens evicted_tokens admission_alarms kv_invariant_violations
     num_invalid_logits num_received_requests embedding_requests embedding_inputs embedding_tokens
+    embedding_batch_inputs embedding_batch_seconds
     retractions_per_request retract_resume_seconds time_to_first_token_seconds inter_token_latency_seconds
     e2e_request_latency_seconds queue_time_seconds scheduler_step_seconds scheduler_step_tokens
     prefill_time_seconds decode_time_seconds inference_time_seconds time_per_output_token_seconds

@@ -1,0 +1,141 @@
+"""A model of sentence-transformers: an encoder with vectors, or a cross-encoder that scores pairs of texts.
+
+The library does the tokenization, the pooling and the activation, so that the results are those of the library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ebbtide.config import EncoderConfig
+from ebbtide.errors import StartupError
+from ebbtide.messages import EncoderInfo
+from ebbtide.tokenization.model_files import ModelFiles, one_line, read_json_object
+
+Value = str | tuple[str, str] | list[int]
+Rows = NDArray[np.float32]  # [n, dimensions]
+
+
+class Encoder(Protocol):
+    """A loaded model."""
+
+    @property
+    def info(self) -> EncoderInfo: ...
+
+    def count_tokens(self, value: Value) -> int:
+        """Return the number of tokens of an input, with special tokens and without truncation."""
+
+    def compute(self, values: Sequence[Value]) -> Rows:
+        """Return one row per input. All inputs have the same type."""
+
+
+def load_encoder(files: ModelFiles, config: EncoderConfig) -> Encoder:
+    """Load the model. Raises StartupError with one sentence if it cannot be loaded or the library is missing."""
+    try:
+        import sentence_transformers
+    except ImportError:
+        raise StartupError(
+            "--embedding-model needs the package sentence-transformers: pip install 'ebbtide[embeddings]'."
+        ) from None
+    try:
+        if is_cross_encoder(Path(files.directory)):
+            return CrossEncoderModel(
+                sentence_transformers.CrossEncoder(files.directory, device=config.embedding_device)
+            )
+        model = sentence_transformers.SentenceTransformer(files.directory, device=config.embedding_device)
+        return EmbeddingModel(model, shorter=config.embedding_matryoshka)
+    except StartupError:
+        raise
+    except Exception as error:  # the library reads the files, and its exceptions for bad values are not documented
+        raise StartupError(f"The embedding model {files.name} cannot be loaded: {one_line(error)}.") from error
+
+
+def is_cross_encoder(folder: Path) -> bool:
+    """True if the model in ``folder`` classifies its input. Raises StartupError if config.json is damaged."""
+    names = read_json_object(folder / "config.json").get("architectures") or []
+    return any(str(name).endswith("ForSequenceClassification") for name in names)
+
+
+class EmbeddingModel:
+    """A SentenceTransformer."""
+
+    def __init__(self, model: Any, *, shorter: bool) -> None:
+        self._model = model
+        self._tokenizer = model.tokenizer
+        self._prompt = (model.prompts or {}).get(model.default_prompt_name or "", "")
+        row = self.compute(["a"])
+        self.info = EncoderInfo(
+            scores_pairs=False,
+            context_length=_longest(model, self._tokenizer),
+            vocab_size=len(self._tokenizer),
+            dimensions=row.shape[1],
+            shorter=shorter or _states_shorter(model),
+        )
+
+    def count_tokens(self, value: Value) -> int:
+        """See ``Encoder``."""
+        if isinstance(value, list):
+            return len(value)
+        return len(self._tokenizer(f"{self._prompt}{value}", truncation=False, verbose=False)["input_ids"])
+
+    def compute(self, values: Sequence[Value]) -> Rows:
+        """See ``Encoder``."""
+        if isinstance(values[0], list):
+            return self._compute_ids(values)
+        rows: Rows = self._model.encode(list(values), batch_size=len(values), show_progress_bar=False)
+        return rows.astype("<f4")
+
+    def _compute_ids(self, values: Sequence[Value]) -> Rows:
+        padded = self._tokenizer.pad({"input_ids": list(values)}, return_tensors="pt", verbose=False)
+        with torch.inference_mode():
+            features = {name: tensor.to(self._model.device) for name, tensor in padded.items()}
+            rows: Rows = self._model(features)["sentence_embedding"].float().cpu().numpy()
+        return rows.astype("<f4")
+
+
+class CrossEncoderModel:
+    """A CrossEncoder with one label."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._tokenizer = model.tokenizer
+        if model.config.num_labels != 1:
+            raise StartupError(
+                f"The embedding model classifies into {model.config.num_labels} classes; only models with one score are"
+                " supported."
+            )
+        self.info = EncoderInfo(
+            scores_pairs=True,
+            context_length=_longest(model, self._tokenizer),
+            vocab_size=len(self._tokenizer),
+            dimensions=1,
+        )
+
+    def count_tokens(self, value: Value) -> int:
+        """See ``Encoder``."""
+        return len(self._tokenizer(*value, truncation=False, verbose=False)["input_ids"])
+
+    def compute(self, values: Sequence[Value]) -> Rows:
+        """See ``Encoder``."""
+        scores: Rows = self._model.predict(list(values), batch_size=len(values), show_progress_bar=False)
+        return scores.reshape(len(values), 1).astype("<f4")
+
+
+def _longest(model: Any, tokenizer: Any) -> int:
+    """Return the maximum number of tokens of an input. A tokenizer without a limit states a huge number."""
+    limits = [getattr(model, name, None) for name in ("max_seq_length", "max_length")]
+    return min([int(limit) for limit in limits if limit], default=min(int(tokenizer.model_max_length), 1 << 20))
+
+
+def _states_shorter(model: Any) -> bool:
+    """True if the configuration of the model says that it was trained for shortened vectors."""
+    config = getattr(model[0], "config", None)
+    fields = json.loads(config.to_json_string()) if config is not None else {}
+    return bool(fields.get("matryoshka_dimensions") or fields.get("is_matryoshka"))

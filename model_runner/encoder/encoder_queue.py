@@ -1,0 +1,74 @@
+"""The inputs that wait for the encoder, and the choice of a batch. Uses no clock and no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+WINDOW = 4096  # the oldest inputs, among which a batch is chosen
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingInput:
+    """One text, pair of texts, or list of token ids.
+
+    Attributes:
+        value: the input; inputs of different types are not computed together.
+        num_tokens: with special tokens.
+        deadline_s: time at which the input is aborted; None for no limit.
+    """
+
+    rid: str
+    value: str | tuple[str, str] | list[int]
+    num_tokens: int
+    deadline_s: float | None = None
+
+
+class EncoderQueue:
+    """Inputs in the order of arrival."""
+
+    def __init__(self, max_batch_tokens: int) -> None:
+        """max_batch_tokens: limit of the tokens of a batch with padding; one input is always allowed."""
+        self._max_tokens = max_batch_tokens
+        self._waiting: dict[str, WaitingInput] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, one: WaitingInput) -> None:
+        """Append an input."""
+        self._waiting[one.rid] = one
+
+    def remove(self, rid: str) -> None:
+        """Remove an input. Does nothing if it does not wait."""
+        self._waiting.pop(rid, None)
+
+    def pop_expired(self, now: float) -> list[WaitingInput]:
+        """Remove and return the inputs whose deadline has passed."""
+        late = [one for one in self._waiting.values() if one.deadline_s is not None and one.deadline_s <= now]
+        for one in late:
+            del self._waiting[one.rid]
+        return late
+
+    def pop_batch(self) -> list[WaitingInput]:
+        """Remove and return the inputs to compute next; empty if none waits.
+
+        The batch has the oldest input, so that none waits for ever, and those with the most similar lengths, so that
+        little is padded.
+        """
+        oldest = next(iter(self._waiting.values()), None)
+        if oldest is None:
+            return []
+        kind = type(oldest.value)
+        similar = [one for one in islice(self._waiting.values(), WINDOW) if type(one.value) is kind]
+        similar.sort(key=lambda one: abs(one.num_tokens - oldest.num_tokens))  # stable: the oldest stays first
+        batch: list[WaitingInput] = []
+        longest = 0
+        for one in similar:
+            longest = max(longest, one.num_tokens)
+            if batch and longest * (len(batch) + 1) > self._max_tokens:
+                break
+            batch.append(one)
+        for one in batch:
+            del self._waiting[one.rid]
+        return batch
