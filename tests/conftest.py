@@ -71,6 +71,8 @@ def pytest_unconfigure() -> None:
 class Daemon:
     """``ebbtide serve`` with a temporary directory of its own, so that whatever it leaves behind is seen.
 
+    model: "" for none.
+
     url: "http://127.0.0.1:PORT". pids: by process name, once ready.
     """
 
@@ -79,7 +81,7 @@ class Daemon:
         log, name = tempfile.mkstemp(prefix="ebb-test-", suffix=".log")
         self._log = Path(name)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ebbtide.server.cli", "serve", model, "--port", "0", *flags],
+            [sys.executable, "-m", "ebbtide.server.cli", "serve", *([model] if model else []), "--port", "0", *flags],
             cwd=ROOT,
             env=os.environ | {"TMPDIR": str(self.tmp), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,

@@ -6,12 +6,14 @@ The library does the tokenization, the pooling and the activation, so that the r
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 
 from ebbtide.config import EncoderConfig
@@ -44,6 +46,8 @@ def load_encoder(files: ModelFiles, config: EncoderConfig) -> Encoder:
         raise StartupError(
             "--embedding-model needs the package sentence-transformers: pip install 'ebbtide[embeddings]'."
         ) from None
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # the progress of the daemon says the same
+    transformers.utils.logging.disable_progress_bar()
     try:
         if is_cross_encoder(Path(files.directory)):
             return CrossEncoderModel(

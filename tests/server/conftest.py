@@ -17,6 +17,7 @@ from msgspec import structs
 from ebbtide.config import ServerConfig
 from ebbtide.messages import (
     AbortReq,
+    EncodeReq,
     FinishReq,
     GenerateReq,
     PoolInfo,
@@ -26,7 +27,7 @@ from ebbtide.messages import (
     TextBatch,
     TextItem,
     TextLogprob,
-    ToScheduler,
+    ToEngine,
 )
 from ebbtide.server.app import create_app
 from ebbtide.server.http.http_server import http_server
@@ -67,6 +68,7 @@ class ScriptedEngine:
     held: bool = False
     full: bool = False
     answer: Callable[[GenerateReq], object] | None = None
+    encode: Callable[[EncodeReq], object] | None = None
     on_call: Callable[[Any], Reply] | None = None
     manager: TokenizerManager | None = None
     control: ControlClient | None = None
@@ -76,17 +78,17 @@ class ScriptedEngine:
     heard: threading.Event = field(default_factory=threading.Event)
     loop: asyncio.AbstractEventLoop | None = None
 
-    def send(self, message: ToScheduler) -> bool:
+    def send(self, message: ToEngine) -> bool:
         if self.full:
             return False
         self.loop = asyncio.get_running_loop()
         match message:
             case GenerateReq():
                 self.requests.append(message)
-                if self.answer is not None:
-                    asyncio.get_running_loop().call_soon(self.answer, message)
-                elif not self.held:
-                    asyncio.get_running_loop().call_soon(self._step, message, 0)
+                self._answer(message)
+            case EncodeReq() if self.encode is not None:
+                self.requests.append(message)
+                self.loop.call_soon(self.encode, message)
             case AbortReq():
                 self.aborts.append(message)
             case FinishReq():
@@ -97,6 +99,13 @@ class ScriptedEngine:
                 asyncio.get_running_loop().call_soon(self.control.resolve, self.on_call(message))
         self.heard.set()
         return True
+
+    def _answer(self, request: GenerateReq) -> None:
+        loop = asyncio.get_running_loop()
+        if self.answer is not None:
+            loop.call_soon(self.answer, request)
+        elif not self.held:
+            loop.call_soon(self._step, request, 0)
 
     def release(self) -> None:
         """Answer the requests that were held, and hold no further ones. Call it from any thread."""

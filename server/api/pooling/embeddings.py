@@ -39,11 +39,12 @@ class _Embedding:
 
     model: PoolingModel
     body: EmbeddingBody
+    param: str = "input"
 
     async def prepare(self) -> Prepared:
         if self.body.dimensions is not None:
             self.model.check_dimensions(self.body.dimensions)
-        return await self.model.prepare(inputs_of(self.body.input, "input"), self.body.options("input"))
+        return await self.model.prepare(inputs_of(self.body.input, self.param), self.body.options(self.param))
 
     def reply(self, results: Results) -> bytes:
         """Write the response vector by vector, because writing holds the GIL."""

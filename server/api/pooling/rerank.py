@@ -42,9 +42,10 @@ class _Rerank:
 
     body: RerankBody
     pairs: Pairs
+    param: str = "documents"
 
     async def prepare(self) -> Prepared:
-        return await self.pairs.prepare(self.body.options("documents"))
+        return await self.pairs.prepare(self.body.options(self.param))
 
     def reply(self, results: Results) -> bytes:
         scores = self.pairs.scores(results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -98,6 +99,10 @@ class Results:
 class Work(Protocol):
     """One validated request."""
 
+    @property
+    def param(self) -> str:
+        """The field of the inputs, for errors."""
+
     async def prepare(self) -> Prepared:
         """Return the request to the engine. Raises Rejected."""
 
@@ -166,7 +171,7 @@ class PoolingService:
         with self.manager.register(sender), self.metrics.count_refusals():
             prepared = await _prepared(work, num_bytes=len(await request.body()))
         stream = self.manager.submit(prepared, sender, received_s=received_s)
-        return PooledReply(stream, self.metrics, sender.ids[0], work.reply)
+        return PooledReply(stream, self.metrics, sender.ids[0], work)
 
     def _checked(self, raw: dict[str, Any], kind: type[B], unsupported: tuple[str, ...]) -> B:
         refuse_unsupported(raw, unsupported)
@@ -192,24 +197,27 @@ async def _prepared(work: Work, *, num_bytes: int) -> Prepared:
 class PooledReply(Response):
     """The response with all vectors or scores. A disconnect of the client aborts the request."""
 
-    def __init__(
-        self, stream: ResponseStream, metrics: FrontMetrics, request_id: str, write: Callable[[Results], bytes]
-    ) -> None:
+    def __init__(self, stream: ResponseStream, metrics: FrontMetrics, request_id: str, work: Work) -> None:
         super().__init__()
         self._stream = stream
         self._metrics = metrics
         self._request_id = request_id
-        self._write = write
+        self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._stream:
-            deltas = await cancel_on_disconnect(self._stream.all_deltas(), receive)
+            try:
+                deltas = await cancel_on_disconnect(self._stream.all_deltas(), receive)
+            except Rejected as error:
+                if error.status == HTTPStatus.BAD_REQUEST:  # the engine does not know the names of fields
+                    error.param = error.param or self._work.param
+                raise
         if deltas is None:
             return
         results = Results(self._request_id, deltas)
         self._metrics.count_embeddings(len(deltas), results.num_tokens)
         if sum(map(len, results.vectors)) > LARGE_REPLY_BYTES:
-            body = await asyncio.to_thread(self._write, results)
+            body = await asyncio.to_thread(self._work.reply, results)
         else:
-            body = self._write(results)
+            body = self._work.reply(results)
         await Response(body, media_type="application/json")(scope, receive, send)
