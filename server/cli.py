@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
 from ebbtide import __version__
@@ -79,18 +80,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from ebbtide.commands.dump import dump
 
             return dump(arguments.pid)
-        case "chat":
-            from ebbtide.commands.chat import run as chat
-
-            return chat(arguments)
-        case "simulate":
-            from ebbtide.commands.simulate import run as simulate
-
-            return simulate(arguments)
-        case _:
-            from ebbtide.commands.bench import run
-
-            return run(arguments)
+        case command:
+            module = import_module(f"ebbtide.commands.{command.replace('-', '_')}")
+            code: int = module.run(arguments)
+            return code
 
 
 def _hide_secrets(words: list[str]) -> None:
@@ -167,6 +160,11 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
         from ebbtide.commands.simulate import add_arguments as add_simulate_arguments
 
         add_simulate_arguments(simulate)
+    build = commands.add_parser("build-kernels", help="compile the CPU kernels, for images", allow_abbrev=False)
+    if command == ["build-kernels"]:
+        from ebbtide.commands.build_kernels import add_arguments as add_build_arguments
+
+        add_build_arguments(build)
     return parser
 
 

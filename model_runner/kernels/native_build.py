@@ -1,4 +1,4 @@
-"""Compiles a C++ file of this folder for the local CPU and loads it.
+"""Compiles a C++ file of this folder for the local CPU, or for a level of x86-64, and loads it.
 
 The module does not depend on the contents of the file.
 """
@@ -7,52 +7,125 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ebbtide.tokenization.model_files import cache_dir
 
+log = logging.getLogger(__name__)
+
 X86 = platform.machine() in ("x86_64", "AMD64")
 VECTORS = ("-march=native", "-mprefer-vector-width=512") if X86 else ("-mcpu=native",)
 SPEED = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
 FLAGS = ("-std=c++17", *SPEED, "-Wno-psabi", "-shared", "-fPIC")
 TIMEOUT_S = 120.0
+FOLDER_VARIABLE = "EBBTIDE_KERNELS"
 
 
 class BuildError(Exception):
     """The compiler is missing or has failed, as the message says."""
 
 
-def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
-    """Compile ``source``, or take the compiled library from the user's cache. Raises BuildError if that fails.
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of x86-64, for libraries that run on many machines.
 
-    The code is compiled for one type of CPU, so the cache key includes the CPU's features and the headers of the
-    folder.
+    Attributes:
+        vectors: compiler flags.
+        features: the features of the CPU that it needs, with torch's names.
+    """
+
+    vectors: tuple[str, ...]
+    features: frozenset[str]
+
+
+AVX2 = frozenset({"avx2", "bmi", "bmi2", "f16c", "fma3", "lzcnt"})
+AVX512 = frozenset({"avx512_f", "avx512_bw", "avx512_cd", "avx512_dq", "avx512_vl"})
+# The fastest first.
+LEVELS = {
+    "x86-64-v4": Level(("-march=x86-64-v4", "-mprefer-vector-width=512"), AVX2 | AVX512),
+    "x86-64-v3": Level(("-march=x86-64-v3",), AVX2),
+}
+
+
+def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
+    """Return the library of ``source``, compiled if there is none yet. Raises BuildError if it cannot be compiled.
+
+    A library for the local CPU comes first. Without a compiler, one that ``ebbtide build-kernels`` has compiled for a
+    level of x86-64 is used.
 
     Args:
         source: a C++ file.
         vectors: compiler flags that choose the instruction set.
     """
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None:
-        raise BuildError("it needs a C++ compiler")
-    features = sorted(torch.cpu.get_capabilities().items())
-    text = "".join(path.read_text() for path in (source, *sorted(source.parent.glob("*.h"))))
-    flags = (*FLAGS, *vectors)
-    key = hashlib.sha256(f"{text}{flags}{compiler}{torch.__version__}{features}".encode()).hexdigest()
-    library = cache_dir() / "kernels" / f"{source.stem}-{key[:16]}.so"
+    name = library_name(source, vectors)
+    path = next((folder / name for folder in _folders() if (folder / name).is_file()), None)
     try:
-        if not library.is_file():
-            _compile([compiler, *flags, str(source)], library)
-        return ctypes.CDLL(str(library))
+        if path is None and find_compiler() is None:
+            path = _portable(source)
+        if path is None:
+            path = build_library(source, cache_dir() / "kernels", vectors)
+        return ctypes.CDLL(str(path))
     except OSError as error:
         raise BuildError(f"its kernels could not be built: {error}") from error
+
+
+def build_library(source: Path, folder: Path, vectors: tuple[str, ...] = VECTORS) -> Path:
+    """Compile ``source`` into ``folder``. Raises BuildError if that fails, and OSError for the folder."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise BuildError("it needs a C++ compiler")
+    log.info("compiling %s for this machine, once", source.name)
+    path = folder / library_name(source, vectors)
+    started = time.monotonic()
+    _compile([compiler, *FLAGS, *vectors, str(source)], path)
+    log.info("compiled %s in %.0f s", path, time.monotonic() - started)
+    return path
+
+
+def library_name(source: Path, vectors: tuple[str, ...] = VECTORS) -> str:
+    """Return the file name, which depends on the source, the headers of its folder, the flags and the CPU."""
+    features = [] if vectors in _level_flags() else sorted(torch.cpu.get_capabilities().items())
+    text = "".join(path.read_text() for path in (source, *sorted(source.parent.glob("*.h"))))
+    key = hashlib.sha256(f"{text}{(*FLAGS, *vectors)}{torch.__version__}{features}".encode()).hexdigest()
+    return f"{source.stem}-{key[:16]}.so"
+
+
+def find_compiler() -> str | None:
+    """Return the path of the C++ compiler; None if there is none."""
+    return shutil.which(os.environ.get("CXX", "g++"))
+
+
+def _level_flags() -> list[tuple[str, ...]]:
+    return [level.vectors for level in LEVELS.values()]
+
+
+def _folders() -> Iterator[Path]:
+    yield cache_dir() / "kernels"
+    if os.environ.get(FOLDER_VARIABLE):
+        yield Path(os.environ[FOLDER_VARIABLE])
+
+
+def _portable(source: Path) -> Path | None:
+    """Return the fastest library for a level of x86-64 that this CPU has."""
+    present = {name for name, value in torch.cpu.get_capabilities().items() if value}
+    for level, needs in LEVELS.items():
+        for folder in _folders() if needs.features <= present else ():
+            path = folder / library_name(source, needs.vectors)
+            if path.is_file():
+                log.info("%s is compiled for %s, because there is no C++ compiler", source.stem, level)
+                return path
+    return None
 
 
 def _compile(command: list[str], library: Path) -> None:
