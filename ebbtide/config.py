@@ -205,6 +205,9 @@ class RunnerConfig:
         "weights and KV cache; auto: as stored on CUDA; on the CPU bfloat16, or float32 for models without compiled "
         "code if the CPU cannot compute bfloat16",
     )
+    deterministic: bool = option(
+        False, "refuse to start unless the logits of a request are equal bit for bit alone, in any batch and recomputed"
+    )
     attention_backend: str = option("auto", "attention implementation; auto selects the fastest available one")
     context_length: int | None = option(
         None, "maximum length of prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"

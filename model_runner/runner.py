@@ -24,6 +24,7 @@ from ebbtide.tokenization.model_files import ModelFiles
 from .attention import AttentionBackend, choose_backend
 from .checkpoint.weights import Checkpoint, open_checkpoint
 from .context import longest_context
+from .determinism import is_deterministic, obstacle, require_deterministic
 from .device import choose_device, choose_dtype
 from .isolation import Computed, compute_isolated
 from .kv.copy_costs import measure_costs
@@ -91,11 +92,15 @@ class ModelRunner:
         check_architecture(checkpoint)
         has_kernels = device.type == "cpu" and has_compiled_code(checkpoint, config.attention_backend)
         dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype, has_kernels=has_kernels)
+        if config.deterministic:
+            require_deterministic(files.name, obstacle(device, dtype, has_kernels=has_kernels))
         backend, module = choose_backend(config.attention_backend, device, dtype)
         context_length = _context_length(checkpoint, config.context_length)
         free_bytes = free_memory(device)
         progress(f"Reading the weights ({checkpoint.architecture})")
         model = load_model(checkpoint, dtype=dtype, device=device, compiled=has_kernels and dtype == torch.bfloat16)
+        if config.deterministic and not is_deterministic(model):
+            require_deterministic(files.name, "its head size is not a multiple of 16")
         progress("Allocating the KV pool")
         pool = _build_pool(model, config, dtype=dtype, device=device, free_bytes=free_bytes)
         pool_info = PoolInfo(pool.num_pages, pool.page_size)
@@ -111,6 +116,7 @@ class ModelRunner:
             dtype=_name(dtype),
             attention=backend,
             max_in_flight=1 if device.type == "cpu" else 2,
+            deterministic=is_deterministic(model),
         )
         return cls(model, module.build(pool), [table], info)._with_host_pages(pool, config, progress)
 

@@ -101,6 +101,7 @@ class RunnerInfo(Part, frozen=True):
         num_host_pages: pages of the host tier; 0 if there is none.
         recompute_token_s: measured seconds of prefill per token; 0 without a host tier.
         restore_token_s: measured seconds per token of copying KV to the host and back; 0 without a host tier.
+        deterministic: True if the logits of a token depend only on the tokens of its own request, bit for bit.
     """
 
     context_length: int
@@ -117,6 +118,7 @@ class RunnerInfo(Part, frozen=True):
     recompute_token_s: float = 0.0
     restore_token_s: float = 0.0
     max_samples: int = 1
+    deterministic: bool = False
 
     @property
     def num_pages(self) -> int:

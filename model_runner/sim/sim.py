@@ -80,6 +80,7 @@ class SimRunner:
             device="none",
             dtype="none",
             attention="sim",
+            deterministic=True,
             max_in_flight=shape.max_in_flight,
             num_host_pages=shape.num_host_pages,
             recompute_token_s=RECOMPUTE_TOKEN_S if shape.num_host_pages else 0.0,

@@ -40,6 +40,7 @@ class ServerInfoRoutes:
                 "device": info.device,
                 "dtype": info.dtype,
                 "attention_backend": info.attention,
+                "deterministic": info.deterministic,
                 "page_size": info.page_size,
                 "max_total_num_tokens": info.num_pages * info.page_size,
                 "max_running_requests": info.num_rows,

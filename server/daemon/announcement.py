@@ -54,7 +54,7 @@ def log_sizes(runner: RunnerInfo | None) -> None:
     if runner.num_host_pages:
         log.info("host tier: %d tokens", runner.num_host_pages * runner.page_size)
     log.info(
-        "KV pool: %d tokens in pages of %d (%.0f MiB%s), context %d, %s on %s, %s attention",
+        "KV pool: %d tokens in pages of %d (%.0f MiB%s), context %d, %s on %s, %s attention, %sdeterministic",
         runner.num_pages * runner.page_size,
         runner.page_size,
         runner.pool_bytes / 2**20,
@@ -63,4 +63,5 @@ def log_sizes(runner: RunnerInfo | None) -> None:
         runner.dtype,
         runner.device,
         runner.attention or "no",
+        "" if runner.deterministic else "not ",
     )

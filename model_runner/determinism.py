@@ -1,0 +1,33 @@
+"""Whether the logits of a token depend only on the tokens of its own request, bit for bit."""
+
+from __future__ import annotations
+
+import torch
+
+from ebbtide.errors import StartupError
+
+from .models.llama_native import NativeLlama
+from .models.model import Model
+
+
+def is_deterministic(model: Model) -> bool:
+    """Return True for the compiled code: no operation of a row reads another row, and all sums have a fixed order."""
+    return isinstance(model, NativeLlama)
+
+
+def require_deterministic(name: str, reason: str | None) -> None:
+    """Raise StartupError if there is a reason why the model ``name`` is not deterministic."""
+    if reason is not None:
+        raise StartupError(
+            f"--deterministic is not supported for {name} with these settings: {reason}. The compiled CPU code in "
+            "bfloat16 for Llama, Mistral, Qwen2 and Qwen3 is deterministic."
+        )
+
+
+def obstacle(device: torch.device, dtype: torch.dtype, *, has_kernels: bool) -> str | None:
+    """Return a reason that is known before the model is loaded, if there is one."""
+    if device.type != "cpu":
+        return "the model runs on CUDA"
+    if not has_kernels:
+        return "the model runs through torch"
+    return None if dtype == torch.bfloat16 else f"the model runs in {str(dtype).removeprefix('torch.')}"
