@@ -111,7 +111,7 @@ async def test_an_aborted_request_in_tokenization_never_reaches_the_engine(
 ) -> None:
     reading, go_on = asyncio.Event(), asyncio.Event()
 
-    async def text(prompt: str, *, add_special_tokens: bool) -> list[int]:
+    async def text(prompt: str, *, add_special_tokens: bool, param: str) -> list[int]:
         reading.set()
         await go_on.wait()
         return [1, 2, 3]
