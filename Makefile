@@ -23,6 +23,8 @@ CREATED := $(VENV)/.created
 TOOLS := $(VENV)/.build-tools
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+SITE := $(VENV)/.docs
+LINTERS := $(VENV)/.deploy
 INPUTS := pyproject.toml setup.py constraints.txt ebbtide/__init__.py
 
 # The workers share the machine: one thread each inside the tensor library. For two cores, three workers: the tests of a
@@ -36,7 +38,7 @@ FLOORS := scheduler:97 tokenizer_mgr:98 detokenizer:96 server:94 ebbtide:88 mode
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve check test coverage soak lint bench clean
+.PHONY: help serve check test coverage soak lint lint-deploy docs bench clean
 
 help:
 	@echo 'make serve     install, fetch the default model, serve it on http://$(HOST):$(PORT)'
@@ -45,6 +47,8 @@ help:
 	@echo 'make coverage  coverage of each folder by the tests that are not slow, against its floor'
 	@echo 'make soak      the long tests, one by one (hours); ARGS selects some'
 	@echo 'make lint      formatting, lint and types only'
+	@echo 'make docs      the documentation site in build/site; a broken link or page is an error'
+	@echo 'make lint-deploy  check deploy/ with the tools of systemd, compose and Kubernetes'
 	@echo 'make bench     measure a server that is running on http://$(HOST):$(PORT)'
 	@echo 'make clean     remove everything that make has put into this folder'
 
@@ -83,6 +87,14 @@ lint: $(DEV)
 	$(BIN)/mypy --strict -p ebbtide
 	$(BIN)/mypy --strict tests
 
+# systemd-analyze and promtool are of Debian; what is not installed is skipped, with its name.
+lint-deploy: $(LINTERS)
+	$(PYTEST) -m 'soak or not soak' tests/deploy --ignore tests/deploy/test_proxies.py $(ARGS)
+
+docs: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'The site is in build/site.'
+
 bench: $(RUNTIME)
 	@$(BIN)/ebbtide bench --base-url http://$(HOST):$(PORT)/v1 $(ARGS)
 
@@ -112,4 +124,12 @@ $(RUNTIME): $(TOOLS) $(INPUTS)
 $(DEV): $(RUNTIME)
 	@echo 'Installing the development tools.'
 	@$(PIP_INSTALL) --quiet --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(SITE): $(DEV)
+	@$(PIP_INSTALL) --quiet --no-build-isolation -e '.[docs]'
+	@touch $@
+
+$(LINTERS): $(DEV)
+	@$(PIP_INSTALL) --quiet --no-build-isolation -e '.[deploy]'
 	@touch $@
