@@ -5,12 +5,15 @@ A request on whose framing, host or body type two recipients could disagree is r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ebbtide.errors import Rejected
 
 from .wire_refusal import not_http, unknown_transfer_coding
 
+# RFC 9112 section 3.2 and RFC 3986 section 3.2.2: a name or an address, in lower case, and a port. It may be empty.
+HOST = re.compile(rb"(?:\[[0-9a-z._~:!$&'()*+,;=%-]+\]|(?:[0-9a-z._~!$&'()*+,;=-]|%[0-9a-f]{2})*)(?::[0-9]*)?")
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -19,11 +22,9 @@ def check_head(version: str, headers: Headers) -> Rejected | None:
 
     headers: names in lower case.
     """
-    hosts, codings = _values(headers, b"host"), _values(headers, b"transfer-encoding")
-    if len(hosts) > 1:
-        return not_http("It has more than one Host header.")  # RFC 9112 section 3.2
-    if not hosts and version >= "1.1":
-        return not_http("It has no Host header.")
+    codings = _values(headers, b"transfer-encoding")
+    if wrong := _wrong_host(_values(headers, b"host"), version):
+        return not_http(wrong)
     if codings and version < "1.1":
         return not_http(f"HTTP/{version} has no Transfer-Encoding.")  # RFC 9112 section 6.1
     if codings and codings != [b"chunked"]:
@@ -31,6 +32,17 @@ def check_head(version: str, headers: Headers) -> Rejected | None:
     if len(set(_values(headers, b"content-type"))) > 1:
         return not_http("It has Content-Type headers with different values.")
     return None
+
+
+def _wrong_host(hosts: list[bytes], version: str) -> str:
+    """Return what is wrong with the Host headers of a request; "" if they are valid."""
+    if len(hosts) > 1:
+        return "It has more than one Host header."
+    if not hosts and version >= "1.1":
+        return "It has no Host header."
+    if hosts and HOST.fullmatch(hosts[0]) is None:
+        return "Its Host header is not the name or address of a host."
+    return ""
 
 
 def _values(headers: Headers, wanted: bytes) -> list[bytes]:

@@ -20,6 +20,24 @@ REFUSED = {
     "two hosts": (START + b"Host: a\r\n" + JSON + b"host: b\r\n" + LENGTH + PLAIN, 400),
     "one host twice": (START + b"Host: a\r\nHost: a\r\n" + JSON + LENGTH + PLAIN, 400),
     "an old request with two hosts": (OLD + b"Host: a\r\nHost: b\r\n" + JSON + LENGTH + PLAIN, 400),
+    **{
+        f"the host {host!r}": (START + b"Host: " + host + b"\r\n" + JSON + LENGTH + PLAIN, 400)
+        for host in (
+            b"a b",
+            b"a/b",
+            b"a, b",
+            b"u@a",
+            b"a:80:81",
+            b"a:x",
+            b"[::1",
+            b"a]",
+            b"a\\b",
+            b"a?b",
+            b"%zz",
+            b"\xc3\xa4",
+        )
+    },
+    "an old request with a bad host": (OLD + b"Host: a b\r\n" + JSON + LENGTH + PLAIN, 400),
     "gzip, chunked": (START + b"Host: a\r\n" + JSON + CODING + b"gzip, chunked\r\n" + CHUNKS, 501),
     "gzip and chunked": (START + b"Host: a\r\n" + JSON + CODING + b"gzip\r\n" + CODING + b"chunked\r\n" + CHUNKS, 501),
     "gzip": (START + b"Host: a\r\n" + JSON + CODING + b"gzip\r\n" + CHUNKS, 501),
@@ -31,6 +49,18 @@ REFUSED = {
 ACCEPTED = {
     "an old request without host": OLD + JSON + LENGTH + PLAIN,
     "an empty host": START + b"Host:\r\n" + JSON + LENGTH + PLAIN,
+    **{
+        f"the host {host!r}": START + b"Host: " + host + b"\r\n" + JSON + LENGTH + PLAIN
+        for host in (
+            b"A.example:80",
+            b"a_b",
+            b"127.0.0.1:8000",
+            b"[::1]:8000",
+            b"[fe80::1%25eth0]",
+            b"a:",
+            b"%C3%A4.example",
+        )
+    },
     "a coding in capitals": START + b"Host: a\r\n" + JSON + CODING + b"Chunked \r\n" + CHUNKS,
     "one content type twice": START + b"Host: a\r\n" + JSON + JSON + LENGTH + PLAIN,
 }
