@@ -33,6 +33,7 @@ from .api.openai.completions import COMPLETIONS
 from .api.openai.completions_request import CompletionBody
 from .api.openai.render import RenderRoutes
 from .api.openai.responses import RESPONSES, stored
+from .api.openai.responses_request import ResponsesBody
 from .api.pooling.routes import EncoderOnlyRoutes, pooling_routes, pooling_service
 from .api.pooling.service import PoolingService
 from .api.sglang.generate import GENERATE
@@ -61,6 +62,7 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", "/v1/chat/completions/render", rendering.chat, ChatBody),
         Route("POST", "/v1/completions/render", rendering.completions, CompletionBody),
         generation_route("/v1/responses", state, RESPONSES),
+        Route("POST", "/v1/responses/render", rendering.responses, ResponsesBody),
         Route("GET", "/v1/responses/{response_id}", stored),
         Route("DELETE", "/v1/responses/{response_id}", stored),
         Route("POST", "/v1/responses/{response_id}/cancel", stored),

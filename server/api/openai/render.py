@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions/render and /v1/completions/render: the tokens of a request that is not run.
+"""POST …/render of chats, completions and responses: the tokens of a request that is not run.
 
 Routers in front of several servers use the tokens to find the server that has cached most of them.
 """
@@ -23,8 +23,10 @@ from ..generation import RouteSpec, prepare_off_loop, read_body
 from .chat import CHAT_COMPLETIONS
 from .completions import COMPLETIONS
 from .completions_request import CompletionBody
+from .responses import RESPONSES
+from .responses_request import ResponsesBody
 
-B = TypeVar("B", ChatBody, CompletionBody)
+B = TypeVar("B", ChatBody, CompletionBody, ResponsesBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,14 @@ class RenderRoutes:
         """Show the tokens and the sampling parameters of each prompt of a completion request, without running it."""
         return JSONResponse(await self._rendered(request, COMPLETIONS, "cmpl"))
 
+    async def responses(self, request: Request) -> Response:
+        """Show the tokens and the sampling parameters of a request of the responses API, without running it."""
+        [rendered] = await self._rendered(request, RESPONSES, "resp")
+        return JSONResponse(rendered)
+
     async def _rendered(self, request: Request, spec: RouteSpec[B], prefix: str) -> list[dict[str, Any]]:
         body = await read_body(request, self.state, spec)
-        if body.session_id is not None or body.session_params is not None:
+        if not isinstance(body, ResponsesBody) and (body.session_id is not None or body.session_params is not None):
             raise Rejected("Only the scheduler knows the full prompt of a session turn.", param="session_id")
         [request_id, *_] = assign_client_ids(request.scope, body.names)
         prepared, _ = await prepare_off_loop(spec, self.state, body, request_id, num_bytes=len(await request.body()))

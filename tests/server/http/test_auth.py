@@ -113,6 +113,7 @@ USES = {
     *("/open_session", "/close_session", "/abort_request", "/pressure", "/v1/loads", "/version"),
     *("/server_info", "/get_server_info", "/model_info", "/get_model_info"),
     *("/", "/get_load", "/tokenizer_info", "/v1/chat/completions/render", "/v1/completions/render"),
+    "/v1/responses/render",
     *("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"),
     *("/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score"),
 }

@@ -46,6 +46,17 @@ async def test_each_prompt_of_a_completion_is_rendered(world: World) -> None:
     assert world.state.manager.num_open == 0
 
 
+async def test_a_response_is_rendered_as_it_runs(world: World) -> None:
+    fields = {"instructions": "Be short.", "input": "hi", "max_output_tokens": 9, "seed": 3, "cache_salt": "mine"}
+    shown = await render(world, "/v1/responses", **fields)
+    assert world.engine.requests == [], "nothing runs"
+    assert (await world.client.post("/v1/responses", json=fields)).status_code == 200
+    [request] = world.engine.requests
+    assert shown["token_ids"] == request.prompt
+    assert (shown["request_id"], shown["stream"], shown["cache_salt"]) == ("resp-mine", False, "mine")
+    assert (shown["sampling_params"]["max_tokens"], shown["sampling_params"]["seed"]) == (9, 3)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -53,6 +64,7 @@ async def test_each_prompt_of_a_completion_is_rendered(world: World) -> None:
         ("/v1/chat/completions", {"messages": HI, "temperature": 9}, "temperature"),
         ("/v1/chat/completions", {"messages": HI, "session_id": "s"}, "session_id"),
         ("/v1/completions", {"prompt": "x", "suffix": "y"}, "suffix"),
+        ("/v1/responses", {"input": "x", "session_id": "s"}, "session_id"),
         ("/v1/completions", {"prompt": "x" * 600, "max_tokens": 1}, None),
     ],
 )
