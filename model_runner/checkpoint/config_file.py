@@ -20,6 +20,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ebbtide.errors import StartupError
 from ebbtide.tokenization.model_files import one_line, read_json_object
 
+from .model_config import ROPE_NUMBERS
+
 # These fields belong to classifiers or to the output format of transformers' models. The logits of a language model do
 # not depend on these fields.
 IRRELEVANT = {
@@ -46,25 +48,23 @@ SIZES = {
 }
 WINDOW = "sliding_window"
 EPSILONS = {"rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon"}
+# Further numbers that transformers divides by, or raises to a negative power.
+DIVISORS = {
+    "final_logit_softcapping",
+    "attn_logit_softcapping",
+    "query_pre_attn_scalar",
+    "logits_scaling",
+    "rope_local_base_freq",
+    "rotary_emb_base",
+    "rotary_pct",
+    "partial_rotary_factor",
+}
 SIMPLE_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "None": NoneType}
 UNREAD = {"initializer_range"}  # used in training only
 MAX_SIZE = 2**31 - 1
 DTYPE_FIELDS = ("dtype", "torch_dtype")
 DTYPE_NAMES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
 ROPE_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta")
-ROPE_NUMBERS = {
-    "rope_theta",
-    "factor",
-    "original_max_position_embeddings",
-    "low_freq_factor",
-    "high_freq_factor",
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "partial_rotary_factor",
-}
 ROPE_LISTS = {"short_factor", "long_factor"}
 ZERO_MEANS_NONE = {"mscale", "mscale_all_dim"}
 
@@ -116,7 +116,7 @@ def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dic
         value = _converted(value, kind, config_class.sub_configs.get(name), path)
         if name in sizes:
             _check_size(name, value, path)
-        elif names.get(name, name) in EPSILONS and type(value) in (int, float):
+        elif names.get(name, name) in EPSILONS | DIVISORS and type(value) in (int, float):
             _check_number(name, value, path)
         _check_finite(name, value, path)
         fields[name] = _checked_rope(name, value, path) if name in ROPE_FIELDS else value

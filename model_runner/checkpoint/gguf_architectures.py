@@ -61,7 +61,7 @@ def _granite(fields: Fields, stored: Stored, config: Config) -> Config:
         "attention_multiplier": fields.number("attention.scale", config["head_dim"] ** -0.5),
         "embedding_multiplier": fields.number("embedding_scale", 1.0),
         "residual_multiplier": fields.number("residual_scale", 1.0),
-        "logits_scaling": fields.number("logit_scale", 1.0),
+        "logits_scaling": fields.positive("logit_scale", 1.0),
         **_biases(fields, stored, config),
     }
 
@@ -145,8 +145,8 @@ def _stablelm(fields: Fields, stored: Stored, config: Config) -> Config:
 
 def _gemma2(fields: Fields, stored: Stored, config: Config) -> Config:
     capping = {
-        "attn_logit_softcapping": fields.number("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": fields.number("final_logit_softcapping", 30.0),
+        "attn_logit_softcapping": fields.positive("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": fields.positive("final_logit_softcapping", 30.0),
     }
     window = {"sliding_window": fields.integer("attention.sliding_window", 4096)}
     return capping | window | _gemma_scale(config, layers_of_27b=46)
@@ -162,7 +162,8 @@ def _gemma3(fields: Fields, stored: Stored, config: Config) -> Config:
     window = fields.integer("attention.sliding_window", 0)
     if not window:
         raise fields.refusal("attention.sliding_window", "is missing")
-    cap = fields.number("final_logit_softcapping", 0.0) or None
+    has_cap = fields.number("final_logit_softcapping", 0.0) != 0
+    cap = fields.positive("final_logit_softcapping") if has_cap else None
     scale = _gemma_scale(config, layers_of_27b=62)
     return {"sliding_window": window, "rope_parameters": ropes, "final_logit_softcapping": cap, **scale}
 

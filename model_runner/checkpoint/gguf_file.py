@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cached_property
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ class GGUFFile:
     def __init__(self, directory: Path, file: str) -> None:
         self._headers = _read_parts(directory, file)
         self._tensors = {one.name: (header.path, one) for header in self._headers for one in header.tensors}
-        for path, stored in self._tensors.values():
-            _check_extent(path, stored)
+        for header in self._headers:
+            _check_extents(header)
 
     @property
     def path(self) -> Path:
@@ -60,7 +60,7 @@ class GGUFFile:
         stored = Stored(
             names=self._tensors.keys(),
             vocab_size=self._tensors[EMBEDDING][1].shape[0],
-            factors={name: self._values(name).tolist() for name in FACTOR_TENSORS if name in self._tensors},
+            factors={name: self._factors(name) for name in FACTOR_TENSORS if name in self._tensors},
         )
         fields = Fields(self._headers[0], self._architecture_name)
         eos = self._headers[0].metadata.get(EOS_KEYS[0])
@@ -121,6 +121,17 @@ class GGUFFile:
                 names[f"{stored}.{suffix}"] = name
         return names
 
+    def _factors(self, name: str) -> list[float]:
+        """Return the elements of a tensor that divides the rotary frequencies."""
+        values: list[float] = self._values(name).flatten().tolist()
+        bad = [value for value in values if not (isfinite(value) and value > 0)]
+        if bad:
+            raise StartupError(
+                f"The GGUF file {self.path} cannot be served: its tensor {name} contains {bad[0]:g}, "
+                "which is not a positive number."
+            )
+        return values
+
     def _values(self, name: str) -> Tensor:
         path, stored = self._tensors[name]
         kind = GGMLQuantizationType(stored.kind)
@@ -154,13 +165,28 @@ def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:
     return headers
 
 
-def _check_extent(path: Path, stored: StoredTensor) -> None:
-    """Raises StartupError if a tensor has an unknown quantization or extends beyond the end of its file."""
+def _check_extents(header: GGUFHeader) -> None:
+    """Raises StartupError if a tensor has an unknown quantization, extends beyond the end of its file, or has bytes in
+    common with another tensor.
+    """
+    path, before, size = header.path, "", header.path.stat().st_size
+    end = 0
+    for stored in sorted(header.tensors, key=lambda one: one.offset):
+        length = _num_bytes(path, stored)
+        if stored.offset + length > size:
+            raise StartupError(
+                f"The GGUF file {path} is cut short: its tensor {stored.name} ends at byte {stored.offset + length}."
+            )
+        if length and stored.offset < end:
+            raise StartupError(f"The GGUF file {path} is damaged: its tensors {before} and {stored.name} overlap.")
+        if length:
+            before, end = stored.name, stored.offset + length
+
+
+def _num_bytes(path: Path, stored: StoredTensor) -> int:
     try:
         kind = GGMLQuantizationType(stored.kind)
         shape = quant_shape_to_byte_shape(stored.shape, kind) if kind in GGML_QUANT_SIZES else ()
     except ValueError as error:
         raise StartupError(f"The tensor {stored.name} of {path} cannot be read: {one_line(error)}.") from error
-    end = stored.offset + int(prod(shape))
-    if end > path.stat().st_size:
-        raise StartupError(f"The GGUF file {path} is cut short: its tensor {stored.name} ends at byte {end}.")
+    return int(prod(shape))

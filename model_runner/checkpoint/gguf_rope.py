@@ -22,13 +22,22 @@ def rope_parameters(fields: Fields, *, head_dim: int, factors: Mapping[str, list
     """
     base = {"rope_theta": fields.positive("rope.freq_base", DEFAULT_BASE)}
     rotated = fields.size("rope.dimension_count", head_dim)
+    if fields.has("rope.dimension_count") and (rotated > head_dim or rotated % 2):
+        raise fields.refusal(
+            "rope.dimension_count",
+            f"is {rotated} and should be an even number of at most {head_dim}, the size of a head",
+        )
     if rotated != head_dim:
         base["partial_rotary_factor"] = rotated / head_dim
     kind = fields.text("rope.scaling.type", "linear")  # as in llama.cpp, a factor without a type means linear scaling
     if kind not in KINDS:
         raise fields.refusal("rope.scaling.type", f"is {kind!r}, which is not supported")
-    scaling = _scaling(fields, kind, factors)
-    return base | scaling
+    for name, values in factors.items():
+        if len(values) != rotated // 2:
+            raise fields.refusal(
+                "rope.dimension_count", f"is {rotated}, but the tensor {name} has {len(values)} elements"
+            )
+    return base | _scaling(fields, kind, factors)
 
 
 def _scaling(fields: Fields, kind: str, factors: Mapping[str, list[float]]) -> dict[str, Any]:

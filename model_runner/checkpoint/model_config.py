@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+# The parameters of the rotary embedding that are numbers.
+ROPE_NUMBERS = {
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "low_freq_factor",
+    "high_freq_factor",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "partial_rotary_factor",
+}
+
 
 class ModelConfig(Protocol):
     """The fields of config.json as attributes, under transformers' names; absent ones have the family's default."""

@@ -29,6 +29,7 @@ ROPE_REQUIRED = {
 WITH_ORIGINAL_LENGTH = ("llama3", "yarn", "longrope")
 DEFAULT_THETA = 10000.0
 REPLACED = ("torch_dtype", "rope_theta", "rope_scaling")
+SMALLEST_BETA = 1e-30
 SMALL_HEAD = 4  # transformers accepts an odd head size only up to this size
 
 
@@ -230,7 +231,15 @@ def _rope(fields: Common, max_position_embeddings: int) -> dict[str, Any] | None
         return None
     if kind in WITH_ORIGINAL_LENGTH:
         rope.setdefault("original_max_position_embeddings", max_position_embeddings)
-    return rope
+    return None if _may_divide_by_zero(rope) else rope
+
+
+def _may_divide_by_zero(rope: Mapping[str, Any]) -> bool:
+    """Return True for parameters whose frequencies may not be finite; rotary_check.py checks them thoroughly."""
+    base, original = rope["rope_theta"], rope.get("original_max_position_embeddings", 2)
+    betas = [rope[name] for name in ("beta_fast", "beta_slow") if name in rope]
+    low, high = rope.get("low_freq_factor", 0.0), rope.get("high_freq_factor", float("inf"))
+    return bool(base <= 1 or original < 2 or low >= high or any(beta < SMALLEST_BETA for beta in betas))
 
 
 KNOWN = {field for family in FAMILIES.values() for field in family.__struct_fields__}

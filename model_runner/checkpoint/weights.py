@@ -94,8 +94,10 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 
 def _transformers_config(directory: Path) -> ModelConfig:
     from .config_file import read_config  # imports transformers
+    from .rotary_check import check_rotary
 
     config: ModelConfig = read_config(directory / "config.json")
+    check_rotary(config, str(directory / "config.json"))
     return config
 
 
@@ -119,13 +121,16 @@ def _gguf_config(gguf: GGUFFile) -> ModelConfig:
         return config
     from transformers import AutoConfig
 
+    from .rotary_check import check_rotary
+
     try:
         other: ModelConfig = AutoConfig.for_model(**fields)
-        return other
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise StartupError(
             f"The GGUF file {gguf.path} cannot be served: its metadata is not valid: {one_line(error)}."
         ) from error
+    check_rotary(other, str(gguf.path))
+    return other
 
 
 def _architecture(files: ModelFiles, config: ModelConfig) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 from ebbtide.errors import StartupError
 
+from ..checkpoint.model_config import ROPE_NUMBERS
+
 # The fields that every family in this folder has. ``LlamaConfig``, ``Rotary`` and ``longest_context`` read these
 # fields.
 READ = {
@@ -57,21 +59,7 @@ MATHEMATICS = re.compile(
     r"|qk_(layer_?)?norm|cross_attention|encoder_decoder"
 )
 NEUTRAL_WORDS = {"", "rope", "default", "none", "full", "causal"}
-ROPE_READ = {
-    "rope_type",
-    "type",
-    "rope_theta",
-    "factor",
-    "original_max_position_embeddings",
-    "low_freq_factor",
-    "high_freq_factor",
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
-}
+ROPE_READ = (ROPE_NUMBERS - {"partial_rotary_factor"}) | {"rope_type", "type", "truncate"}
 
 
 def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str) -> None:
