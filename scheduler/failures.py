@@ -41,14 +41,17 @@ class Failures:
         self._metrics = metrics
 
     def end_item(self, req: Request, failure: ItemFailure, step: int) -> None:
-        """End the request of an item that failed in the runner."""
+        """End the request of an item that failed in the runner.
+
+        Invalid logits may come from K/V that an earlier step computed and published, so these pages are discarded.
+        """
         log_fields = {"rid": req.rid}
         if failure.invalid_logits:
             self._metrics.count("num_invalid_logits_total")
             log.warning(
                 "Request %s ends in step %d: %s.", req.rid, step, failure.problem or INVALID_TEXT, extra=log_fields
             )
-            self._abort(req, INVALID_OUTPUT, INVALID_TEXT)
+            self._abort(req, INVALID_OUTPUT, INVALID_TEXT, discards=True)
             return
         log.error("Request %s ends in step %d: %s.", req.rid, step, failure.problem, extra=log_fields)
         self._abort(req, INTERNAL_ERROR, INTERNAL_TEXT)
@@ -80,6 +83,6 @@ class Failures:
         self._metrics.refused(INTERNAL_ERROR, 1)
         self._outbox.output.aborts.append(AbortReq(rid, INTERNAL_ERROR, 500, INTERNAL_ERROR, INTERNAL_TEXT))
 
-    def _abort(self, req: Request, code: str, text: str) -> None:
+    def _abort(self, req: Request, code: str, text: str, *, discards: bool = False) -> None:
         abort = AbortReq(req.rid, code, 500, code, text, req.num_outputs)
-        self._lifecycle.abort(req, abort, tell_front=True)
+        self._lifecycle.abort(req, abort, tell_front=True, discards=discards)

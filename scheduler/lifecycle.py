@@ -29,6 +29,7 @@ class ReleaseReason(Enum):
 
     FINISH = auto()
     ABORT = auto()
+    DISCARD = auto()  # an abort after which no other request may use the computed pages
     RETRACT = auto()
     PREEMPT = auto()
 
@@ -159,9 +160,16 @@ class Lifecycle:
         del req.known[req.prompt_len + num_outputs :]
         self.finish(req, "stop")
 
-    def abort(self, req: Request, abort: AbortReq, *, tell_front: bool) -> None:
-        """End a request early. ``tell_front`` is False if the front requested the abort."""
-        self._end(req, ReleaseReason.ABORT, abort.reason)
+    def abort(self, req: Request, abort: AbortReq, *, tell_front: bool, discards: bool = False) -> None:
+        """End a request early.
+
+        Args:
+            req: the request.
+            abort: the message about it.
+            tell_front: False if the front requested the abort.
+            discards: also remove the request's computed pages from the prefix cache.
+        """
+        self._end(req, ReleaseReason.DISCARD if discards else ReleaseReason.ABORT, abort.reason)
         self._outbox.close_aborted(req, abort, tell_front=tell_front)
 
     def recount(self) -> None:
@@ -179,7 +187,7 @@ class Lifecycle:
         if req.is_retracted:
             self.num_retracted -= 1
         del self.requests[req.rid]
-        self._metrics.ended(req, reason, aborted=why is ReleaseReason.ABORT)
+        self._metrics.ended(req, reason, aborted=why is not ReleaseReason.FINISH)
         _move(req, Phase.FINISHED)
         for listener in self.end_listeners:
             listener.ended(req, finished=why is ReleaseReason.FINISH)

@@ -56,7 +56,8 @@ class Memory:
         """Release the K/V that ``req`` holds. No other function frees a request's memory.
 
         Only a finish publishes the computed pages; only a retraction or a preemption resets the request. A finish or an
-        abort also drops the copy that a waiting request has in the host tier.
+        abort also drops the copy that a waiting request has in the host tier. A discarding abort removes the request's
+        pages from the prefix cache, unless another request uses them.
 
         Returns:
             True if the K/V went to the host tier.
@@ -71,8 +72,11 @@ class Memory:
             else:
                 self.host_tier.discard(req)
         if req.phase is Phase.RUNNING:
+            node = req.node
             for pool in self.pools:
                 pool.release_kv_cache(req, is_insert=why is ReleaseReason.FINISH)
+            if why is ReleaseReason.DISCARD and node is not None:
+                self.pool.tree_cache.discard(node)
         if comes_back:
             req.history.high_water = max(req.history.high_water, req.computed)
             req.reset_for_retract(max_retractions=self.max_retractions)

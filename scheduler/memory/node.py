@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -34,6 +34,41 @@ class Node:
     def is_root(self) -> bool:
         """True for the root of a namespace."""
         return self.parent is None
+
+    def num_equal_pages(self, tokens: list[int], start: int) -> int:
+        """Return the number of leading pages that equal ``tokens`` from index ``start`` on.
+
+        The first page must be equal. A binary search finds the other pages.
+        """
+        if tokens[start : start + len(self.tokens)] == self.tokens:
+            return len(self.pages)
+        size = len(self.tokens) // len(self.pages)
+        low, high = 1, len(self.pages) - 1
+        while low < high:  # the result is in [low, high]; the pages before low match
+            middle = (low + high + 1) // 2
+            if self.tokens[low * size : middle * size] == tokens[start + low * size : start + middle * size]:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def subtree(self) -> Iterator[Node]:
+        """Yield the node and all nodes below it, parents before children."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def unused(self) -> list[Node]:
+        """Return the nodes from this one upwards that no request uses, and all nodes below them, parents first.
+
+        A request that uses a node uses all nodes above it, so no request uses a node below an unused one.
+        """
+        top, walk = None, self
+        while not walk.locks and walk.parent is not None:
+            top, walk = walk, walk.parent
+        return [] if top is None else list(top.subtree())
 
 
 class CacheObserver(Protocol):

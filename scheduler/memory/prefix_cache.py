@@ -85,6 +85,12 @@ class BasePrefixCache(AuditedCache, Protocol):
     def release(self, req: CachedRequest) -> None:
         """Unlock the request's shared pages. The pages stay in the cache."""
 
+    def discard(self, node: object) -> None:
+        """Free the pages of a released request's prefix that no other request uses, and all pages cached below them.
+
+        node: ``node`` of the request before its release.
+        """
+
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
         """Free up to ``num_pages`` pages, least recently used first, and return the number of pages freed.
 
@@ -137,6 +143,9 @@ class NoCache:
 
     def release(self, req: CachedRequest) -> None:
         """Does nothing: no page is shared."""
+
+    def discard(self, node: object) -> None:
+        """Does nothing."""
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
         return 0

@@ -49,7 +49,7 @@ class RadixCache:
             child = node.children.get(self._key(req.known, len(match.pages)))
             if child is None:
                 break
-            same = min(self._num_equal_pages(child, req.known, len(match.pages)), limit - len(match.pages))
+            same = min(child.num_equal_pages(req.known, len(match.pages) * self._page_size), limit - len(match.pages))
             match.pages += child.pages[:same]
             match.num_locked += same if child.locks else 0
             match.node, match.num_in_node = child, same
@@ -79,7 +79,7 @@ class RadixCache:
             if child is None:
                 node = self._add_leaf(node, req, num_pages)
                 break
-            same = min(self._num_equal_pages(child, req.known, start), num_pages - start)
+            same = min(child.num_equal_pages(req.known, start * self._page_size), num_pages - start)
             node = child if same == len(child.pages) else self._split(child, same)
             self._lock(node)
             self._use_cached_pages(node, req)
@@ -105,6 +105,12 @@ class RadixCache:
                 self.evictable_pages += len(walk.pages)
             walk = walk.parent
         self._offer_for_eviction(node)
+
+    def discard(self, node: object) -> None:
+        """See ``BasePrefixCache``."""
+        assert isinstance(node, Node)
+        for unused in reversed(node.unused()):  # children before parents
+            self._trim(unused, len(unused.pages))
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
         """See ``BasePrefixCache``."""
@@ -189,23 +195,6 @@ class RadixCache:
     def _key(self, tokens: list[int], page_index: int) -> tuple[int, ...]:
         start = page_index * self._page_size
         return tuple(tokens[start : start + self._page_size])
-
-    def _num_equal_pages(self, node: Node, tokens: list[int], page_index: int) -> int:
-        """Return the number of leading pages of ``node`` that equal the request's pages from ``page_index`` on.
-
-        The first page matches, because children are found by its tokens. A binary search finds the other pages.
-        """
-        size, start = self._page_size, page_index * self._page_size
-        if tokens[start : start + len(node.tokens)] == node.tokens:
-            return len(node.pages)
-        low, high = 1, len(node.pages) - 1
-        while low < high:  # the result is in [low, high]; the pages before low match
-            middle = (low + high + 1) // 2
-            if node.tokens[low * size : middle * size] == tokens[start + low * size : start + middle * size]:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def _root(self, namespace: str) -> Node:
         root = self._roots.get(namespace)

@@ -109,12 +109,8 @@ class SessionAwareCache:
         """Match the session's slot, or the inner cache if its match is longer or the slot is empty."""
         slot = self._turns.get(req.rid)
         whole = self.inner.match_prefix(req, limit)
-        if (
-            slot is None
-            or limit is not None
-            or req.needs_prompt_logprobs
-            or not slot.first <= len(whole.pages) < slot.end
-        ):
+        size = len(whole.pages)
+        if slot is None or limit is not None or req.needs_prompt_logprobs or not slot.first <= size < slot.end:
             return whole
         before = self.inner.match_prefix(req, slot.first)
         pages = before.pages + slot.pages
@@ -155,6 +151,10 @@ class SessionAwareCache:
             self._unpin(slot)
             if slot.closed:
                 self._empty(slot)
+
+    def discard(self, node: object) -> None:
+        """Delegates to the inner cache. A slot after discarded pages is freed when its next turn starts."""
+        self.inner.discard(node)
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
         """Evict pages of the inner cache and of slots in one LRU order, the last pages of a slot first."""
@@ -207,8 +207,7 @@ class SessionAwareCache:
 
     def held_pages(self, session: str) -> int:
         """Number of pages in the session's slot."""
-        slot = self._slots.get(session)
-        return 0 if slot is None else len(slot.pages)
+        return len(self._slots[session].pages) if session in self._slots else 0
 
     @property
     def num_turns(self) -> int:

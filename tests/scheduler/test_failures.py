@@ -218,6 +218,45 @@ def test_invalid_logits_roll_back_the_turn_of_a_session() -> None:
     assert world.say("s", "three", " then").finish == "length"
 
 
+LONG = "a prefix that fills several pages, then "
+
+
+def cached(world: World) -> int:
+    return world.scheduler.state.pool.accounting().evictable
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_no_later_request_uses_pages_from_before_invalid_logits(sessions: bool) -> None:
+    """The K/V of the first chunks, which were published before the logits were seen, may be invalid already."""
+    world = World(Shape(chunk=8, sessions=sessions))
+    world.generate("good", text(LONG + "one good request"), greedy(4))
+    world.run()
+    kept = cached(world)
+    world.runner._script = SimScript({(LONG + "bad").encode(): [None]})
+    world.generate("other", text("another request, in the cache"), greedy(4))
+    world.run()
+    other = cached(world) - kept
+    world.generate("bad", text(LONG + "bad"), greedy(4))
+    assert world.run()["bad"].aborts[0].code == "model_output_invalid"
+    assert cached(world) == other > 0, "its prefix is gone, with what continued it; other prefixes remain"
+    world.runner._script = SimScript({})
+    world.generate("again", text(LONG + "bad"), greedy(4))
+    assert world.run()["again"].cached_tokens == 0
+
+
+def test_pages_from_before_invalid_logits_stay_while_another_request_uses_them() -> None:
+    expected = solo(LONG + "neighbour", max_tokens=40)
+    world = World(Shape(chunk=8))
+    send(world, "neighbour", LONG + "neighbour", max_tokens=40)
+    for _ in range(10):
+        world.step()
+    world.runner._script = SimScript({(LONG + "bad").encode(): [None]})
+    world.generate("bad", text(LONG + "bad"), greedy(4))
+    outcomes = world.run()
+    assert outcomes["bad"].aborts[0].code == "model_output_invalid"
+    assert outcomes["neighbour"].tokens == expected
+
+
 def test_one_invalid_choice_leaves_the_scheduler_to_the_others() -> None:
     world = scripted(World())
     world.send(GenerateReq(("a", "b"), text("bad"), greedy(9)))

@@ -164,11 +164,12 @@ def match_everything(patch: Patch) -> None:
 
 def match_by_first_tokens(patch: Patch) -> None:
     """Pages count as equal when their node's first page is."""
-    patch.setattr(
-        RadixCache,
-        "_num_equal_pages",
-        lambda self, node, tokens, index: max(1, min(len(node.pages), len(tokens) // self._page_size - index)),
-    )
+
+    def num_equal_pages(self: Node, tokens: list[int], start: int) -> int:
+        size = len(self.tokens) // len(self.pages)
+        return max(1, min(len(self.pages), (len(tokens) - start) // size))
+
+    patch.setattr(Node, "num_equal_pages", num_equal_pages)
 
 
 def evict_the_head_of_a_leaf(patch: Patch) -> None:
