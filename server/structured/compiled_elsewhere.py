@@ -14,11 +14,6 @@ from .constraints import Constraint, ConstraintFields, constraint_of
 class Grammars(Protocol):
     """The part of ``StructuredOutput`` that prepares a request."""
 
-    async def grammar_of(
-        self, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
-    ) -> str:
-        """Return ``PreparedRequest.grammar`` for a request."""
-
     async def compile(
         self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
@@ -31,22 +26,23 @@ class Grammars(Protocol):
         """Stop the threads."""
 
 
+async def request_grammar(
+    grammars: Grammars, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
+) -> str:
+    """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint.
+
+    Raises Rejected if the constraint is invalid or cannot be compiled.
+    """
+    constraint = constraint_of(fields)
+    return "" if constraint is None else await grammars.compile(constraint, prefix=prefix, alternative=alternative)
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledElsewhere:
-    """Reads constraints in the calling thread, and compiles them with ``grammars`` on ``loop``."""
+    """Compiles constraints with ``grammars`` on ``loop`` for a request that is prepared in another thread."""
 
     grammars: Grammars
     loop: asyncio.AbstractEventLoop
-
-    async def grammar_of(
-        self, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
-    ) -> str:
-        """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint.
-
-        Raises Rejected if the constraint is invalid or cannot be compiled.
-        """
-        constraint = constraint_of(fields)
-        return "" if constraint is None else await self.compile(constraint, prefix=prefix, alternative=alternative)
 
     async def compile(
         self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""

@@ -17,7 +17,7 @@ from ebbtide.messages import RunnerInfo
 from ebbtide.runtime.large_stack_threads import large_stack_pool
 from ebbtide.tokenization.vocabulary import Vocabulary
 
-from .constraints import MAX_BYTES, Constraint, ConstraintFields, constraint_of
+from .constraints import MAX_BYTES, Constraint
 from .gbnf import lark_of_ebnf
 
 NUM_THREADS = 2
@@ -56,23 +56,13 @@ class StructuredOutput:
         self._slots = asyncio.Semaphore(NUM_THREADS)
         self._results: OrderedDict[bytes, asyncio.Task[CompileResult]] = OrderedDict()
 
-    async def grammar_of(
-        self, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
-    ) -> str:
-        """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint.
-
-        Raises Rejected if the constraint is invalid or cannot be compiled.
-        """
-        constraint = constraint_of(fields)
-        return "" if constraint is None else await self.compile(constraint, prefix=prefix, alternative=alternative)
-
     async def compile(
         self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
         """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if the constraint cannot be compiled.
 
-        prefix: free text before the constraint, such as reasoning. alternative: as in ``grammar_of``; it is not
-        checked, so it must be known to compile.
+        prefix: free text before the constraint, such as reasoning. alternative: see ``ebbtide.grammar.grammar_of``; it
+            is not checked, so it must be known to compile.
         """
         result = await asyncio.shield(self._result_of(constraint))
         if result.busy:

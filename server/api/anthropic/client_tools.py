@@ -20,6 +20,14 @@ VERSION = re.compile(r"_\d{8}$")
 TEXT = {"type": "string"}
 LINES = {"type": "array", "items": {"type": "integer"}, "description": "First and last line to view; -1 is the end."}
 
+# The commands that text_editor and memory share, and their fields except ``path``.
+EDITS = ["view", "create", "str_replace", "insert"]
+EDIT_FIELDS = {
+    **dict.fromkeys(("file_text", "old_str", "new_str", "insert_text"), TEXT),
+    "insert_line": {"type": "integer"},
+    "view_range": LINES,
+}
+
 
 class ClientTool(msgspec.Struct, kw_only=True):
     """A tool that the client runs, as the request defines it.
@@ -98,28 +106,18 @@ FAMILIES = {
         "Views and edits text files. view shows a file or a directory, create writes a new file with file_text,"
         " str_replace replaces old_str, which must occur once, by new_str, insert adds insert_text after line"
         " insert_line.",
-        ["view", "create", "str_replace", "insert"],
+        EDITS,
         path={"type": "string", "description": "Absolute path of the file or directory."},
-        file_text=TEXT,
-        old_str=TEXT,
-        new_str=TEXT,
-        insert_line={"type": "integer"},
-        insert_text=TEXT,
-        view_range=LINES,
+        **EDIT_FIELDS,
     ),
     "memory": _commands(
         "Reads and writes files below /memories that persist between conversations. view shows a file or directory,"
         " create writes a file with file_text, str_replace replaces old_str by new_str, insert adds insert_text after"
         " line insert_line, delete removes path, rename moves old_path to new_path.",
-        ["view", "create", "str_replace", "insert", "delete", "rename"],
+        [*EDITS, "delete", "rename"],
         path={"type": "string", "description": "Path below /memories."},
-        file_text=TEXT,
-        old_str=TEXT,
-        new_str=TEXT,
-        insert_line={"type": "integer"},
-        insert_text=TEXT,
+        **EDIT_FIELDS,
         old_path=TEXT,
         new_path=TEXT,
-        view_range=LINES,
     ),
 }

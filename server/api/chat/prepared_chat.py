@@ -21,6 +21,7 @@ from ebbtide.tokenizer_mgr.session_turns import EncodedTurn
 from ...parsers.output_parser import ParserConfig
 from ...parsers.tool_fields import ToolOptions, tool_options
 from ...state import AppState
+from ...structured.compiled_elsewhere import request_grammar
 from ...structured.tool_grammar import calls_alternative, tool_constraint
 from ..logprob_options import LogprobOptions, check_num_logprobs, logprob_options
 from ..sampling_params import check_prompt_tokens, for_prompt, sampling_params, text_params
@@ -113,7 +114,7 @@ async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, p
     structured, form = state.structured, state.profile.tool_format.form
     if tools is None or not tools.required:
         alternative = "" if tools is None or form is None else calls_alternative(tools, form, structured.mark)
-        return await structured.grammar_of(body, prefix=prefix, alternative=alternative)
+        return await request_grammar(structured, body, prefix=prefix, alternative=alternative)
     # A response format is ignored here, because it constrains text and the output consists of calls only.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.grammar, body.structured_outputs)):
         raise Rejected("A required call cannot be combined with another constraint.", param="tool_choice")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 
 from ...state import AppState
+from ...structured.compiled_elsewhere import request_grammar
 from ..generation import Prepared, RouteSpec
 from ..logprob_options import check_num_logprobs, logprob_options
 from ..sampling_params import (
@@ -42,7 +43,7 @@ async def prepare(state: AppState, body: CompletionBody, request_id: str) -> Pre
         priority=body.priority or 0,
         namespace=body.namespace,
         session=session,
-        grammar=await state.structured.grammar_of(body),
+        grammar=await request_grammar(state.structured, body),
     )
     parts = [prompt_part(prompt, tokens, reader, body, options) for prompt, tokens in zip(listed, prompts, strict=True)]
     head = completion_head(request_id, state.model_name)
