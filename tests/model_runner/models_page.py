@@ -30,10 +30,10 @@ GGUF = """
 ## GGUF files
 
 A GGUF file is served if its architecture is in the table and if every metadata key of the architecture and every
-tensor is understood; otherwise it is refused with a sentence that names the file and the key. Rotary embedding:
-`rope.scaling.type` none, linear, yarn and longrope, `rope.scale_linear`, a factor without a type (linear), and the
-frequency factors of Llama 3.1 and 3.2 and of Phi-3. The parts of a split file (`…-00001-of-00003.gguf`) are found
-from the name of any of them.
+tensor is understood; otherwise it is refused with a sentence that names the file and the key. For rotary
+embeddings, ebbtide reads `rope.scaling.type` (none, linear, yarn or longrope), `rope.scale_linear`, a factor without a
+type (linear), and the frequency factors of Llama 3.1 and 3.2 and of Phi-3. The parts of a split file
+(`…-00001-of-00003.gguf`) are found from the name of any of them.
 
 The format has no key for some fields, so a file can differ from the original checkpoint: Mistral 7B v0.1's sliding
 window, the `mscale` of YaRN, and `norm_topk_prob` of expert models, for which ebbtide computes what llama.cpp
