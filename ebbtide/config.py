@@ -205,6 +205,13 @@ class RunnerConfig:
         "weights and KV cache; auto: as stored on CUDA; on the CPU bfloat16, or float32 for models without compiled "
         "code if the CPU cannot compute bfloat16",
     )
+    num_threads: int = option(
+        0,
+        "threads of a step on the CPU; 0: the usable cores, one fewer if there are more than 4, and fewer while other "
+        "processes keep them busy",
+        metavar="N",
+        within="[0, 1024]",
+    )
     deterministic: bool = option(
         False, "refuse to start unless the logits of a request are equal bit for bit alone, in any batch and recomputed"
     )

@@ -24,16 +24,18 @@ from ebbtide.tokenization.model_files import ModelFiles
 from .attention import AttentionBackend, choose_backend
 from .checkpoint.weights import Checkpoint, open_checkpoint
 from .context import longest_context
+from .cpu_threads import use_threads
 from .determinism import is_deterministic, obstacle, require_deterministic
 from .device import choose_device, choose_dtype
 from .isolation import Computed, compute_isolated
 from .kv.copy_costs import measure_costs
 from .kv.host_pages import HostPages, bytes_per_page, num_host_pages
 from .kv.kv_pool import KVPool
-from .kv.memory import PoolBudget, free_memory, pool_limit, set_num_threads
+from .kv.memory import PoolBudget, free_memory, pool_limit
 from .kv.page_copies import PageMoves, checked_moves
 from .kv.page_table import PageTable, PageWrites, TokenInputs, stage_tokens
 from .models import check_architecture, has_compiled_code, load_model
+from .models.llama_native import NativeLlama
 from .models.model import Model
 from .pending import PendingItems, PendingStep
 from .pooling import normalized
@@ -86,7 +88,7 @@ class ModelRunner:
     @classmethod
     def load(cls, files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
         """Load the weights and allocate the pool. Raises StartupError if loading or allocation fails."""
-        set_num_threads()
+        adapts = use_threads(config.num_threads)
         device = choose_device(config.device)
         checkpoint = open_checkpoint(files)
         check_architecture(checkpoint)
@@ -101,6 +103,8 @@ class ModelRunner:
         model = load_model(checkpoint, dtype=dtype, device=device, compiled=has_kernels and dtype == torch.bfloat16)
         if config.deterministic and not is_deterministic(model):
             require_deterministic(files.name, "its head size is not a multiple of 16")
+        if adapts and isinstance(model, NativeLlama):
+            model.adapt_threads()
         progress("Allocating the KV pool")
         pool = _build_pool(model, config, dtype=dtype, device=device, free_bytes=free_bytes)
         pool_info = PoolInfo(pool.num_pages, pool.page_size)

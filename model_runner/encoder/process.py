@@ -15,7 +15,7 @@ from ebbtide.messages import AbortReq, EncodedBatch, EncodedItem, EncodeReq, Hea
 from ebbtide.runtime.channel import Receiver, Sender
 from ebbtide.runtime.child import Handshake, run_child
 
-from ..kv.memory import set_num_threads
+from ..cpu_threads import use_threads
 from .encoder import Encoder, Rows, load_encoder
 from .encoder_queue import EncoderQueue, WaitingInput
 
@@ -136,7 +136,7 @@ class Loop:
 def main(section: EncoderSection, handshake: Handshake) -> None:
     """Load the model, then serve until a signal ends the process."""
     handshake.progress(f"Loading {section.files.name}")
-    set_num_threads()
+    use_threads(0)
     config = section.encoder
     encoder = load_encoder(section.files, config)
     default = CPU_BATCH_TOKENS if config.embedding_device == "cpu" else CUDA_BATCH_TOKENS

@@ -163,6 +163,8 @@ public:
         }
     }
 
+    void use_threads(int64_t count) { w_.num_threads = count; }
+
     void logits(const Activation* states, int64_t count, float* out) {
         std::atomic<int64_t> counter{0};
 #pragma omp parallel num_threads(static_cast<int>(w_.num_threads))
@@ -331,7 +333,7 @@ private:
         }
     }
 
-    const ModelWeights w_;
+    ModelWeights w_;
     const std::vector<LayerWeights> layers_;
     Buffer<float> hidden_buffer_, qkv_buffer_;
     Buffer<Activation> x_buffer_, attended_buffer_, act_buffer_;
@@ -361,6 +363,9 @@ void destroy(Llama* model) { delete model; }
 
 // Bytes of an activation: 2 for bfloat16, 4 for float32.
 int activation_bytes() { return sizeof(Activation); }
+
+// The number of threads of all later calls.
+void use_threads(Llama* model, int64_t count) { model->use_threads(count); }
 
 // states: [num_wanted][hidden, padded to 32], the padding zero.
 void forward(Llama* model, const Batch* batch, Activation* states) { model->forward(*batch, states); }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,12 +83,6 @@ def free_memory(device: torch.device) -> int:
 def pool_limit(device: torch.device) -> int | None:
     """Return the maximum size of a default pool in bytes; None for no limit."""
     return CPU_POOL_LIMIT if device.type == "cpu" else None
-
-
-def set_num_threads() -> None:
-    """Use all cores unless OMP_NUM_THREADS is set."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(os.cpu_count() or 1)
 
 
 def _gib(num_bytes: int) -> str:

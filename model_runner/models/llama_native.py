@@ -7,6 +7,7 @@ change it. The compiled code is in kernels/llama_forward.cpp.
 from __future__ import annotations
 
 import ctypes
+import time
 import weakref
 
 import torch
@@ -20,6 +21,7 @@ from ..kernels.llama_forward import Batch, LayerWeights, LinearWeights, ModelWei
 from ..kernels.native_build import VECTORS
 from ..kv.kv_pool import KVShape
 from ..layers.linear import Linear
+from ..thread_counts import ThreadCounts
 from . import llama
 from .llama_config import LlamaConfig
 from .model import Model
@@ -75,6 +77,11 @@ class NativeLlama:
         )
         self._handle = self._library.create(ctypes.byref(self._weights))
         weakref.finalize(self, self._library.destroy, self._handle)
+        self._threads: ThreadCounts | None = None
+
+    def adapt_threads(self) -> None:
+        """Let each step use the number of threads, up to torch's, with which earlier steps were the fastest."""
+        self._threads = ThreadCounts(torch.get_num_threads())
 
     @property
     def kv_shape(self) -> KVShape:
@@ -110,7 +117,13 @@ class NativeLlama:
             pool.data.data_ptr(),
             pool.data.stride(1),
         )
+        if self._threads is None:
+            self._library.forward(self._handle, ctypes.byref(arguments), states.data_ptr())
+            return states
+        self._library.use_threads(self._handle, self._threads.choose(batch.num_tokens))
+        started = time.perf_counter()
         self._library.forward(self._handle, ctypes.byref(arguments), states.data_ptr())
+        self._threads.record(batch.num_tokens, time.perf_counter() - started)
         return states
 
     def logits(self, states: Tensor) -> Tensor:

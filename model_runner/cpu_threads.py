@@ -1,0 +1,100 @@
+"""Chooses the number of threads of a step on the CPU at the start, from the flag and from what the process may use."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+log = logging.getLogger(__name__)
+
+MANY_CORES = 4  # with more cores than this, one is left to the front and the detokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadChoice:
+    """A number of threads.
+
+    Attributes:
+        count: the number, or its upper bound.
+        adapts: whether steps may use fewer, see ``ThreadCounts``.
+        reason: where the number comes from.
+    """
+
+    count: int
+    adapts: bool
+    reason: str
+
+
+def choose_threads(asked: int, environment: Mapping[str, str], cores: int, quota: float) -> ThreadChoice:
+    """Return the number of threads.
+
+    Args:
+        asked: --num-threads; 0 lets this function choose.
+        environment: the environment variables.
+        cores: number of cores on which the process may run.
+        quota: cores whose time the control groups grant; infinity for no limit.
+    """
+    if asked:
+        return ThreadChoice(asked, adapts=False, reason="--num-threads")
+    if "OMP_NUM_THREADS" in environment:
+        return ThreadChoice(torch.get_num_threads(), adapts=False, reason="OMP_NUM_THREADS")
+    usable = max(1, min(cores, math.floor(quota)) if math.isfinite(quota) else cores)
+    limit = "the control group's quota" if usable < cores else "the usable cores"
+    if usable > MANY_CORES:
+        return ThreadChoice(usable - 1, adapts=True, reason=f"{limit} except one, fewer while they are busy")
+    return ThreadChoice(usable, adapts=True, reason=f"{limit}, fewer while they are busy")
+
+
+def use_threads(asked: int) -> bool:
+    """Set torch's number of threads and log it. Returns True if steps may use fewer."""
+    choice = choose_threads(asked, os.environ, usable_cores(), cpu_quota())
+    torch.set_num_threads(choice.count)
+    log.info("threads of a step: %d (%s)", choice.count, choice.reason)
+    return choice.adapts
+
+
+def usable_cores() -> int:
+    """Return the number of cores on which this process may run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_quota(root: Path = Path("/")) -> float:
+    """Return the number of cores whose time the control groups grant the process; infinity for no limit.
+
+    root: root of the file system. The limit is the minimum over the process's own group and all parent groups.
+    """
+    return min(_quotas(root), default=math.inf)
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        # In a container the path may be that of the host and not exist below the mount.
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for length in range(len(parts) + 1):
+            yield _quota(mount.joinpath(*parts[:length]), is_v1=bool(controllers))
+
+
+def _quota(folder: Path, *, is_v1: bool) -> float:
+    # cpu.max contains a quota and a period, such as "150000 100000", or "max 100000".
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_v1 else ("cpu.max",)
+    match [word for name in names for word in _text(folder / name).split()]:
+        case [quota, period] if quota.isdecimal() and period.isdecimal() and int(period):
+            return int(quota) / int(period)
+    return math.inf
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
