@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--variant", choices=VARIANTS, default="native")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    compiled, through_torch = NativeLlama(random_model(), VARIANTS[arguments.variant]), random_model()
+    compiled, through_torch = NativeLlama.of(random_model(), vectors=VARIANTS[arguments.variant]), random_model()
     through_torch.pack()
     width = MAX_CONTEXT // PAGE_SIZE
     table = torch.randperm(40 * width)[: 40 * width].int().view(40, width)

@@ -215,6 +215,11 @@ class RunnerConfig:
     deterministic: bool = option(
         False, "refuse to start unless the logits of a request are equal bit for bit alone, in any batch and recomputed"
     )
+    quantization: Literal["auto", "none", "int8"] = option(
+        "auto",
+        "weights of Llama families on the CPU: auto keeps GGUF's quantized weights as they are, none widens them to "
+        "--dtype, int8 also quantizes weights that are not quantized",
+    )
     attention_backend: str = option("auto", "attention implementation; auto selects the fastest available one")
     context_length: int | None = option(
         None, "maximum length of prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"

@@ -100,7 +100,13 @@ class ModelRunner:
         context_length = _context_length(checkpoint, config.context_length)
         free_bytes = free_memory(device)
         progress(f"Reading the weights ({checkpoint.architecture})")
-        model = load_model(checkpoint, dtype=dtype, device=device, compiled=has_kernels and dtype == torch.bfloat16)
+        model = load_model(
+            checkpoint,
+            dtype=dtype,
+            device=device,
+            compiled=has_kernels and dtype == torch.bfloat16,
+            quantization=config.quantization,
+        )
         if config.deterministic and not is_deterministic(model):
             require_deterministic(files.name, "its head size is not a multiple of 16")
         if adapts and isinstance(model, NativeLlama):

@@ -13,6 +13,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, MODEL_ARCH_NAMES, GGMLQuantizationType
 from gguf.quants import dequantize, quant_shape_to_byte_shape
 from gguf.tensor_mapping import get_tensor_name_map
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ebbtide.errors import StartupError
@@ -22,7 +23,9 @@ from ebbtide.tokenization.model_files import one_line, split_parts
 from .gguf_architecture import Architecture, Stored
 from .gguf_architectures import ARCHITECTURES
 from .gguf_fields import Fields
+from .gguf_layouts import ROW_ORDERS
 from .gguf_rope import FACTOR_TENSORS
+from .quantized_rows import KINDS, QuantizedRows
 
 EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 EMBEDDING = "token_embd.weight"
@@ -79,9 +82,17 @@ class GGUFFile:
         """
         names = self._names(wanted)
         for name in self._stored_names():
-            layout = self._architecture.layout(name)
-            values = self._values(name)
-            yield names.get(name, name), values if layout is None else layout(values, self.config_fields)
+            yield names.get(name, name), self._tensor(name)
+
+    def stored_weights(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor | QuantizedRows]]:
+        """Yield what ``tensors`` yields, but leave matrices quantized whose format is in ``quantized_rows.KINDS``.
+
+        A matrix is dequantized if the converter changed it in another way than by reordering its rows.
+        """
+        names = self._names(wanted)
+        for name in self._stored_names():
+            rows = self._quantized_rows(name)
+            yield names.get(name, name), self._tensor(name) if rows is None else rows
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
         """Yield the name and stored shape of every tensor that ``tensors`` yields; some layouts change the shape."""
@@ -132,15 +143,34 @@ class GGUFFile:
             )
         return values
 
+    def _tensor(self, name: str) -> Tensor:
+        layout = self._architecture.layout(name)
+        values = self._values(name)
+        return values if layout is None else layout(values, self.config_fields)
+
+    def _quantized_rows(self, name: str) -> QuantizedRows | None:
+        """Return a matrix as it is stored; None if it must be dequantized."""
+        stored = self._tensors[name][1]
+        layout = self._architecture.layout(name)
+        kind = GGMLQuantizationType(stored.kind).name
+        if kind not in KINDS or len(stored.shape) != 2 or (layout is not None and layout not in ROW_ORDERS):
+            return None
+        rows = torch.from_numpy(np.array(self._blocks(name)))
+        return QuantizedRows(kind, rows if layout is None else layout(rows, self.config_fields))
+
     def _values(self, name: str) -> Tensor:
         path, stored = self._tensors[name]
-        kind = GGMLQuantizationType(stored.kind)
-        shape = quant_shape_to_byte_shape(stored.shape, kind)
         try:
-            values = dequantize(np.asarray(np.memmap(path, np.uint8, "r", stored.offset, shape)), kind)
+            values = dequantize(self._blocks(name), GGMLQuantizationType(stored.kind))
             return torch.from_numpy(values if values.flags.writeable else values.copy())
         except (ValueError, NotImplementedError) as error:
             raise StartupError(f"The tensor {name} of {path} cannot be read: {one_line(error)}.") from error
+
+    def _blocks(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of a tensor, [..., bytes of a row]."""
+        path, stored = self._tensors[name]
+        shape = quant_shape_to_byte_shape(stored.shape, GGMLQuantizationType(stored.kind))
+        return np.asarray(np.memmap(path, np.uint8, "r", stored.offset, shape))
 
 
 def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:

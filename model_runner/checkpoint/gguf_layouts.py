@@ -42,6 +42,10 @@ def qkv_per_head(values: Tensor, config: dict[str, Any]) -> Tensor:
     return values.reshape(3, heads, -1, *values.shape[1:]).transpose(0, 1).reshape(values.shape)
 
 
+# These layouts only reorder rows, so that they also apply to rows of quantized blocks.
+ROW_ORDERS: tuple[Layout, ...] = (interleaved_queries, interleaved_keys)
+
+
 def _undo_interleaving(values: Tensor, num_heads: int) -> Tensor:
     pairs = values.shape[0] // num_heads // 2
     return values.reshape(num_heads, pairs, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)

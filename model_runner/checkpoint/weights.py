@@ -21,6 +21,7 @@ from .gguf_file import GGUFFile
 from .model_config import ModelConfig
 from .native_config import ARCHITECTURES, read_native
 from .quantization import quantization_method
+from .quantized_rows import QuantizedRows
 from .safetensors_files import SafetensorsFiles
 
 
@@ -59,6 +60,10 @@ class Checkpoint:
         wanted: the names of the model's parameters, from which the names of the tensors in a GGUF file follow.
         """
         yield from self.safetensors.tensors() if self.gguf is None else self.gguf.tensors(wanted)
+
+    def stored_weights(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor | QuantizedRows]]:
+        """Yield what ``tensors`` yields, but leave matrices quantized whose format is in ``quantized_rows.KINDS``."""
+        yield from self.safetensors.tensors() if self.gguf is None else self.gguf.stored_weights(wanted)
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
         """The name and shape of every stored tensor. ``wanted``: see ``tensors``."""

@@ -31,8 +31,7 @@ struct LayerWeights {
 struct ModelWeights {
     int64_t num_layers, hidden, intermediate, heads, kv_heads, head_dim, num_threads;
     float norm_eps, scale;
-    const uint16_t* embedding;  // packed like a Linear's weight, [vocabulary][hidden]
-    int64_t embedding_k;
+    const Block* embedding;  // [vocabulary][hidden]
     const float* norm;
     const LayerWeights* layers;
     Linear head;
@@ -96,32 +95,10 @@ private:
     alignas(64) std::atomic<int> sleepers_{0};
 };
 
-struct Free {
-    void operator()(void* p) const { std::free(p); }
-};
-
-template <typename T>
-class Buffer {
-public:
-    // Zeroed when it grows: what lies behind a row's last value must be finite.
-    T* at_least(int64_t count) {
-        if (count > size_) {
-            const int64_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-            data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
-            std::memset(data_.get(), 0, bytes);
-            size_ = count;
-        }
-        return data_.get();
-    }
-
-private:
-    std::unique_ptr<T, Free> data_;
-    int64_t size_ = 0;
-};
-
 // The buffers of one thread.
 struct Scratch {
     std::vector<float> query;
+    LinearScratch linear;
 #if defined(__AMX_BF16__)
     TileScratch tiles;
 #else
@@ -169,7 +146,8 @@ public:
         std::atomic<int64_t> counter{0};
 #pragma omp parallel num_threads(static_cast<int>(w_.num_threads))
         {
-            linear(w_.head, states, count, counter, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
+            LinearScratch scratch;
+            linear(w_.head, states, count, counter, scratch, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
                 std::memcpy(out + row * w_.head.n + column, sums, size * 4);
             });
             release_tiles();
@@ -202,20 +180,16 @@ private:
 
     // Units of 64 outputs are handed out one by one. store(row, column, sums, size) gets a row of a unit.
     template <typename Store>
-    void linear(const Linear& layer, const Activation* x, int64_t count, std::atomic<int64_t>& counter, const Store& store) {
-        alignas(64) Block sums;
+    void linear(const Linear& layer, const Activation* x, int64_t count, std::atomic<int64_t>& counter,
+                LinearScratch& scratch, const Store& store) {
         const int64_t units = (layer.n + kColumns - 1) / kColumns;
         for (int64_t unit; (unit = counter.fetch_add(1, std::memory_order_relaxed)) < units;) {
             const int64_t column = unit * kColumns, size = std::min(kColumns, layer.n - column);
-            for (int64_t row = 0; row < count; row += kRows) {
-                const int64_t part = std::min(kRows, count - row);
-                multiply(x + row * layer.k, layer.k, part, layer.weight + column * layer.k, layer.k, sums);
-                for (int64_t r = 0; r < part; ++r) {
-                    if (layer.bias)
-                        for (int64_t c = 0; c < size; ++c) sums[r][c] += layer.bias[column + c];
-                    store(row + r, column, sums[r], size);
-                }
-            }
+            multiply_unit(layer.blocks + unit * 4, layer.k, x, count, scratch, [&](int64_t row, float* sums) {
+                if (layer.bias)
+                    for (int64_t c = 0; c < size; ++c) sums[c] += layer.bias[column + c];
+                store(row, column, sums, size);
+            });
         }
     }
 
@@ -225,7 +199,7 @@ private:
         const int64_t tokens = batch.num_tokens, qkv_stride = qkv_size();
         rows(thread, tokens, [&](int64_t t) { normalize(hidden_ + t * w_.hidden, layer.input_norm, x_ + t * padded(w_.hidden)); });
         barrier.wait();
-        linear(layer.qkv, x_, tokens, counter[0], [&](int64_t row, int64_t column, const float* sums, int64_t size) {
+        linear(layer.qkv, x_, tokens, counter[0], scratch.linear, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
             std::memcpy(qkv_ + row * qkv_stride + column, sums, size * 4);
         });
         barrier.wait();
@@ -237,11 +211,11 @@ private:
             float* to = hidden_ + row * w_.hidden + column;
             for (int64_t c = 0; c < size; ++c) to[c] += sums[c];
         };
-        linear(layer.out, attended_, tokens, counter[2], add);
+        linear(layer.out, attended_, tokens, counter[2], scratch.linear, add);
         barrier.wait();
         rows(thread, tokens, [&](int64_t t) { normalize(hidden_ + t * w_.hidden, layer.mlp_norm, x_ + t * padded(w_.hidden)); });
         barrier.wait();
-        linear(layer.gate_up, x_, tokens, counter[3], [&](int64_t row, int64_t column, const float* sums, int64_t size) {
+        linear(layer.gate_up, x_, tokens, counter[3], scratch.linear, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
             Activation* to = act_ + row * padded(w_.intermediate) + column / 2;
             for (int64_t c = 0; c < size; c += 32)
                 for (int64_t i = 0; i < 16; i += kLanes) {
@@ -250,14 +224,19 @@ private:
                 }
         });
         barrier.wait();
-        linear(layer.down, act_, tokens, counter[4], add);
+        linear(layer.down, act_, tokens, counter[4], scratch.linear, add);
         barrier.wait();
     }
 
     void embed(int64_t token, int64_t t) {
-        const uint16_t* from = w_.embedding + token / 16 * 16 * w_.embedding_k + token % 16 * 2;
+        const Block& block = w_.embedding[token / 16];
+        Activation group[kElements];
         float* to = hidden_ + t * w_.hidden;
-        for (int64_t k = 0; k < w_.hidden; ++k) to[k] = widen(from[k / 2 * 32 + k % 2]);
+        for (int64_t first = 0; first < w_.hidden; first += kGroup) {
+            widen_block(block, first / kGroup, 1, group);
+            const int64_t size = std::min(kGroup, w_.hidden - first);
+            for (int64_t k = 0; k < size; ++k) to[first + k] = widen(group[element(token % 16, k)]);
+        }
     }
 
     // RMSNorm (Zhang and Sennrich 2019).
@@ -366,6 +345,9 @@ int activation_bytes() { return sizeof(Activation); }
 
 // The number of threads of all later calls.
 void use_threads(Llama* model, int64_t count) { model->use_threads(count); }
+
+// Numbers of a vector.
+int lanes() { return kLanes; }
 
 // states: [num_wanted][hidden, padded to 32], the padding zero.
 void forward(Llama* model, const Batch* batch, Activation* states) { model->forward(*batch, states); }

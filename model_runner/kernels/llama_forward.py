@@ -19,7 +19,7 @@ class LinearWeights(ctypes.Structure):
     """Mirrors ``Linear`` of packed_linear.h."""
 
     _fields_ = (
-        ("weight", ctypes.c_void_p),
+        ("blocks", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("n", ctypes.c_int64),
         ("k", ctypes.c_int64),
@@ -45,7 +45,6 @@ class ModelWeights(ctypes.Structure):
         ("norm_eps", ctypes.c_float),
         ("scale", ctypes.c_float),
         ("embedding", ctypes.c_void_p),
-        ("embedding_k", ctypes.c_int64),
         ("norm", ctypes.c_void_p),
         ("layers", ctypes.POINTER(LayerWeights)),
         ("head", LinearWeights),

@@ -1,31 +1,27 @@
-// Linear layers with packed bfloat16 weights: AMX tiles, AVX512-BF16, or float32 multiply-adds of widened weights.
+// Linear layers with packed weights: AMX tiles, AVX512-BF16, or float32 multiply-adds.
 //
-// Weights are packed as [N / 16][K / 2][16][2]: the 32-bit lane n of a row holds the two weights k, k + 1 of output n.
-// One layout serves all three: it is AMX's tile of 16 pairs, one operand of vdpbf16ps, and two shifts from float32.
-// K is padded to a multiple of 32 and N to a multiple of 64 with zeros. An output's sum runs over k in an order that
-// depends on the instruction set only, never on the number of rows: a row's result is the same in every batch.
+// Weights are packed in blocks of 16 outputs. In bfloat16 a block is [K / 2][16][2]: the 32-bit lane n of a row holds the
+// two weights k, k + 1 of output n. One layout serves all three: it is AMX's tile of 16 pairs, one operand of vdpbf16ps,
+// and two shifts from float32. Quantized blocks are widened part by part while they are multiplied. K is padded to a
+// multiple of 32 with zeros. An output's sum runs over k in an order that depends on the instruction set only, never on
+// the number of rows: a row's result is the same in every batch.
 
 #pragma once
 
-#include "simd.h"
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
 
-struct Linear {
-    const uint16_t* weight;
-    const float* bias;  // [N] or null
-    int64_t n, k;       // k: padded
-};
-
-// What a linear layer reads: bfloat16 where the CPU multiplies it, else float32.
-#if defined(__AMX_BF16__) || defined(__AVX512BF16__)
-using Activation = uint16_t;
-#else
-using Activation = float;
-#endif
+#include "quantized_weights.h"
 
 constexpr int64_t kColumns = 64;  // of one unit of work
 constexpr int64_t kRows = 32;     // of one block of results
 
-using Block = float[kRows][kColumns];
+struct Linear {
+    const Block* blocks;  // a multiple of 4; those behind the last output are copies of another
+    const float* bias;    // [N] or null
+    int64_t n, k;         // k: padded
+};
 
 #if defined(__AMX_BF16__)
 
@@ -53,6 +49,14 @@ inline void zero_sums() {
     _tile_zero(3);
 }
 
+// The first and the second pair of tiles at two places.
+inline void load_sums(const float* low, const float* high) {
+    _tile_loadd(0, low, kColumns * 4);
+    _tile_loadd(1, low + 16, kColumns * 4);
+    _tile_loadd(2, high, kColumns * 4);
+    _tile_loadd(3, high + 16, kColumns * 4);
+}
+
 // The four tiles side by side: [16][64].
 inline void store_sums(float* to) {
     _tile_stored(0, to, kColumns * 4);
@@ -61,44 +65,46 @@ inline void store_sums(float* to) {
     _tile_stored(3, to + 48, kColumns * 4);
 }
 
-// sums[0..rows) = x[0..rows) times the 64 columns whose packed weights start at w. x: row stride ldx.
-inline void multiply(const uint16_t* x, int64_t ldx, int64_t rows, const uint16_t* w, int64_t k, Block sums) {
-    const int64_t block = k * 16, low = rows < 16 ? rows : 16, high = rows - low;
+// sums[rows][64] = x[0..rows) times the 64 outputs of the 4 blocks at w; added to sums if ``more``. x: row stride ldx.
+__attribute__((noinline)) inline void multiply(const uint16_t* x, int64_t ldx, int64_t rows, const uint16_t* const* w,
+                                               int64_t k, bool more, float* sums) {
+    const int64_t low = rows < 16 ? rows : 16, high = rows - low;
     configure_tiles(low, high);
     const int64_t stride = ldx * 2;
     if (high == 0) {
-        zero_sums();
+        more ? load_sums(sums, sums + 32) : zero_sums();
         for (int64_t i = 0; i < k; i += 32) {
             _tile_loadd(4, x + i, stride);
-            _tile_loadd(6, w + i * 16, 64);
+            _tile_loadd(6, w[0] + i * 16, 64);
             _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, w + block + i * 16, 64);
+            _tile_loadd(7, w[1] + i * 16, 64);
             _tile_dpbf16ps(1, 4, 7);
-            _tile_loadd(5, w + 2 * block + i * 16, 64);
+            _tile_loadd(5, w[2] + i * 16, 64);
             _tile_dpbf16ps(2, 4, 5);
-            _tile_loadd(6, w + 3 * block + i * 16, 64);
+            _tile_loadd(6, w[3] + i * 16, 64);
             _tile_dpbf16ps(3, 4, 6);
         }
-        store_sums(&sums[0][0]);
+        store_sums(sums);
         return;
     }
     for (int64_t half = 0; half < 2; ++half) {
-        const uint16_t* left = w + half * 2 * block;
-        zero_sums();
+        const uint16_t *left = w[2 * half], *right = w[2 * half + 1];
+        float *upper = sums + half * 32, *lower = upper + 16 * kColumns;
+        more ? load_sums(upper, lower) : zero_sums();
         for (int64_t i = 0; i < k; i += 32) {
             _tile_loadd(4, x + i, stride);
             _tile_loadd(6, left + i * 16, 64);
             _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, left + block + i * 16, 64);
+            _tile_loadd(7, right + i * 16, 64);
             _tile_dpbf16ps(1, 4, 7);
             _tile_loadd(5, x + 16 * ldx + i, stride);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
-        _tile_stored(0, &sums[0][half * 32], kColumns * 4);
-        _tile_stored(1, &sums[0][half * 32 + 16], kColumns * 4);
-        _tile_stored(2, &sums[16][half * 32], kColumns * 4);
-        _tile_stored(3, &sums[16][half * 32 + 16], kColumns * 4);
+        _tile_stored(0, upper, kColumns * 4);
+        _tile_stored(1, upper + 16, kColumns * 4);
+        _tile_stored(2, lower, kColumns * 4);
+        _tile_stored(3, lower + 16, kColumns * 4);
     }
 }
 
@@ -109,8 +115,9 @@ inline void release_tiles() {}
 // Vectors that 16 outputs take.
 constexpr int kVecs = 16 / kLanes;
 
-// The products of a pair of weights per output with the pair of activations at x, added to sum.
-inline Vec add_pair(Vec sum, const Activation* x, Ints pairs) {
+// The products of the inputs k, k + 1 of kLanes outputs with the pair of activations at x, added to sum.
+inline Vec add_pair(Vec sum, const Activation* x, const uint16_t* w) {
+    const Ints pairs = *reinterpret_cast<const Ints*>(w);
 #if defined(__AVX512BF16__)
     int32_t pair;
     std::memcpy(&pair, x, 4);
@@ -123,16 +130,27 @@ inline Vec add_pair(Vec sum, const Activation* x, Ints pairs) {
 #endif
 }
 
-template <int ROWS, int BLOCKS>
-inline void multiply_part(const Activation* x, int64_t ldx, const uint16_t* w, int64_t k, float* sums) {
+inline Vec add_pair(Vec sum, const float* x, const float* w) {
+    sum += x[0] * load(w);
+    return sum + x[1] * load(w + 16);
+}
+
+// Distance of the weights of kLanes outputs and the next kLanes.
+template <typename W>
+constexpr int kStep = sizeof(W) == 2 ? 2 * kLanes : kLanes;
+
+template <int ROWS, int BLOCKS, typename W>
+inline void multiply_part(const Activation* x, int64_t ldx, const W* const* w, int64_t k, bool more, float* sums) {
     Vec acc[ROWS][BLOCKS * kVecs] = {};
+    if (more)
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < BLOCKS * kVecs; ++v) acc[r][v] = load(sums + r * kColumns + v * kLanes);
     for (int64_t i = 0; i < k; i += 2) {
         for (int b = 0; b < BLOCKS; ++b) {
             for (int v = 0; v < kVecs; ++v) {
-                const Ints pairs = *reinterpret_cast<const Ints*>(w + b * k * 16 + i * 16 + v * 2 * kLanes);
                 for (int r = 0; r < ROWS; ++r) {
                     Vec& sum = acc[r][b * kVecs + v];
-                    sum = add_pair(sum, x + r * ldx + i, pairs);
+                    sum = add_pair(sum, x + r * ldx + i, w[b] + i * 16 + v * kStep<W>);
                 }
             }
         }
@@ -142,20 +160,86 @@ inline void multiply_part(const Activation* x, int64_t ldx, const uint16_t* w, i
 }
 
 // ROWS x BLOCKS sums stay in registers; rows that are left over are done in fewer at a time.
-template <int ROWS, int BLOCKS>
-inline void multiply_by(const Activation* x, int64_t ldx, int64_t rows, const uint16_t* w, int64_t k, float* sums) {
+template <int ROWS, int BLOCKS, typename W>
+inline void multiply_by(const Activation* x, int64_t ldx, int64_t rows, const W* const* w, int64_t k, bool more,
+                        float* sums) {
     int64_t r = 0;
     for (; r + ROWS <= rows; r += ROWS)
         for (int b = 0; b < 4; b += BLOCKS)
-            multiply_part<ROWS, BLOCKS>(x + r * ldx, ldx, w + b * k * 16, k, sums + r * kColumns + b * 16);
+            multiply_part<ROWS, BLOCKS>(x + r * ldx, ldx, w + b, k, more, sums + r * kColumns + b * 16);
     if constexpr (ROWS > 1) {
         constexpr int kMore = BLOCKS < 4 ? 2 * BLOCKS : 4;
-        if (r < rows) multiply_by<ROWS / 2, kMore>(x + r * ldx, ldx, rows - r, w, k, sums + r * kColumns);
+        if (r < rows) multiply_by<ROWS / 2, kMore>(x + r * ldx, ldx, rows - r, w, k, more, sums + r * kColumns);
     }
 }
 
-inline void multiply(const Activation* x, int64_t ldx, int64_t rows, const uint16_t* w, int64_t k, Block sums) {
-    multiply_by<4, kLanes == 16 ? 4 : 1>(x, ldx, rows, w, k, &sums[0][0]);
+template <typename W>
+__attribute__((noinline)) inline void multiply(const Activation* x, int64_t ldx, int64_t rows, const W* const* w,
+                                               int64_t k, bool more, float* sums) {
+    multiply_by<4, kLanes == 16 ? 4 : 1>(x, ldx, rows, w, k, more, sums);
 }
 
 #endif
+
+struct Free {
+    void operator()(void* p) const { std::free(p); }
+};
+
+template <typename T>
+class Buffer {
+public:
+    // Zeroed when it grows: what lies behind a row's last value must be finite.
+    T* at_least(int64_t count) {
+        if (count > size_) {
+            const int64_t bytes = (count * sizeof(T) + 63) / 64 * 64;
+            data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
+            std::memset(data_.get(), 0, bytes);
+            size_ = count;
+        }
+        return data_.get();
+    }
+
+private:
+    std::unique_ptr<T, Free> data_;
+    int64_t size_ = 0;
+};
+
+// The buffers of one thread for linear layers.
+struct LinearScratch {
+    Buffer<float> sums;
+    Buffer<Activation> widened;  // [4 blocks][inputs][16]
+};
+
+// Inputs that are widened at a time: with few rows they stay in the first cache, with many in the second.
+constexpr int64_t kFewInputs = kPairs ? 128 : 64, kManyInputs = kPairs ? 2048 : 1024;
+
+// The products of ``count`` rows with the 64 outputs of 4 blocks. take(row, sums) gets each row once.
+template <typename Take>
+inline void multiply_unit(const Block* blocks, int64_t k, const Activation* x, int64_t count, LinearScratch& s,
+                          const Take& take) {
+    bool is_plain = true;
+    for (int b = 0; b < 4; ++b) is_plain = is_plain && blocks[b].kind == kBfloat16;
+    const int64_t step = is_plain ? k : std::min(k, count > kRows ? kManyInputs : kFewInputs);
+    const bool is_single = step == k || count <= kRows;
+    float* all_sums = s.sums.at_least((is_single ? kRows : count) * kColumns);
+    Activation* buffer = is_plain ? nullptr : s.widened.at_least(kColumns * step);
+    for (int64_t first = 0; first < k; first += step) {
+        const int64_t size = std::min(step, k - first);
+        const uint16_t* stored[4];
+        const Activation* widened[4];
+        for (int b = 0; b < 4; ++b) {
+            stored[b] = reinterpret_cast<const uint16_t*>(blocks[b].data);
+            widened[b] = buffer + b * step * 16;
+            if (!is_plain) widen_block(blocks[b], first / kGroup, size / kGroup, buffer + b * step * 16);
+        }
+        for (int64_t row = 0; row < count; row += kRows) {
+            const int64_t part = std::min(kRows, count - row);
+            float* sums = all_sums + (is_single ? 0 : row * kColumns);
+            const Activation* from = x + row * k + first;
+            is_plain ? multiply(from, k, part, stored, size, first > 0, sums)
+                     : multiply(from, k, part, widened, size, first > 0, sums);
+            if (first + size < k) continue;
+            for (int64_t r = 0; r < part; ++r) take(row + r, sums + r * kColumns);
+        }
+    }
+}

@@ -34,6 +34,8 @@ inline float widen(uint16_t x) {
     return value;
 }
 
+inline float widen(float x) { return x; }
+
 inline Vec load(const uint16_t* p) {
     return reinterpret_cast<Vec>(__builtin_convertvector(*reinterpret_cast<const Halves*>(p), Ints) << 16);
 }

@@ -14,7 +14,7 @@ from ..checkpoint.weights import Checkpoint
 from ..kernels.llama_forward import load_kernels
 from ..kernels.native_build import BuildError
 from .llama_fields import READ_BY, refuse_unread_fields
-from .model import Model, ModelModule
+from .model import CompiledModule, Model, ModelModule, Quantization, refuse_int8
 
 log = logging.getLogger(__name__)
 
@@ -60,14 +60,24 @@ def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
     return True
 
 
-def load_model(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, compiled: bool = False) -> Model:
+def load_model(
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    compiled: bool = False,
+    quantization: Quantization = "none",
+) -> Model:
     """Load a checkpoint with native code if the table has its architecture, else through transformers.
 
-    compiled: use the compiled code for the CPU; see ``has_compiled_code``.
+    compiled: use the compiled code for the CPU; see ``has_compiled_code``. quantization: other code than the compiled
+        widens all weights. Raises StartupError for int8 without compiled code.
     """
     name = _module(checkpoint)
     if compiled:
-        name = COMPILED[name]
+        with_kernels = cast(CompiledModule, import_module(f".{COMPILED[name]}", __package__))
+        return with_kernels.load(checkpoint, dtype=dtype, device=device, quantization=quantization)
+    refuse_int8(quantization, checkpoint.files.name)
     module = cast(ModelModule, import_module(f".{name}", __package__))
     return module.load(checkpoint, dtype=dtype, device=device)
 

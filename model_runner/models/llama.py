@@ -119,24 +119,28 @@ class LlamaModel:
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
     """Read the weights. Raises StartupError if the configuration needs a feature that is not implemented."""
-    model = read(checkpoint, dtype=dtype, device=device)
+    config, rotary, _ = planned(checkpoint, dtype=dtype, device=device)
+    model = LlamaModel(config, rotary, dtype=dtype, device=device)
+    targets = _stored_targets(model, checkpoint)
+    fill(targets, checkpoint.tensors(targets), name=checkpoint.files.name)
     model.pack()
     return model
 
 
-def read(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
-    """Load the model like ``load``, but keep every weight in the layout [out, in]."""
+def planned(
+    checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device
+) -> tuple[LlamaConfig, Rotary, list[str]]:
+    """Return the sizes, the rotary embedding and the names of the stored tensors, whose shapes have been checked.
+
+    Check before allocating memory, because a wrong size in the configuration may ask for any amount.
+    """
     config = LlamaConfig.read(checkpoint.config)
     config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
-    name = checkpoint.files.name
-    # Check before allocating memory, because a wrong size in the configuration may ask for any amount.
-    planned = _stored_targets(LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta")), checkpoint)
-    check_shapes(planned, checkpoint.shapes(planned), name=name)
-    model = LlamaModel(config, rotary, dtype=dtype, device=device)
+    model = LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta"))
     targets = _stored_targets(model, checkpoint)
-    fill(targets, checkpoint.tensors(targets), name=name)
-    return model
+    check_shapes(targets, checkpoint.shapes(targets), name=checkpoint.files.name)
+    return config, rotary, list(targets)
 
 
 def _has_own_head(checkpoint: Checkpoint) -> bool:

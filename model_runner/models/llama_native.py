@@ -1,4 +1,6 @@
-"""The Llama family on the CPU in bfloat16: one call of compiled code per step, from the embedding to the final norm.
+"""The Llama family on the CPU: one call of compiled code per step, from the embedding to the final norm.
+
+Activations are in bfloat16, weights in bfloat16 or quantized.
 
 The result of a row depends on its own tokens only, bit for bit. Other rows, prefill chunks, pages and cache hits do not
 change it. The compiled code is in kernels/llama_forward.cpp.
@@ -7,8 +9,10 @@ change it. The compiled code is in kernels/llama_forward.cpp.
 from __future__ import annotations
 
 import ctypes
+import logging
 import time
 import weakref
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -16,49 +20,72 @@ from torch.nn import functional
 
 from ..attention import AttentionBackend
 from ..batch import ForwardBatch
+from ..checkpoint.quantized_rows import QuantizedRows, parts, quantized
 from ..checkpoint.weights import Checkpoint
 from ..kernels.llama_forward import Batch, LayerWeights, LinearWeights, ModelWeights, load_kernels
 from ..kernels.native_build import VECTORS
+from ..kernels.packed_weights import BLOCK, Order, PackedWeight, block_table, pack_bfloat16, pack_quants
 from ..kv.kv_pool import KVShape
-from ..layers.linear import Linear
+from ..layers.rotary import Rotary
 from ..thread_counts import ThreadCounts
 from . import llama
 from .llama_config import LlamaConfig
-from .model import Model
+from .model import Model, Quantization, refuse_int8
 
-BLOCK = 16  # number of outputs that are stored together in a packed weight
-UNIT = 64  # number of outputs that one thread computes at a time
-INNER = 32  # the width of a weight, in inputs, is padded to a multiple of this number
+log = logging.getLogger(__name__)
+
+Stored = Tensor | QuantizedRows
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
 
-def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
+def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, quantization: Quantization) -> Model:
     """Read the weights. Models whose head size is not a multiple of 16 run through torch.
 
     Raises StartupError if the configuration needs a feature that is not implemented.
     """
     if LlamaConfig.read(checkpoint.config).head_dim % BLOCK:
+        refuse_int8(quantization, checkpoint.files.name)
         return llama.load(checkpoint, dtype=dtype, device=device)
-    return NativeLlama(llama.read(checkpoint, dtype=dtype, device=device))
+    config, rotary, names = llama.planned(checkpoint, dtype=dtype, device=device)
+    stored = checkpoint.tensors(names) if quantization == "none" else checkpoint.stored_weights(names)
+    wanted = set(names)
+    weights = ((name, weight) for name, weight in stored if name in wanted)
+    model = NativeLlama(config, rotary, weights, quantization=quantization)
+    log.info("The weights take %s", model.weights_text())
+    return model
 
 
 class NativeLlama:
-    """A model of the Llama family whose weights are packed for the compiled code.
+    """A model of the Llama family whose weights are packed for the compiled code."""
 
-    The constructor removes the weights from ``model``.
-    """
-
-    def __init__(self, model: llama.LlamaModel, vectors: tuple[str, ...] = VECTORS) -> None:
-        config = model.config
+    def __init__(
+        self,
+        config: LlamaConfig,
+        rotary: Rotary,
+        weights: Iterable[tuple[str, Stored]],
+        *,
+        quantization: Quantization = "auto",
+        vectors: tuple[str, ...] = VECTORS,
+    ) -> None:
+        """weights: the tensors under their Hugging Face names, each taken and packed before the next."""
         self._config = config
-        self._rotary = model.rotary.in_dtype(torch.float32)
+        self._rotary = rotary.in_dtype(torch.float32)
         self._library = load_kernels(vectors)
-        self._activation = torch.bfloat16 if self._library.activation_bytes() == 2 else torch.float32
+        self.activation = torch.bfloat16 if self._library.activation_bytes() == 2 else torch.float32
+        order = Order(self.activation == torch.bfloat16, self._library.lanes())
+        self._vectors: dict[str, Tensor] = {}
+        self._packed: dict[str, PackedWeight] = {}
+        for name, weight in weights:
+            if isinstance(weight, Tensor) and weight.dim() == 1:
+                self._vectors[name] = weight.float()
+            else:
+                self._packed[name] = _packed(weight, order, quantization)
         self._tensors: list[Tensor] = []  # keeps alive the memory that the structures point to
-        self._layers = (LayerWeights * config.num_layers)(
-            *(self._packed_layer(layer, config.windows[index]) for index, layer in enumerate(model.layers))
-        )
-        embedding = None if config.tied else self._packed(model.embedding)
-        head = self._packed_linear(model.head)
+        self._layers = (LayerWeights * config.num_layers)(*map(self._layer, range(config.num_layers)))
+        # A checkpoint may store tied weights under either name.
+        embedding = llama.EMBEDDING if llama.EMBEDDING in self._packed else llama.HEAD
+        head = self._linear([embedding if config.tied else llama.HEAD])
         self._weights = ModelWeights(
             config.num_layers,
             config.hidden,
@@ -69,9 +96,8 @@ class NativeLlama:
             torch.get_num_threads(),
             config.norm_eps,
             config.head_dim**-0.5,
-            head.weight if embedding is None else embedding.data_ptr(),
-            head.k,
-            self._pointer(model.norm.float()),
+            head.blocks if config.tied else self._linear([embedding]).blocks,
+            self._vectors["model.norm.weight"].data_ptr(),
             self._layers,
             head,
         )
@@ -82,6 +108,14 @@ class NativeLlama:
     def adapt_threads(self) -> None:
         """Let each step use the number of threads, up to torch's, with which earlier steps were the fastest."""
         self._threads = ThreadCounts(torch.get_num_threads())
+
+    @classmethod
+    def of(
+        cls, model: llama.LlamaModel, *, quantization: Quantization = "auto", vectors: tuple[str, ...] = VECTORS
+    ) -> NativeLlama:
+        """A model with the weights of ``model``, which are not packed yet."""
+        weights = model.targets().items()
+        return cls(model.config, model.rotary, weights, quantization=quantization, vectors=vectors)
 
     @property
     def kv_shape(self) -> KVShape:
@@ -96,14 +130,23 @@ class NativeLlama:
     @property
     def weight_bytes(self) -> int:
         """See ``Model``."""
-        return sum(tensor.nbytes for tensor in self._tensors)
+        packed = sum(weight.data.nbytes for weight in self._packed.values())
+        return packed + sum(vector.nbytes for vector in self._vectors.values())
+
+    def weights_text(self) -> str:
+        """The size of the weights and their formats, for the log."""
+        num_weights = sum(weight.num_outputs * weight.inner for weight in self._packed.values())
+        num_weights += sum(vector.numel() for vector in self._vectors.values())
+        kinds = ", ".join(sorted({weight.kind for weight in self._packed.values()}))
+        bits = self.weight_bytes * 8 / num_weights
+        return f"{self.weight_bytes / 2**20:.0f} MiB, {bits:.2f} bits each ({kinds})"
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """See ``Model``; returns normalized states, [W, hidden padded with zeros]. Attends by itself."""
         pool = attention.pool
         cos, sin = self._rotary.table(batch.positions)
         num_wanted = batch.wanted.shape[0]
-        states = torch.zeros(num_wanted, self._weights.head.k, dtype=self._activation)
+        states = torch.zeros(num_wanted, self._weights.head.k, dtype=self.activation)
         tensors = (batch.token_ids, batch.positions, batch.slots, batch.wanted, batch.item_rows, batch.cu_query_lens)
         arguments = Batch(
             batch.num_tokens,
@@ -137,55 +180,45 @@ class NativeLlama:
         """See ``Model``."""
         return states[:, : self._config.hidden]
 
-    def _packed_layer(self, layer: llama.Layer, window: int | None) -> LayerWeights:
+    def _layer(self, index: int) -> LayerWeights:
+        prefix = f"model.layers.{index}."
+        gate_up = self._linear([f"{prefix}{name}.weight" for name in GATE_UP], alternating=True)
         return LayerWeights(
-            self._pointer(layer.input_norm.float()),
-            None if layer.q_norm is None else self._pointer(layer.q_norm.float()),
-            None if layer.k_norm is None else self._pointer(layer.k_norm.float()),
-            self._pointer(layer.mlp_norm.float()),
-            self._packed_linear(layer.qkv),
-            self._packed_linear(layer.out),
-            self._packed_linear(_interleaved(layer.gate_up)),
-            self._packed_linear(layer.down),
-            window or 0,
+            *(
+                self._pointer(f"{prefix}{name}.weight")
+                for name in ("input_layernorm", "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm")
+            ),
+            self._linear([f"{prefix}{name}.weight" for name in QKV]),
+            self._linear([f"{prefix}self_attn.o_proj.weight"]),
+            gate_up,
+            self._linear([f"{prefix}mlp.down_proj.weight"]),
+            self._config.windows[index] or 0,
         )
 
-    def _packed_linear(self, linear: Linear) -> LinearWeights:
-        packed = self._packed(linear.weight)
-        bias = None if linear.bias is None else self._pointer(linear.bias.float())
-        num_outputs = linear.out_features
-        linear.release()
-        return LinearWeights(packed.data_ptr(), bias, num_outputs, packed.shape[1] * 2)
+    def _pointer(self, name: str) -> int | None:
+        return self._vectors[name].data_ptr() if name in self._vectors else None
 
-    def _packed(self, weight: Tensor) -> Tensor:
-        """[N, K] → [N / 16, K / 2, 16, 2], both padded with zeros."""
-        num_outputs, inner = weight.shape
-        padding = (0, -inner % INNER, 0, -num_outputs % UNIT)
-        padded = functional.pad(weight, padding) if any(padding) else weight
-        packed = padded.view(-1, BLOCK, padded.shape[1] // 2, 2).transpose(1, 2).contiguous()
-        self._tensors.append(packed)
-        return packed
+    def _linear(self, names: list[str], *, alternating: bool = False) -> LinearWeights:
+        """One layer of several weights. Blocks of 16 outputs alternate between them, or they follow one another."""
+        weights = [self._packed[name] for name in names]
+        table = block_table(weights, alternating=alternating)
+        self._tensors.append(table)
+        num_outputs = sum(-(-weight.num_outputs // BLOCK) * BLOCK for weight in weights)
+        if len(weights) == 1:
+            num_outputs = weights[0].num_outputs
+        biases = [self._vectors.get(name.removesuffix("weight") + "bias") for name in names]
+        return LinearWeights(table.data_ptr(), self._bias(biases, alternating), num_outputs, weights[0].inner)
 
-    def _pointer(self, tensor: Tensor) -> int:
-        self._tensors.append(tensor)
-        return tensor.data_ptr()
-
-
-def _interleaved(gate_up: Linear) -> Linear:
-    """Return the layer with its outputs in blocks of 16 that alternate between gate and up."""
-    weight = _interleaved_rows(gate_up.weight)
-    bias = None if gate_up.bias is None else _interleaved_rows(gate_up.bias)
-    gate_up.release()
-    return Linear(weight, bias)
+    def _bias(self, biases: list[Tensor | None], alternating: bool) -> int | None:
+        found = [functional.pad(bias, (0, -len(bias) % BLOCK)).view(-1, BLOCK) for bias in biases if bias is not None]
+        if not found:
+            return None
+        bias = torch.stack(found, 1) if alternating else torch.cat(found)
+        self._tensors.append(bias)
+        return bias.data_ptr()
 
 
-def _interleaved_rows(rows: Tensor) -> Tensor:
-    """[2 * n, …] → [2 * n, padded to blocks, …]."""
-    gate, up = rows.view(2, -1, *rows.shape[1:])
-    blocks = [part for pair in zip(gate.split(BLOCK), up.split(BLOCK), strict=True) for part in pair]
-    return torch.cat([_block(part) for part in blocks])
-
-
-def _block(rows: Tensor) -> Tensor:
-    missing = BLOCK - rows.shape[0]
-    return torch.cat((rows, rows.new_zeros(missing, *rows.shape[1:]))) if missing else rows
+def _packed(weight: Stored, order: Order, quantization: Quantization) -> PackedWeight:
+    if isinstance(weight, QuantizedRows):
+        return pack_quants(parts(weight), order)
+    return pack_quants(quantized(weight), order) if quantization == "int8" else pack_bfloat16(weight)

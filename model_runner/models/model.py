@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+
+from ebbtide.errors import StartupError
 
 from ..attention import AttentionBackend
 from ..batch import ForwardBatch
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
+
+# "auto": GGUF's quantized weights stay as they are. "none": all weights are widened. "int8": weights that are not
+# quantized are quantized to int8.
+Quantization = Literal["auto", "none", "int8"]
 
 
 class Model(Protocol):
@@ -46,3 +52,21 @@ class ModelModule(Protocol):
 
     def load(self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
         """Read the weights. Raises StartupError if the architecture is not supported."""
+
+
+class CompiledModule(Protocol):
+    """The interface of a module with compiled code, which can keep weights quantized."""
+
+    def load(
+        self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, quantization: Quantization
+    ) -> Model:
+        """Read the weights. Raises StartupError if the architecture or the quantization is not supported."""
+
+
+def refuse_int8(quantization: Quantization, name: str) -> None:
+    """Raises StartupError if the model ``name``, which has no compiled code, should have weights in int8."""
+    if quantization == "int8":
+        raise StartupError(
+            f"--quantization int8 is not supported for {name} with these settings: it needs the compiled code for "
+            "Llama families on the CPU in bfloat16 (docs/models.md)."
+        )

@@ -14,6 +14,8 @@ from gguf.tensor_mapping import get_tensor_name_map
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
+from ebbtide.model_runner.checkpoint.quantized_rows import QuantizedRows
+
 from .checkpoints import BOS, CHAT_TEMPLATE, EOS, PAD, SPECIAL, byte_level_tokenizer
 from .families import VOCAB_SIZE
 
@@ -62,21 +64,24 @@ def write_gguf(
     architecture: str,
     *,
     changes: Mapping[str, Any] | None = None,
-    extra_tensors: Mapping[str, Tensor] | None = None,
+    extra_tensors: Mapping[str, Tensor | QuantizedRows] | None = None,
     kind: GGMLQuantizationType = GGMLQuantizationType.F32,
     parts_of: int = 0,
 ) -> Path:
     """Write a model's weights, metadata and tokenizer.
 
-    changes: keys to replace or add; None removes a key. kind: of all matrices. parts_of: split the file after so many
-    tensors. Returns the path, of the first part of a split file.
+    changes: keys to replace or add; None removes a key. extra_tensors: tensors to replace or add. kind: of all other
+    matrices. parts_of: split the file after so many tensors. Returns the path, of the first part of a split file.
     """
     writer = GGUFWriter(path, architecture, split_max_tensors=parts_of)
     fields = {f"{architecture}.{key}": value for key, value in _fields(model.config, architecture).items()}
     for key, value in (fields | _tokenizer_fields() | dict(changes or {})).items():
         if value is not None:
             add_field(writer, key, value)
-    for name, tensor in (dict(_tensors(model, architecture)) | dict(extra_tensors or {})).items():
+    for name, tensor in ({**dict(_tensors(model, architecture))} | dict(extra_tensors or {})).items():
+        if isinstance(tensor, QuantizedRows):
+            writer.add_tensor(name, tensor.rows.numpy(), raw_dtype=GGMLQuantizationType[tensor.kind])
+            continue
         values = tensor.detach().float().contiguous().numpy()
         if values.ndim > 1 and kind != GGMLQuantizationType.F32:
             writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)

@@ -16,7 +16,7 @@ def main(path: str) -> None:
     """Run the plain sizes with four threads, of which the environment allows fewer."""
     torch.set_num_threads(4)
     sizes = SIZES["plain"]
-    found = answers(NativeLlama(small_llama(sizes)), sizes)
+    found = answers(NativeLlama.of(small_llama(sizes)), sizes)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, torch.load(path), strict=True))
 
 

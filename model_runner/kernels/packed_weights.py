@@ -1,0 +1,120 @@
+"""Packs the weights of linear layers into the blocks of 16 outputs that packed_linear.h and quantized_weights.h read.
+
+The module does not depend on models or files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..checkpoint.quantized_rows import GROUP, Quants
+
+BLOCK = 16  # outputs of a block
+UNIT = 4  # blocks that one thread multiplies at a time
+# Mirrors ``Kind`` of quantized_weights.h.
+KINDS = ("BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of widened weights in a library.
+
+    Attributes:
+        paired: True if the weights of two inputs lie next to each other (bfloat16), False for one output after another.
+        lanes: numbers in a vector.
+    """
+
+    paired: bool
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A weight [N, K] in blocks.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        data: uint8 [blocks, bytes of a block]; N is padded to whole blocks with zeros.
+        num_outputs: N.
+        inner: K, padded to a multiple of 32.
+    """
+
+    kind: str
+    data: Tensor
+    num_outputs: int
+    inner: int
+
+    def table(self) -> Tensor:
+        """The address and kind of each block, int64 [blocks, 2]."""
+        num_blocks, size = self.data.shape
+        addresses = self.data.data_ptr() + size * torch.arange(num_blocks)
+        return torch.stack((addresses, torch.full_like(addresses, KINDS.index(self.kind))), 1)
+
+
+def pack_bfloat16(weight: Tensor) -> PackedWeight:
+    """[N, K] → blocks [K / 2, 16, 2]."""
+    num_outputs, inner = weight.shape
+    padding = (0, -inner % GROUP, 0, -num_outputs % BLOCK)
+    padded = functional.pad(weight.bfloat16(), padding)
+    packed = padded.view(-1, BLOCK, padded.shape[1] // 2, 2).transpose(1, 2).contiguous()
+    return PackedWeight("BF16", packed.flatten(1).view(torch.uint8), num_outputs, padded.shape[1])
+
+
+def pack_quants(quants: Quants, order: Order) -> PackedWeight:
+    """Pack a quantized weight, whose width must be a multiple of 32."""
+    num_outputs, inner = quants.values.shape
+    elements = _elements(_padded(quants.values), order)
+    if quants.kind == "Q8_0":
+        packed = [elements]
+    else:
+        packed = [_bits(elements & 15, 4, order.lanes)]
+        high = {"Q5": 1, "Q6": 2}.get(quants.kind[:2])
+        if high is not None:
+            packed.append(_bits(elements >> 4, high, order.lanes))
+    records = torch.cat([*map(_field, quants.fields), *packed], -1)
+    if quants.above:
+        above = [_field(field) for field in quants.above]
+        records = torch.cat([*above, records.view(*above[0].shape[:2], -1)], -1)
+    return PackedWeight(quants.kind, records.flatten(1), num_outputs, inner)
+
+
+def block_table(weights: list[PackedWeight], *, alternating: bool = False) -> Tensor:
+    """The blocks of weights that are multiplied together, int64 [blocks, 2], one weight after the other or alternating.
+
+    The last block is repeated up to a whole unit.
+    """
+    tables = [weight.table() for weight in weights]
+    table = torch.stack(tables, 1).flatten(0, 1) if alternating else torch.cat(tables)
+    return torch.cat((table, table[-1:].expand(-table.shape[0] % UNIT, 2)))
+
+
+def _padded(rows: Tensor) -> Tensor:
+    return functional.pad(rows, (0, 0, 0, -rows.shape[0] % BLOCK))
+
+
+def _field(field: Tensor) -> Tensor:
+    """[N, groups] → uint8 [blocks, groups, bytes of 16 numbers]."""
+    by_block = _padded(field).reshape(-1, BLOCK, field.shape[1]).transpose(1, 2).contiguous()
+    return by_block.view(torch.uint8)
+
+
+def _elements(values: Tensor, order: Order) -> Tensor:
+    """[N, K] → [blocks, groups, 512] in the order of widened weights."""
+    groups = values.view(-1, BLOCK, values.shape[1] // GROUP, GROUP)
+    if order.paired:
+        return groups.view(*groups.shape[:3], -1, 2).permute(0, 2, 3, 1, 4).flatten(2)
+    return groups.permute(0, 2, 3, 1).flatten(2)
+
+
+def _bits(elements: Tensor, width: int, lanes: int) -> Tensor:
+    """Pack numbers of ``width`` bits: lane i of a 32-bit word has those of lane i of consecutive vectors."""
+    in_byte = 8 // width
+    words = elements.view(*elements.shape[:2], -1, 4, in_byte, lanes)
+    packed = words[..., 0, :].clone()
+    for index in range(1, in_byte):
+        packed |= words[..., index, :] << (width * index)
+    return packed.transpose(-1, -2).flatten(2)

@@ -1,0 +1,105 @@
+"""Models with quantized weights compute what their dequantized weights compute, on every instruction set."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from ebbtide.model_runner.attention import cpu_native
+from ebbtide.model_runner.checkpoint.quantized_rows import KINDS, quantized
+from ebbtide.model_runner.kernels.native_build import VECTORS
+from ebbtide.model_runner.models.llama_native import NativeLlama
+
+from . import test_llama_native
+from .quantized_llama import SIZES, Stored, kind_of, plain, torch_model, weights_of
+from .small_llama import Conversations, small_llama
+from .test_llama_native import CAPABILITIES, HAS, NEXT, PROMPTS, VARIANTS, answers, assert_close, chunks, truth
+
+INSTRUCTION_SETS = {"native": VECTORS} | VARIANTS
+
+
+def model_of(weights: dict[str, Stored], variant: str = "native") -> NativeLlama:
+    if variant != "native" and not CAPABILITIES.get(HAS[variant]):
+        pytest.skip(f"this CPU has no {HAS[variant]}")
+    base = small_llama(SIZES)
+    return NativeLlama(base.config, base.rotary, weights.items(), vectors=INSTRUCTION_SETS[variant])
+
+
+@pytest.fixture(scope="module", params=[*KINDS, "mixed"])
+def weights(request: pytest.FixtureRequest) -> dict[str, Stored]:
+    """See ``kind_of``."""
+    return weights_of(partial(kind_of, request.param))
+
+
+@pytest.fixture(scope="module")
+def wanted(weights: dict[str, Stored]) -> list[Tensor]:
+    return truth(SIZES, torch_model(weights))
+
+
+@pytest.mark.parametrize("variant", INSTRUCTION_SETS)
+def test_quantized_weights_compute_what_their_dequantized_weights_compute(
+    variant: str, weights: dict[str, Stored], wanted: list[Tensor]
+) -> None:
+    model = model_of(weights, variant)
+    found = answers(model, SIZES)
+    assert_close(found, wanted, factor=2)
+    if model.activation == torch.bfloat16:  # widened weights are rounded as those that are dequantized at the start
+        dequantized = answers(model_of(dict(plain(weights)), variant), SIZES)
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, dequantized, strict=True))
+    for row in (1, 3):
+        assert_same_in_chunks(model, row, found[row])
+
+
+def assert_same_in_chunks(model: NativeLlama, row: int, together: Tensor) -> None:
+    """A row alone and in chunks gets the bits that it gets next to others."""
+    sequence = PROMPTS[row] + NEXT[row]
+    conversations = Conversations(SIZES, torch.bfloat16)
+    attention = cpu_native.build(conversations.pool)
+    for first, last in chunks(len(sequence), row):
+        alone = conversations.step(model, attention, [(row, first, sequence[first:last])])
+        step = last - len(PROMPTS[row])
+        if step >= 0:
+            assert torch.equal(alone[0], together[step]), (row, first, last)
+
+
+def test_the_number_of_threads_does_not_change_a_bit() -> None:
+    weights, threads, results = weights_of(partial(kind_of, "mixed")), torch.get_num_threads(), []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            results.append(torch.cat(answers(model_of(weights), SIZES)))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*results)
+
+
+def int8_values(weight: Tensor) -> Tensor:
+    """The weights that are multiplied instead, with zeros up to a multiple of 32."""
+    quants = quantized(weight)
+    return quants.values.view(torch.int8) * quants.fields[0].float().repeat_interleave(32, 1)
+
+
+def test_int8_weights_are_within_half_a_step_of_the_weights() -> None:
+    weight = torch.randn(40, 72, generator=torch.Generator().manual_seed(1))
+    weight[3] = 0
+    values = int8_values(weight)
+    steps = quantized(weight).fields[0].float().repeat_interleave(32, 1)
+    # The scale itself is rounded to float16, by 2^-11 at most.
+    assert ((values[:, :72] - weight).abs() <= steps[:, :72] * (0.5 + 127 / 2048)).all()
+    assert not values[:, 72:].any()
+    assert not values[3].any()
+
+
+@pytest.mark.parametrize("name", ["plain", "sizes that are no multiples", "biases"])
+def test_a_model_in_int8_computes_with_its_rounded_weights(name: str) -> None:
+    sizes = test_llama_native.SIZES[name]
+    model, rounded = NativeLlama.of(small_llama(sizes), quantization="int8"), small_llama(sizes, torch.float32)
+    for target in rounded.targets().values():
+        if target.dim() == 2:
+            target.copy_(int8_values(target)[:, : target.shape[1]])
+    assert_close(answers(model, sizes), truth(sizes, rounded), factor=2)
+    assert model.weight_bytes < 0.65 * NativeLlama.of(small_llama(sizes)).weight_bytes
+    assert "(Q8_0)" in model.weights_text()
