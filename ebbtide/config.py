@@ -202,8 +202,8 @@ class RunnerConfig:
     device: Literal["auto", "cpu", "cuda"] = option("auto", "device of the model")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        "weights and KV cache; auto: as stored on CUDA; on the CPU bfloat16, or float32 for models without compiled "
-        "code if the CPU cannot compute bfloat16",
+        "element type of weights and KV cache; auto: on CUDA the stored type; on the CPU bfloat16, but float32 if the "
+        "model has no compiled code and the CPU cannot compute bfloat16",
     )
     num_threads: int = option(
         0,

@@ -101,7 +101,11 @@ class Guidance:
         self._limits = LLParserLimits(verbose_errors=False)
 
     def compile(self, grammar: str) -> GrammarMatcher:
-        """Return a matcher before its first token. Raises GrammarError with a one-sentence message."""
+        """Return a matcher before its first token.
+
+        Raises GrammarError, with a one-sentence message, if the grammar is invalid or llguidance does not enforce all
+        of it.
+        """
         inner = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if inner.is_error():
             raise GrammarError(_sentence(inner.get_error()))

@@ -212,7 +212,7 @@ class Scheduler:
         log.error("The KV accounting does not balance: %s. Pages out of service: %s", violation, gone)
 
     def _repeated(self, handle: Callable[[], None]) -> None:
-        """Call ``handle``, and once more after the repair of an invariant violation."""
+        """Call ``handle``. If it raises InvariantViolation, repair the state and call it again."""
         try:
             handle()
         except InvariantViolation as violation:

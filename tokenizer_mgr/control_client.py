@@ -15,7 +15,8 @@ QUOTA_RETRY_S = 5.0  # Retry-After when a quota is exhausted
 
 
 class ControlClient:
-    """Open calls by id. All methods run on the event loop's thread.
+    """Sends control calls to the scheduler and assigns each reply to its call. All methods run on the event loop's
+    thread.
 
     refusal: returns the reason why the engine accepts no work; None if it accepts work.
     """

@@ -38,7 +38,8 @@ def resolve_hub_model(name: HubName) -> ModelFiles:
 def fetch(name: HubName, *, pause_s: float = PAUSE_S) -> ModelFiles:
     """Return the files of the newest revision of a model, and download those that the cache does not hold.
 
-    pause_s: seconds before a broken connection is opened again. Raises StartupError with one sentence.
+    pause_s: seconds before a broken connection is opened again. Raises StartupError with one sentence if the model does
+        not exist or cannot be downloaded.
     """
     with translated(name):
         return _Hub(pause_s).fetch(name)

@@ -67,7 +67,8 @@ class SessionTurn(Part, frozen=True):
         continuation: replaces ``prompt`` if the session already has a turn; None to use ``prompt`` in both cases.
         head: number of leading tokens of ``continuation`` that close the previous turn; the tokens with which the
             stored turn already ends are dropped.
-        context_limit: ``sampling.max_tokens`` means "what context and pool hold" and is reduced to what is left.
+        context_limit: True if ``sampling.max_tokens`` is reduced to what context and pool can hold in addition to the
+            full prompt of the turn; False to refuse a larger value.
         parent: turn to branch from; "" for the latest. This field and the next three apply to plain sessions only.
         offset: number of parent tokens to keep; -1 for all.
         replace: remove the parent's later turns.

@@ -1,7 +1,7 @@
 """Starts, configures, monitors and stops the child processes of a daemon, and contains the code that runs in a child.
 
-It does not depend on what the children do. Parent and child share two pipes. The child's stdin carries its section
-once; its end of file then tells the child that the parent has exited. The status pipe carries JSON lines.
+The module does not depend on what the children do. Parent and child share two pipes. The child's stdin carries its
+section once; its end of file then tells the child that the parent has exited. The status pipe carries JSON lines.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 YOUNG_OBJECTS = 20_000  # a collection of this many objects takes about a millisecond
-RARELY = 10  # collections of one generation before the next generation is collected; the interpreter's own number
+RARELY = 10  # collections of one generation before the next generation is collected; the interpreter's default
 
 
 def collect_rarely() -> None:

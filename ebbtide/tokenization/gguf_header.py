@@ -1,6 +1,6 @@
 """Reads the header of a GGUF file: metadata and tensor offsets. Arrays, which may be large, are read on demand.
 
-It does not depend on architectures or tokenizers. The module does not import torch.
+The module does not depend on model architectures or tokenizers, and does not import torch.
 """
 
 from __future__ import annotations

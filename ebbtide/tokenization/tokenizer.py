@@ -92,14 +92,17 @@ class TextTokenizer(Protocol):
 
 
 def load_tokenizer(files: ModelFiles) -> TextTokenizer:
-    """Load the tokenizer of a model. Raises StartupError with one sentence."""
+    """Load the tokenizer of a model. Raises StartupError with one sentence if a file is missing or invalid."""
     if files.simulated:
         return SimTokenizer()
     return FastTokenizer(load_parts(files))
 
 
 def load_parts(files: ModelFiles) -> TokenizerParts:
-    """Load the tokenizer of a model from disk. Raises StartupError with one sentence."""
+    """Load the tokenizer of a model from disk.
+
+    Raises StartupError with one sentence if a file is missing or invalid.
+    """
     if not files.gguf:
         # Read this file first, so that an error in it is not reported as an error of the tokenizer.
         read_json_object(Path(files.directory) / "config.json")

@@ -37,7 +37,10 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 def load_cached_tokenizer(files: ModelFiles) -> TextTokenizer:
-    """Load the tokenizer of a model without importing transformers. Raises StartupError with one sentence."""
+    """Load the tokenizer of a model without importing transformers.
+
+    Raises StartupError with one sentence if a file is missing or invalid.
+    """
     if files.simulated or files.gguf:
         return load_tokenizer(files)
     path = cache_dir() / "tokenizers" / f"{_key(Path(files.directory))}.msgpack"

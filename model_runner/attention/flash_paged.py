@@ -33,7 +33,10 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def build(pool: KVPool) -> AttentionBackend:
-    """Create the backend over ``pool``. Raises StartupError for an unsuitable page size."""
+    """Create the backend over ``pool``.
+
+    Raises StartupError if the page size is not a multiple of ``PAGE_MULTIPLE``.
+    """
     if pool.page_size % PAGE_MULTIPLE:
         raise StartupError(
             f"The attention backend flash_attn needs a --page-size that is a multiple of {PAGE_MULTIPLE}, "

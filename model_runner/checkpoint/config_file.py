@@ -86,11 +86,13 @@ def _config_class(stored: Mapping[str, Any], path: Path) -> Any:
     if not isinstance(kind, str):
         raise StartupError(f"The file {path} has no model_type, so the model's architecture is unknown.")
     if kind == "mistral" and "layer_types" in stored:
-        kind = "ministral"  # as in transformers' AutoConfig: Mistral's own class ignores the kinds of the layers
+        kind = "ministral"  # as transformers' AutoConfig does, because MistralConfig ignores layer_types
     if kind in CONFIG_MAPPING:
         return CONFIG_MAPPING[kind]
     if "auto_map" in stored:
-        raise StartupError(f"The model in {path.parent} needs code that comes with the checkpoint; ebbtide runs none.")
+        raise StartupError(
+            f"The model in {path.parent} needs code from the checkpoint, which ebbtide does not execute."
+        )
     raise StartupError(f"The model_type {kind!r} in {path} is unknown to the installed transformers library.")
 
 

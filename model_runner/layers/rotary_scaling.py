@@ -32,7 +32,10 @@ def _linear(periods: Tensor, parameters: Parameters, context_length: int) -> tup
 
 
 def _llama3(periods: Tensor, parameters: Parameters, context_length: int) -> tuple[Tensor, float]:
-    """Llama 3.1: the factor divides the frequencies of long waves, and partly those of waves between two bounds."""
+    """Llama 3.1: frequencies with long wavelengths are divided by the factor and those with short wavelengths are kept.
+
+    Frequencies with wavelengths between the two bounds are interpolated.
+    """
     low, high, length, factor = (
         parameters[name]
         for name in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "factor")

@@ -30,7 +30,7 @@ FIRST_CHUNK = 7
 SMALL_WINDOW = 5  # size of a small window in tokens; smaller than a row and than a chunk
 # The largest accepted relative error of the logits, as a median over tokens. Measured errors: at most 2e-6 in float32
 # over 90 architectures with random weights, and at most 0.02 in bfloat16 over ten families and SmolLM2. A wrong mask
-# causes tens of percent.
+# causes an error of tens of percent.
 TOLERANCE = {torch.float32: 0.001}
 HALF_TOLERANCE = 0.1
 

@@ -25,8 +25,10 @@ POOL_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the contexts of two 
 
 @dataclass(frozen=True, slots=True)
 class SimPoolShape:
-    """The properties of a pool other than the first. window: number of tokens, up to itself, that a token reads; None
-    for all.
+    """The properties of a pool other than the first.
+
+    Attributes:
+        window: number of tokens that a token reads: the token itself and those directly before it; None for all.
     """
 
     info: PoolInfo

@@ -53,7 +53,10 @@ class ProgressCounter:
         return progressed
 
     def _computed_further(self, running: Iterable[Request]) -> bool:
-        """True if a request was computed further than ever. Costs O(running), but runs only without output tokens."""
+        """True if the computed length of a running request exceeds its previous maximum.
+
+        The cost is O(running requests), but only in iterations without an outcome.
+        """
         marks: dict[str, int] = {}
         progressed = False
         for req in running:

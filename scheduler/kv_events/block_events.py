@@ -44,7 +44,7 @@ class BlockRemoved(KVCacheEvent, frozen=True):
 
 
 class AllBlocksCleared(KVCacheEvent, frozen=True):
-    """The cache was cleared. Blocks that are still cached follow as BlockStored."""
+    """Subscribers must discard all blocks. BlockStored events for the blocks that are still cached follow."""
 
 
 class EventBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -36,7 +36,7 @@ class RadixCache:
         self._nodes: deque[Node] = deque()  # all nodes with pages, in audit order; evicted ones are removed lazily
         self.evictable_pages = 0
         self.protected_pages = 0
-        self.session_held_pages = self.evictable_session_pages = 0  # a wrapper keeps the sessions
+        self.session_held_pages = self.evictable_session_pages = 0  # always 0: only a wrapper has sessions
 
     def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
         """See ``BasePrefixCache``. The comparison uses the tokens themselves, not hashes."""

@@ -1,5 +1,5 @@
-"""Defines which values of request fields ask for nothing. Some clients send such values for every field that they know;
-each of them is treated like an absent field.
+"""Defines which values of request fields are neutral, that is, have no effect. Some clients send such values for every
+field that they know; each of them is treated like an absent field.
 
 These values are null, false, an empty text, list or object, and the values in ``NEUTRAL``.
 """
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from ..http.strict_json import convert, read_json
 
 NO_LIMIT = (-1,)
-# field → values that ask for nothing
+# field → neutral values
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_tokens": NO_LIMIT,
     "max_completion_tokens": NO_LIMIT,
@@ -68,14 +68,14 @@ class _Field:
 
 
 def asks_for_nothing(name: str, value: Any) -> bool:
-    """Return True if ``value`` of an unsupported field asks for nothing."""
+    """Return True if ``value`` of an unsupported field has no effect."""
     if value is None or value is False:
         return True
     return _is_neutral(name, value) or (name not in EMPTY_ASKS and _is_empty(value))
 
 
 def body_of(raw: dict[str, Any], kind: type[B]) -> B:
-    """Convert a request's JSON to ``kind``, without the optional fields that ask for nothing.
+    """Convert a request's JSON to ``kind``, without the optional fields whose value is neutral.
 
     Raises Rejected if the JSON does not match ``kind``.
     """

@@ -27,8 +27,8 @@ class Engine:
     them. On entry the processes only import their modules, until ``load``.
 
     Attributes:
-        files: the chat model of ``load``; None if there is none.
-        encoder_files: the embedding model of ``load``; None if there is none.
+        files: the chat model that was passed to ``load``; None if there is none.
+        encoder_files: the embedding model that was passed to ``load``; None if there is none.
     """
 
     files: ModelFiles | None

@@ -198,7 +198,7 @@ class WireProtocol(HttpToolsProtocol):
         """Parse the head again without its upgrade offer. CONNECT is refused, because the data after it is not HTTP."""
         method = self.parser.get_method()
         if method == b"CONNECT":
-            self._refuse(wire_refusal.not_http("CONNECT is for proxies."))
+            self._refuse(wire_refusal.not_http("The method CONNECT is not supported: this server is not a proxy."))
             return
         head = head_without_offer(method, self.url, self.parser.get_http_version(), self.headers)
         self.parser = httptools.HttpRequestParser(self)

@@ -13,7 +13,7 @@ GAUGE_TEXTS = {
     "num_grammar_queue_reqs": "Requests that wait for their grammar to be compiled; they do not block others.",
     "new_token_ratio": "Share of the remaining output tokens that admission reserves memory for; rises under pressure.",
     "token_usage": "Share of the KV pool that is neither free nor evictable, 0 to 1; the fullest of several pools.",
-    "kv_pool_usage": "Share of one pool of running requests that is neither free nor evictable, from 0 to 1.",
+    "kv_pool_usage": "Share of one KV pool (not the host tier) that is neither free nor evictable, from 0 to 1.",
     "max_total_num_tokens": "Size of the KV pool in tokens.",
     "page_size": "Number of tokens per page of the KV pool.",
     "kv_available_tokens": "Free tokens of the pool.",

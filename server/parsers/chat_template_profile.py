@@ -91,9 +91,9 @@ def probe_chat_template(
     name = (found or "hermes") if tool_parser == AUTO else tool_parser
     reasoning = detect_reasoning(template) if reasoning_parser == AUTO else reasoning_parser
     log.info(
-        "tool calls are read as %s writes them, %s; reasoning: %s",
+        "tool-call format: %s; tools are described by the %s; reasoning format: %s",
         name,
-        "and the chat template describes tools" if calls else "and tools are described in the system message",
+        "chat template" if calls else "system message",
         reasoning or NONE,
     )
     return ChatTemplateProfile(

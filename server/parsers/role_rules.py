@@ -62,7 +62,7 @@ def place_systems(messages: list[Message], rules: RoleRules, *, is_continuation:
     """Return the messages with every system message at a position where the template accepts it.
 
     Further system messages are appended to the first. If the template accepts none, or if the beginning of the
-    conversation is not in ``messages`` (``is_continuation``), they become part of the next user message.
+    conversation is not in ``messages`` (``is_continuation``), all system messages become part of the next user message.
     """
     if rules.takes_system and rules.takes_more_systems:
         return messages

@@ -192,7 +192,7 @@ KINDS: dict[str, Callable[[Any, str], Constraint]] = {
 def _from_structured_outputs(outputs: StructuredOutputs | None) -> Constraint | None:
     if outputs is None:
         return None
-    if outputs.json_object is False:  # asks for nothing
+    if outputs.json_object is False:  # the same as an absent field
         outputs = msgspec.structs.replace(outputs, json_object=None)
         if outputs == StructuredOutputs():
             return None

@@ -177,7 +177,7 @@ def test_pages_behind_the_window_leave_while_the_request_runs() -> None:
 
 
 @noticed_by(Witness.LEDGER_AUDIT)
-def test_requests_with_a_page_in_doubt_in_the_second_pool_are_computed_again() -> None:
+def test_requests_with_a_suspect_page_in_the_second_pool_are_recomputed() -> None:
     small = world(8, Shape(memory_check="quarantine"))
     for rid in ("a", "b", "c"):
         small.generate(rid, text(rid * 20), greedy(9, ignore_eos=True))

@@ -17,8 +17,8 @@ EOS = 0  # the end token; all other tokens are positive
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The cost model: seconds of a step = base + decoding rows + prefilled tokens + tokens of context that attention
-    reads.
+    """The cost model. The time of a step is a base time plus a time for each decoding row, for each prefilled token and
+    for each token of context that attention reads.
 
     The defaults are round figures for a model with eight billion parameters on one data-center GPU: 64 rows with 1,500
     tokens of context take 19 ms. The defaults are not measured; replace them by your own measurements.

@@ -117,7 +117,7 @@ class RemainderAdmission:
 
 
 class ReplacedRatio(NewTokenRatio):
-    """SGLang's ratio: a retraction sets it to the estimate, even if that is lower, or below the minimum."""
+    """SGLang's ratio. A retraction sets it to the estimate, even if that lowers the ratio or is below the minimum."""
 
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
         """See ``NewTokenRatio``."""

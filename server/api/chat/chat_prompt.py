@@ -115,9 +115,7 @@ def _parsed(arguments: str) -> str | dict[str, Any]:
 
 
 def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
-    """Return the messages with calls in the form that the template expects, and with the function's name in each
-    result.
-    """
+    """Convert tool calls to the form that the template expects, and add the function's name to each result."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     ordered = _one_by_one(messages) if style.single_calls else messages
     return [_styled(message, style, names) for message in ordered]

@@ -174,7 +174,10 @@ def _form_of(tool: ClientTool) -> CallForm | None:
 
 
 def _qualified(call: ClientCall) -> str:
-    """Return the name of a function for ``call``, valid unless the client chose it for a function."""
+    """Return a name for the function of ``call``.
+
+    The name is valid, except that a function outside a namespace keeps the client's name, which is not checked here.
+    """
     if call.form is FUNCTION and call.namespace is None:
         return call.name
     space = (call.namespace or "").rstrip("_")

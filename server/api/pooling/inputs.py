@@ -38,7 +38,7 @@ def check_count(count: int, param: str) -> None:
 def _text_of(entry: Any, param: str) -> str:
     text = entry.get("text") if isinstance(entry, dict) else entry
     if not isinstance(text, str):
-        raise Rejected(f"'{param}' must have texts, or objects with the text in 'text'.", param=param)
+        raise Rejected(f"'{param}' must contain texts, or objects with the text in 'text'.", param=param)
     if not text:
         raise Rejected(f"'{param}' has an empty text.", param=param)
     return text

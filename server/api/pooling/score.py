@@ -22,7 +22,8 @@ FORMS = (("text_1", "text_2"), ("queries", "documents"))
 class ScoreBody(PoolingBody, kw_only=True):
     """A request with ``text_1`` and ``text_2``, or with ``queries`` and ``documents``.
 
-    Each is a text or a list. The first may have one text for all texts of the second; else both have equally many.
+    Each is a text or a list. The first may be a single text for all texts of the second; otherwise both must have the
+    same number of texts.
     """
 
     text_1: str | list[Any] | None = None
@@ -83,7 +84,10 @@ class ScoreRoute:
 
 
 def _form(body: ScoreBody) -> tuple[str, str]:
-    """Return the names of the two fields of the texts. Raises Rejected unless exactly one form is complete."""
+    """Return the names of the two fields of the texts.
+
+    Raises Rejected unless the request has both fields of one pair in ``FORMS`` and no field of the other pair.
+    """
     used = [form for form in FORMS if any(getattr(body, name) is not None for name in form)]
     if len(used) > 1:
         raise Rejected("Use 'text_1' and 'text_2', or 'queries' and 'documents', not both.", param=used[1][0])

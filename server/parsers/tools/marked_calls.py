@@ -31,7 +31,7 @@ class MarkedCallFormat:
     Attributes:
         opens: markers that start a call or a list of calls.
         closes: markers that may follow a call, in any order.
-        skips: markers before calls that have no meaning.
+        skips: markers that may precede a call; they are ignored.
         head: matches the text before arguments that follow a name; the group that matched is the name.
         bare: True if an object at the start of the output is also a call.
         separator: text between objects.

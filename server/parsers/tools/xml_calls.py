@@ -19,8 +19,8 @@ class XmlCallFormat:
     """The markers of a format: opens name name_closes (key name key_closes value_opens value value_closes)* ends.
 
     Attributes:
-        skips: markers before calls that have no meaning.
-        closes: markers after calls that have no meaning.
+        skips: markers that may precede a call; they are ignored.
+        closes: markers that may follow a call; they are ignored.
     """
 
     opens: str

@@ -164,7 +164,7 @@ def test_a_runner_refuses_an_architecture_before_it_looks_for_weights(tmp_path: 
 def test_a_checkpoint_that_brings_its_own_code_is_refused(tmp_path: Path) -> None:
     own = {"model_type": "wonder", "auto_map": {"AutoConfig": "configuration_wonder.WonderConfig"}}
     (tmp_path / "config.json").write_text(json.dumps(own))
-    with pytest.raises(StartupError, match="needs code that comes with the checkpoint; ebbtide runs none"):
+    with pytest.raises(StartupError, match="needs code from the checkpoint, which ebbtide does not execute"):
         load_runner(tmp_path)
 
 

@@ -261,7 +261,7 @@ def test_one_invalid_item_of_a_plan_does_not_hide_another(busy: World) -> None:
 
 
 @noticed_by(Witness.RESTORE)
-def test_a_page_lost_in_the_host_tier_drops_only_its_copy() -> None:
+def test_a_lost_page_of_the_host_tier_invalidates_only_its_copy() -> None:
     shape = Shape(num_pages=40, host_pages=64, retract_interval=8, max_retractions=2, memory_check="quarantine")
     world = World(shape)
     for rid in "abc":

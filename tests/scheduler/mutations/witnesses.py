@@ -34,7 +34,7 @@ class Witness(Enum):
     TEXT = "text equality"
     ONE_END = "tokens after the end"
     NO_PROGRESS = "no progress"
-    REFUSAL = "turn accepted or refused unlike the model"
+    REFUSAL = "turn accepted or refused differently than by the reference"
     REUSE = "cached tokens of a turn"
     SESSION_BOOKS = "session counters after closing all"
 

@@ -1,4 +1,4 @@
-"""A value that asks for nothing has no effect, in every field of every generating route."""
+"""A neutral value has no effect, in every field of every generating route."""
 
 from __future__ import annotations
 
