@@ -134,8 +134,8 @@ class CrossEncoderModel:
 
 def _longest(model: Any, tokenizer: Any) -> int:
     """Return the maximum number of tokens of an input. A tokenizer without a limit states a huge number."""
-    limits = [getattr(model, name, None) for name in ("max_seq_length", "max_length")]
-    return min([int(limit) for limit in limits if limit], default=min(int(tokenizer.model_max_length), 1 << 20))
+    name = "max_seq_length" if hasattr(model, "max_seq_length") else "max_length"  # of older cross-encoders
+    return int(getattr(model, name) or min(tokenizer.model_max_length, 1 << 20))
 
 
 def _states_shorter(model: Any) -> bool:

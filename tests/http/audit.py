@@ -21,11 +21,11 @@ def within(limit_s: float, claim: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "it did not happen in time"
 
 
-def send(url: str, body: dict[str, Any]) -> socket.socket:
-    """Open a raw connection and send a completion request."""
+def send(url: str, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
+    """Open a raw connection and send a request."""
     host, port = url.removeprefix("http://").split(":")
     data = json.dumps(body).encode()
-    head = ["POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json"]
+    head = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
     connection = socket.create_connection((host, int(port)), timeout=30)
     connection.sendall("\r\n".join([*head, f"Content-Length: {len(data)}", "", ""]).encode() + data)
     return connection

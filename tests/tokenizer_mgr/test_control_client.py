@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.messages import ListSessionsReq, Reply, ToScheduler
+from ebbtide.messages import ListSessionsReq, Reply, ToEngine
 from ebbtide.tokenizer_mgr.control_client import ControlClient
 
 
@@ -16,7 +16,7 @@ class Outbox:
         self.sent: list[ListSessionsReq] = []
         self.takes = takes
 
-    def send(self, message: ToScheduler) -> bool:
+    def send(self, message: ToEngine) -> bool:
         assert isinstance(message, ListSessionsReq)
         self.sent.append(message)
         return self.takes

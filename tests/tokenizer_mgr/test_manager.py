@@ -19,7 +19,7 @@ from ebbtide.messages import (
     TextBatch,
     TextItem,
     TextParams,
-    ToScheduler,
+    ToEngine,
 )
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest, Sender
@@ -37,10 +37,10 @@ class Outbox:
     """Records what is sent. Accepts ``room`` messages."""
 
     def __init__(self) -> None:
-        self.sent: list[ToScheduler] = []
+        self.sent: list[ToEngine] = []
         self.room = 10_000
 
-    def send(self, message: ToScheduler) -> bool:
+    def send(self, message: ToEngine) -> bool:
         if len(self.sent) >= self.room:
             return False
         self.sent.append(message)
@@ -435,7 +435,7 @@ def test_an_exception_in_any_step_of_submit_leaves_nothing(step: str, monkeypatc
     sender = RaisingSender(ids=names, owner="key")
     sent = desk.outbox.send
 
-    def raising_send(message: ToScheduler) -> bool:
+    def raising_send(message: ToEngine) -> bool:
         if isinstance(message, GenerateReq) and len(desk.outbox.of(GenerateReq)) == int(step == "second send"):
             raise OverflowError("can't serialize ints outside of 64 bits")
         return sent(message)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ebbtide.config import EncoderConfig
+from ebbtide.errors import StartupError
 from ebbtide.model_runner.encoder.encoder import Encoder, load_encoder
 from ebbtide.model_runner.encoder.encoder_queue import EncoderQueue, WaitingInput
 from ebbtide.tokenization.model_files import ModelFiles
@@ -107,3 +108,39 @@ def test_the_right_document_comes_first(encoder: Encoder) -> None:
     best = [list(DOCUMENTS)[place] for place in (queries @ documents.T).argmax(1)]
     found = [one == wanted for one, wanted in zip(best, QUERIES.values(), strict=True)]
     assert sum(found) >= 9, best
+
+
+def test_scores_of_a_cross_encoder_equal_those_of_sentence_transformers(folder: Path, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=30522, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, num_labels=1
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    encoder = load_encoder(ModelFiles("cross", str(tmp_path)), EncoderConfig())
+    pairs = [(query, text) for query in list(QUERIES)[:3] for text in DOCUMENTS.values()]
+    expected = CrossEncoder(str(tmp_path), device="cpu").predict(pairs, show_progress_bar=False)
+    assert (encoder.info.scores_pairs, encoder.info.dimensions, encoder.info.context_length) == (True, 1, 512)
+    assert np.abs(encoder.compute(pairs)[:, 0] - expected).max() < 1e-6
+    assert len(set(expected.tolist())) > 30
+    assert encoder.count_tokens(("hello", "world")) == 5
+
+
+def test_a_classifier_with_several_labels_is_refused(folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=30522, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, num_labels=3
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    with pytest.raises(StartupError, match="3 classes"):
+        load_encoder(ModelFiles("cross", str(tmp_path)), EncoderConfig())
+
+
+def test_a_damaged_folder_is_refused_with_one_sentence(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(StartupError, match=r"^The embedding model broken cannot be loaded: .*\.$"):
+        load_encoder(ModelFiles("broken", str(tmp_path)), EncoderConfig())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.messages import ControlReq, Reply, ToScheduler
+from ebbtide.messages import ControlReq, Reply, ToEngine
 
 from ..conftest import World
 
@@ -17,7 +17,7 @@ def asked(world: World) -> list[ControlReq]:
     asked: list[ControlReq] = []
     plain_send = world.engine.send
 
-    def send(message: ToScheduler) -> bool:
+    def send(message: ToEngine) -> bool:
         if not isinstance(message, ControlReq):
             return plain_send(message)
         asked.append(message)

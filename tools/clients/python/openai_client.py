@@ -46,3 +46,9 @@ items.append(
 )
 check(client.responses.create(model=MODEL, input=items, tools=flat).output_text, WEATHER)
 check(client.responses.parse(model=MODEL, input=ASK_FORM, text_format=City).output_parsed, City(**CITY))
+
+texts = ["the tide goes out", "bread is baked in an oven"]
+vectors = [entry.embedding for entry in client.embeddings.create(model=MODEL, input=texts).data]
+check([len(vector) for vector in vectors], [64, 64])
+floats = client.embeddings.create(model=MODEL, input=texts, encoding_format="float").data
+check([entry.embedding for entry in floats], vectors)
