@@ -79,7 +79,7 @@ TABLE = (
     _python("openai-agents", "openai-agents"),
     _python("langgraph", "langgraph", "langchain", "langchain-openai", "langchain-anthropic"),
     _python("llama-index", "llama-index-llms-openai-like"),
-    _python("langchain-embeddings", "langchain-openai"),
+    _python("langchain-embeddings", "langchain-openai", "numpy"),
     _python("llama-index-embeddings", "llama-index-embeddings-openai"),
     _python("open-webui-rag", "requests"),
     _python("haystack", "haystack-ai"),

@@ -14,14 +14,20 @@ MAX_INPUTS = 2048  # OpenAI's limit
 
 
 def inputs_of(value: str | list[Any], param: str) -> list[Input]:
-    """Return the inputs in the field ``param``: a text, texts, token ids, or lists of token ids. Raises Rejected."""
+    """Return the inputs in the field ``param``: a text, texts, token ids, or lists of token ids.
+
+    Raises Rejected if there is no input, an empty one, or too many.
+    """
     inputs = listed(value, param)
     check_count(len(inputs), param)
     return inputs
 
 
 def texts_of(value: str | Sequence[Any], param: str) -> list[str]:
-    """Return the texts in the field ``param``: a text, or a list of texts or objects with a text. Raises Rejected."""
+    """Return the texts in the field ``param``: a text, or a list of texts or objects with a text.
+
+    Raises Rejected if there is no text, an empty one, or too many.
+    """
     entries: Sequence[Any] = [value] if isinstance(value, str) else value
     check_count(len(entries), param)
     return [_text_of(entry, param) for entry in entries]

@@ -53,10 +53,13 @@ class PoolingModel(Protocol):
         """Raises Rejected unless the vectors may be shortened to ``wanted`` numbers."""
 
     async def prepare(self, inputs: Sequence[Input], options: InputOptions) -> Prepared:
-        """Return the request for one vector per input. Raises Rejected."""
+        """Return the request for one vector per input. Raises Rejected if an input is invalid or too long."""
 
     async def prepare_pairs(self, pairs: Sequence[tuple[str, str]], options: InputOptions) -> Prepared:
-        """Return the request for one score per pair. Call it only if ``scores_pairs``. Raises Rejected."""
+        """Return the request for one score per pair. Call it only if ``scores_pairs``.
+
+        Raises Rejected if a text is too long.
+        """
 
 
 @dataclass(frozen=True, slots=True)

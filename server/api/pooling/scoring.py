@@ -20,7 +20,7 @@ class Pairs:
     documents: list[str]
 
     async def prepare(self, options: InputOptions) -> Prepared:
-        """Return the request to the engine. Raises Rejected."""
+        """Return the request to the engine. Raises Rejected if a text is invalid or too long."""
         if not self.model.scores_pairs:
             return await self.model.prepare([*self.queries, *self.documents], options)
         queries = self.queries * len(self.documents) if len(self.queries) == 1 else self.queries

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -104,16 +104,10 @@ class Work(Protocol):
         """The field of the inputs, for errors."""
 
     async def prepare(self) -> Prepared:
-        """Return the request to the engine. Raises Rejected."""
+        """Return the request to the engine. Raises Rejected if an input is invalid or too long."""
 
     def reply(self, results: Results) -> bytes:
         """Return the response as JSON. May run in a thread."""
-
-
-class _Body(Protocol):
-    """The type of a body."""
-
-    __struct_fields__: ClassVar[tuple[str, ...]]
 
 
 B = TypeVar("B", bound=PoolingBody)
