@@ -99,6 +99,7 @@ class AccessConfig:
         metavar="ORIGIN",
     )
     disable_docs: bool = option(False, "serve neither /docs nor /openapi.json")
+    disable_console: bool = option(False, "serve no console at / and no /console")
     root_path: str = option("", "path under which a proxy exposes this server", metavar="PATH")
     ssl_certfile: str | None = option(None, "serve HTTPS with this certificate or chain, PEM", metavar="FILE")
     ssl_keyfile: str | None = option(

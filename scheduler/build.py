@@ -25,6 +25,7 @@ from .gates import Gates
 from .grammar.grammar_state import GrammarCompiler, Grammars, NoCompiler
 from .health.invariant_checker import InvariantChecker
 from .health.recovery import Recovery
+from .inspection import Inspector
 from .lifecycle import Lifecycle
 from .memory.accounting import AuditedPool
 from .memory.allocator import PageAllocator
@@ -107,6 +108,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         config=config,
         control=Control(state.lifecycle, pool, state.outbox),
         info=info,
+        inspector=Inspector(state.lifecycle, sessions, state.pools),
     )
     recovery = Recovery(state.lifecycle, state.pools, pool, state.kv_pools, state.steps_in_flight)
     return Scheduler(

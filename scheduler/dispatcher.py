@@ -14,8 +14,10 @@ from ebbtide.messages import (
     ControlReq,
     FinishReq,
     GenerateReq,
+    InspectReq,
     ListSessionsReq,
     OpenSessionReq,
+    PageMapReq,
     RunnerInfo,
     ToScheduler,
     UseVocabulary,
@@ -26,6 +28,7 @@ from .control import Control
 from .deadlines import Deadlines
 from .gates import Gates
 from .grammar.grammar_state import Grammars
+from .inspection import Inspector
 from .lifecycle import Lifecycle
 from .metrics import SchedulerMetrics
 from .outbox import Outbox
@@ -56,6 +59,7 @@ class Dispatcher:
     config: SchedulerConfig
     info: RunnerInfo
     control: Control
+    inspector: Inspector
     left_waiting: bool = False
     num_token_ids: int = field(default=0, init=False)
     _num_arrivals: int = field(default=0, init=False)
@@ -85,6 +89,8 @@ class Dispatcher:
                 self.num_token_ids = len(pieces) if len(pieces) < self.info.vocab_size else 0
             case ControlReq():
                 self.control.handle(message, now)
+            case InspectReq() | PageMapReq():
+                self.outbox.output.replies.append(self.inspector.reply(message, now))
 
     def _end(self, message: AbortReq | FinishReq) -> None:
         req = self.lifecycle.requests.get(message.rid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from ebbtide.messages import Stats
+from ebbtide.messages import Resumption, Stats
 from ebbtide.plan import PlanItem
 
 from .memory.accounting import AuditedPool
@@ -38,6 +38,8 @@ class SchedulerMetrics:
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
         self._without_first_token_time: list[Request] = []  # requests to stamp
         self._finished: list[Request] = []  # finished since ``stamp``
+        self._resumptions: list[Resumption] = []
+        self._now = 0.0
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a total. ``amount`` must not be negative."""
@@ -59,6 +61,7 @@ class SchedulerMetrics:
             self.count("num_resumed_requests_total")
             self.observe("retract_resume_seconds", now - history.retracted_since_s)
             history.retracted_s += now - history.retracted_since_s
+            self._resumptions.append(Resumption(req.rid, now - history.retracted_since_s))
         if history.first_run_s is None:
             history.first_run_s = now
             history.cached_tokens = cached_tokens
@@ -85,6 +88,7 @@ class SchedulerMetrics:
 
     def stamp(self, now: float) -> None:
         """Set the time of the events counted since the last call: the results of a step have no time."""
+        self._now = now
         for req in self._without_first_token_time:
             history = req.history
             if history.first_token_s is None and history.first_run_s is not None:
@@ -99,6 +103,8 @@ class SchedulerMetrics:
         self.num_ends += 1
         if req.is_retracted:
             self.count(f"num_ended_while_retracted_total{{reason={reason}}}")
+            waited_s = max(self._now - req.history.retracted_since_s, 0.0)
+            self._resumptions.append(Resumption(req.rid, waited_s, reason))
         if aborted:
             self.count(f"num_aborted_requests_total{{reason={reason}}}")
         else:
@@ -125,8 +131,12 @@ class SchedulerMetrics:
             self.observe("time_per_output_token_seconds", decode_s / (req.num_outputs - 1))
 
     def snapshot(self, gauges: Mapping[str, float]) -> Stats:
-        """Return all totals and samples as one message. Clears the observations."""
+        """Return all totals and samples as one message. Clears the observations and the resumptions."""
         observations, self._observations = dict(self._observations), defaultdict(list)
+        resumptions, self._resumptions = self._resumptions, []
         return Stats(
-            gauges=dict(gauges), totals={k: float(v) for k, v in self.totals.items()}, observations=observations
+            gauges=dict(gauges),
+            totals={k: float(v) for k, v in self.totals.items()},
+            observations=observations,
+            resumptions=resumptions,
         )

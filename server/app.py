@@ -8,7 +8,6 @@ from typing import Protocol
 
 from fastapi import Depends, FastAPI
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from ebbtide import __version__
@@ -37,6 +36,8 @@ from .api.openai.responses_request import ResponsesBody
 from .api.pooling.routes import EncoderOnlyRoutes, pooling_routes, pooling_service
 from .api.pooling.service import PoolingService
 from .api.sglang.generate import GENERATE
+from .console.files import ConsoleAtRoot, add_console_files, console_files
+from .console.routes import add_console_routes
 from .http.access import Access
 from .http.auth import KeyCheck, require_control
 from .http.cors import OriginGuard, RootPath, add_cors
@@ -135,7 +136,7 @@ class _Basis(Protocol):
 
 def create_app(state: AppState) -> ASGIApp:
     """Build the application of a server with a chat model; see ``_assemble``."""
-    return _assemble(state, routes(state))
+    return _assemble(state, routes(state), None if state.access.config.disable_console else state)
 
 
 def create_encoder_app(service: PoolingService, created: int) -> ASGIApp:
@@ -143,8 +144,11 @@ def create_encoder_app(service: PoolingService, created: int) -> ASGIApp:
     return _assemble(service, encoder_routes(service, created))
 
 
-def _assemble(basis: _Basis, table: list[Route]) -> ASGIApp:
-    """Build the ASGI application, which serves HTTP only (no lifespan, no WebSockets). Starts no tasks."""
+def _assemble(basis: _Basis, table: list[Route], console: AppState | None = None) -> ASGIApp:
+    """Build the ASGI application, which serves HTTP only (no lifespan, no WebSockets). Starts no tasks.
+
+    console: the state that the console shows; None for no console.
+    """
     access = basis.access.config
     app = FastAPI(
         title="ebbtide",
@@ -156,6 +160,9 @@ def _assemble(basis: _Basis, table: list[Route]) -> ASGIApp:
     )
     if not access.disable_docs:
         add_docs(app)
+    if console is not None:
+        add_console_files(app)
+        add_console_routes(app, console)
     for route in table:
         app.add_api_route(
             route.path,
@@ -171,20 +178,21 @@ def _assemble(basis: _Basis, table: list[Route]) -> ASGIApp:
     install_error_replies(app)
     describe(app, table, key_required=basis.access.keys.required)
     admin_get_paths = [route.path for route in table if route.is_admin and route.method == "GET"]
-    return _add_middleware(app, app.routes, basis, admin_get_paths)
+    return _add_middleware(app, basis, admin_get_paths, has_console=console is not None)
 
 
-def _add_middleware(
-    app: ASGIApp, routes: Sequence[BaseRoute], basis: _Basis, admin_get_paths: Sequence[str]
-) -> ASGIApp:
-    """Wrap ``app`` in the middleware, innermost first. FastAPI's ``add_middleware`` is not used, because FastAPI's
+def _add_middleware(fastapi: FastAPI, basis: _Basis, admin_get_paths: Sequence[str], *, has_console: bool) -> ASGIApp:
+    """Wrap ``fastapi`` in the middleware, innermost first. FastAPI's ``add_middleware`` is not used, because FastAPI's
     replies to unhandled exceptions would bypass the middleware.
     """
-    app = BodyLimit(SuppressLoggedErrors(app), basis.config.max_body_bytes)
+    app: ASGIApp = BodyLimit(SuppressLoggedErrors(fastapi), basis.config.max_body_bytes)
     access = basis.access
-    app = KeyCheck(app, access.keys, access.config.root_path)
+    root_path = access.config.root_path
+    app = KeyCheck(app, access.keys, root_path, console_files() if has_console else ())
+    if has_console:
+        app = ConsoleAtRoot(app, root_path)
     app = OriginGuard(app, access.config.allowed_origins, admin_get_paths)
     # CORS wraps the key check, because a preflight request has no key and a page must be able to read a 401 reply.
     app = add_cors(app, access.config.allowed_origins)
-    app = CountRequests(app, routes, basis.metrics.http)
-    return RequestIds(SetErrorFormats(RootPath(app, access.config.root_path), ERROR_FORMATS))
+    app = CountRequests(app, fastapi.routes, basis.metrics.http)
+    return RequestIds(SetErrorFormats(RootPath(app, root_path), ERROR_FORMATS))

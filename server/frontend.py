@@ -212,6 +212,7 @@ class Frontend:
         """End every open request with 500 and turn ``/health`` to 503: process ``name`` has ended."""
         self.liveness.mark_dead(name)
         self._metrics.on_scheduler_death(self.manager.take_num_sent())
+        self._pressure.on_scheduler_death()
         self._accepts_stats = False
         error = Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
         self.manager.fail_all(error)
@@ -245,6 +246,7 @@ class Frontend:
                 case Stats():
                     if self._accepts_stats:
                         self._metrics.apply_stats(message)
+                        self._pressure.resumed(message.resumptions)
                 case PressureEvent():
                     self._pressure.add(message)
                 case Heartbeat():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -129,6 +129,10 @@ class TokenizerManager:
     def num_open_of(self, owner: str) -> int:
         """Return the number of HTTP requests of ``owner`` that are being prepared or whose response is not complete."""
         return self._client_ids.count(owner)
+
+    def owners_of(self, rids: Iterable[str]) -> dict[str, str]:
+        """Return the owner of each of ``rids`` that is open."""
+        return {rid: self._choices[rid].stream.owner for rid in rids if rid in self._choices}
 
     def submit(self, prepared: Prepared, sender: Sender, *, received_s: float) -> ResponseStream:
         """Send the whole request to the engine. Enter the returned stream at once. Leaving it early aborts the choices

@@ -5,6 +5,7 @@ The order of the fields is the wire format (msgpack arrays): both ends must run 
 
 from .base import Finish, Message, Part
 from .encoding import EncodedBatch, EncodedItem, EncodeReq, EncoderInfo
+from .inspection import Inspection, InspectReq, PageMap, PageMapReq, PageRun, RequestInfo, SessionInfo
 from .requests import (
     AbortReq,
     ControlReq,
@@ -15,8 +16,8 @@ from .requests import (
     TextParams,
     UseVocabulary,
 )
-from .sessions import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply, SessionInfo
-from .telemetry import FULL_POOL, Heartbeat, PoolInfo, PressureEvent, PressureVictim, RunnerInfo, Stats
+from .sessions import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply
+from .telemetry import FULL_POOL, Heartbeat, PoolInfo, PressureEvent, PressureVictim, Resumption, RunnerInfo, Stats
 from .tokens import (
     PressureUsage,
     PromptLogprobs,
@@ -31,7 +32,16 @@ from .tokens import (
 )
 
 ToScheduler = (
-    GenerateReq | AbortReq | FinishReq | OpenSessionReq | CloseSessionReq | ListSessionsReq | ControlReq | UseVocabulary
+    GenerateReq
+    | AbortReq
+    | FinishReq
+    | OpenSessionReq
+    | CloseSessionReq
+    | ListSessionsReq
+    | ControlReq
+    | UseVocabulary
+    | InspectReq
+    | PageMapReq
 )
 ToDetokenizer = TokenBatch
 ToEncoder = EncodeReq | AbortReq

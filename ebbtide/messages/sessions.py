@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from .base import Message, Part
+from .base import Message
+from .inspection import Inspection, PageMap, SessionInfo
 
 
 class OpenSessionReq(Message, frozen=True):
@@ -39,30 +40,13 @@ class ListSessionsReq(Message, frozen=True):
     session_id: str = ""
 
 
-class SessionInfo(Part, frozen=True):
-    """One open session.
-
-    Attributes:
-        state: "running" (a turn runs or waits), "warm" (KV is held) or "cold" (no KV is held).
-        num_tokens: tokens of all committed turns.
-        held_tokens: tokens whose KV is held for the session, in whole pages.
-    """
-
-    session_id: str
-    streaming: bool
-    state: str
-    num_turns: int
-    num_tokens: int
-    held_tokens: int
-    idle_s: float
-    timeout_s: float
-
-
 class Reply(Message, frozen=True):
     """Scheduler → front: the answer to one call.
 
     Attributes:
         status: HTTP status; if it is an error, ``code`` and ``message`` are set.
+        inspection: answers an ``InspectReq``.
+        page_map: answers a ``PageMapReq``.
     """
 
     call: str
@@ -70,3 +54,5 @@ class Reply(Message, frozen=True):
     code: str | None = None
     message: str = ""
     sessions: list[SessionInfo] = msgspec.field(default_factory=list)
+    inspection: Inspection | None = None
+    page_map: PageMap | None = None

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from .base import Message, Part
 
 FULL_POOL = "full"  # name of the first pool
+
+
+class Resumption(Part, frozen=True):
+    """The end of a request's wait after a retraction.
+
+    Attributes:
+        outcome: "resumed" if the request runs again; otherwise the reason for which it ended before that.
+    """
+
+    rid: str
+    waited_s: float
+    outcome: str = "resumed"
 
 
 class Stats(Message, frozen=True):
@@ -15,11 +29,13 @@ class Stats(Message, frozen=True):
     Attributes:
         totals: counters that only grow during the scheduler's lifetime.
         observations: histogram samples since the last snapshot.
+        resumptions: retracted requests that ran again or ended since the last snapshot.
     """
 
     gauges: dict[str, float]
     totals: dict[str, float]
     observations: dict[str, list[float]]
+    resumptions: list[Resumption] = msgspec.field(default_factory=list)
 
 
 class Heartbeat(Message, frozen=True):

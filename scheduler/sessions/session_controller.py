@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -33,7 +34,6 @@ from .session_turns import append_turn, branch_turn, remove_descendants
 MAX_TOMBSTONES = 10_000
 LONGEST_TIMEOUT_S = 86_400.0  # the longest timeout that a client may request
 TREE_CONTEXTS = 64  # maximum number of tokens of a plain session, as a multiple of the context length
-
 
 FitCheck = Callable[[int, int], str]
 
@@ -145,6 +145,10 @@ class SessionController:
                 return Reply(message.call, error.status, error.code, error.message)
         sessions = [session for session in self._sessions.values() if session.owned_id[0] == message.owner]
         return Reply(message.call, sessions=[self._describe(session) for session in sessions])
+
+    def last_opened(self, limit: int) -> list[SessionInfo]:
+        """Describe the last ``limit`` sessions that were opened, the last one first, of all owners."""
+        return [self._describe(session) for session in islice(reversed(self._sessions.values()), limit)]
 
     def accept_turn(self, message: GenerateReq) -> GenerateReq:
         """Lease the turn and return it as an ordinary request with its full context.
@@ -276,6 +280,7 @@ class SessionController:
             held_tokens=held * self._page_size,
             idle_s=0.0 if session.open_turns else max(self._now - session.last_active_s, 0.0),
             timeout_s=session.timeout_s,
+            owner=session.owned_id[0],
         )
 
 

@@ -29,6 +29,8 @@ def announce(models: LoadedModels, config: ServeConfig, listener: socket.socket,
         log.warning("%s", warning)
     names = [model.name for model in (models.chat, models.encoder) if model is not None]
     print(f"ebbtide serves {' and '.join(names)} on {url}", flush=True)
+    if models.chat is not None and not config.access.disable_console:
+        print(f"Console: {url}/", flush=True)
     path, body = _example(models)
     key = "-H 'x-api-key: YOUR KEY' " if config.access.api_key else ""
     print(

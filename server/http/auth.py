@@ -62,13 +62,15 @@ class Keys:
 class KeyCheck:
     """Middleware that puts the caller into the scope.
 
-    Without a valid key, every path except PUBLIC_PATHS answers 401, even a path that does not exist.
+    Without a valid key, every path except PUBLIC_PATHS and ``files`` answers 401, even a path that does not exist.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, root_path: str = "") -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, root_path: str = "", files: Iterable[str] = ()) -> None:
+        """files: paths of static files, which need no key either."""
         self._app = app
         self._keys = keys
-        self._open = PUBLIC_PATHS | {root_path + path for path in PUBLIC_PATHS}
+        public = PUBLIC_PATHS.union(files)
+        self._open = public | {root_path + path for path in public}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._keys.caller(scope["headers"])

@@ -50,6 +50,11 @@ class Liveness:
         self._draining = True
 
     @property
+    def is_draining(self) -> bool:
+        """True if the server is shutting down."""
+        return self._draining
+
+    @property
     def is_paused(self) -> bool:
         """True if the engine runs no steps until ``resume``."""
         return self._paused

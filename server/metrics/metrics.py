@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -20,6 +20,7 @@ from .compat_names import MetricAliases
 from .help_texts import HISTOGRAM_TEXTS, PREFIX, bucket_bounds, help_text
 from .histograms import Histograms
 from .http_counts import HttpCounts
+from .latency_window import LatencyWindow
 from .snapshots import RECEIVED, Snapshots
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,8 +28,20 @@ CONTEXT_LENGTH = 131_072
 TOO_LONG = "context_length_exceeded"
 
 
+@dataclass(frozen=True, slots=True)
+class LatencyWindows:
+    """The last latencies to the first token and between two tokens."""
+
+    first_token: LatencyWindow = field(default_factory=LatencyWindow)
+    token_gap: LatencyWindow = field(default_factory=LatencyWindow)
+
+
 class FrontMetrics:
-    """All metrics of the served model."""
+    """All metrics of the served model.
+
+    Attributes:
+        windows: if set, latencies are recorded here too. The console sets it while somebody looks.
+    """
 
     def __init__(
         self, model_name: str, engines: Iterable[MetricAliases] = (), context_length: int = CONTEXT_LENGTH
@@ -38,6 +51,7 @@ class FrontMetrics:
         self._registry = CollectorRegistry(auto_describe=False)
         self._snapshots = Snapshots(model_name)
         self.http = HttpCounts()
+        self.windows: LatencyWindows | None = None
         self._histograms = Histograms()
         for own in (self._snapshots, self._histograms):
             self._registry.register(own)
@@ -57,6 +71,10 @@ class FrontMetrics:
     def hit_rate(self) -> float:
         """Share of all prompt tokens so far that were cached."""
         return self._snapshots.hit_rate()
+
+    def total(self, name: str) -> float:
+        """Return a total over all scheduler restarts. A name without its label gives the sum over all label values."""
+        return self._snapshots.value(name)
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """Register a gauge of the front. read: called at each scrape."""
@@ -109,10 +127,14 @@ class FrontMetrics:
     def observe_first_token(self, seconds: float) -> None:
         """Record the time to the first generated token of an HTTP request."""
         self.observe("time_to_first_token_seconds", seconds)
+        if self.windows is not None:
+            self.windows.first_token.observe(seconds)
 
     def observe_token_gap(self, seconds: float, count: int) -> None:
         """Record ``count`` tokens of a choice, each ``seconds`` after the previous one."""
         self.observe("inter_token_latency_seconds", seconds, count)
+        if self.windows is not None:
+            self.windows.token_gap.observe(seconds, count)
 
     def observe_completion(self, seconds: float) -> None:
         """Record the total time of an HTTP request that ended normally."""

@@ -1,25 +1,32 @@
-"""The last pressure events, for GET /pressure."""
+"""The last pressure events, for GET /pressure and the console."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from ebbtide.messages import PressureEvent
+from ebbtide.messages import PressureEvent, Resumption
 
 NUM_EVENTS = 256
 
 
 class PressureLog:
-    """Keeps the last ``NUM_EVENTS`` events, oldest first. clock: returns Unix time in seconds."""
+    """Keeps the last ``NUM_EVENTS`` events, oldest first. clock: returns Unix time in seconds.
+
+    Attributes:
+        revision: grows with every change; an argument of ``changed_since``.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.revision = 0
         self._clock = clock
         self._events: deque[dict[str, Any]] = deque(maxlen=NUM_EVENTS)
+        self._revisions: dict[int, int] = {}  # by number of the event
+        self._waiting: dict[str, tuple[int, dict[str, Any]]] = {}  # by rid: number of the event, victim
         self._num_seen = 0
 
     @property
@@ -29,13 +36,48 @@ class PressureLog:
 
     def add(self, event: PressureEvent) -> None:
         """Append an event with its time of arrival."""
-        victims = [_as_dict(victim) for victim in event.victims]
-        self._events.append({"time": self._clock(), **_as_dict(event), "victims": victims})
+        if len(self._events) == NUM_EVENTS:
+            self._forget(self._events[0])
         self._num_seen += 1
+        victims = [{**_as_dict(victim), "outcome": None, "waited_s": None} for victim in event.victims]
+        self._events.append(
+            {"number": self._num_seen, "time": self._clock(), **_as_dict(event), "victims": victims},
+        )
+        self._waiting |= {victim["rid"]: (self._num_seen, victim) for victim in victims}
+        self._changed(self._num_seen)
+
+    def resumed(self, resumptions: Iterable[Resumption]) -> None:
+        """Record that victims run again or have ended. Ignores those of dropped events."""
+        for resumption in resumptions:
+            number, victim = self._waiting.pop(resumption.rid, (0, {}))
+            if number:
+                victim |= {"outcome": resumption.outcome, "waited_s": round(resumption.waited_s, 3)}
+                self._changed(number)
+
+    def on_scheduler_death(self) -> None:
+        """Record that no victim will resume: its scheduler has ended."""
+        for number, victim in self._waiting.values():
+            victim["outcome"] = "engine_dead"
+            self._changed(number)
+        self._waiting.clear()
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events as JSON objects, newest last."""
         return list(self._events)
+
+    def changed_since(self, revision: int) -> list[dict[str, Any]]:
+        """Return the events that were added or changed after ``revision``, newest last."""
+        return [event for event in self._events if self._revisions[event["number"]] > revision]
+
+    def _changed(self, number: int) -> None:
+        self.revision += 1
+        self._revisions[number] = self.revision
+
+    def _forget(self, event: dict[str, Any]) -> None:
+        del self._revisions[event["number"]]
+        for victim in event["victims"]:
+            if self._waiting.get(victim["rid"], (0, {}))[0] == event["number"]:
+                del self._waiting[victim["rid"]]
 
 
 def _as_dict(part: msgspec.Struct) -> dict[str, Any]:

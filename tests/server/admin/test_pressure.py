@@ -67,6 +67,7 @@ async def test_an_event_is_shown_in_full_with_its_arrival_time(world: World) -> 
     log.add(PressureEvent(10, "memory", [], 0, 16, 0.9, 0.9, 1, 0, aborted="r2"))
     first, second = log.events()
     assert first == {
+        "number": 1,
         "time": 100.5,
         "step": 9,
         "cause": "memory",
@@ -79,6 +80,8 @@ async def test_an_event_is_shown_in_full_with_its_arrival_time(world: World) -> 
                 "tokens_to_recompute": 25,
                 "num_retractions": 1,
                 "offloaded": True,
+                "outcome": None,
+                "waited_s": None,
             }
         ],
         "available_before": 0,

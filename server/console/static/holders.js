@@ -1,0 +1,14 @@
+// The holders of KV pages, in the order in which bars and charts stack them. The colors are in console.css.
+
+export const HOLDERS = [
+  { key: "protected", name: "Protected", help: "Prefix-cache pages that running requests use" },
+  { key: "uncached", name: "Uncached", help: "Pages that one request owns" },
+  { key: "session_held", name: "Session-held", help: "Pages that sessions keep between their turns" },
+  { key: "evictable", name: "Evictable", help: "Unused prefix-cache pages, evicted first" },
+  { key: "available", name: "Free", help: "Pages without a holder" },
+  { key: "quarantined", name: "Quarantined", help: "Pages out of service after an accounting mismatch" },
+];
+
+export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+export const holderColor = (key) => color(`holder-${key.replace("_", "-")}`);

@@ -1,0 +1,49 @@
+"""Latency samples of the last minute, for quantiles that need no long history. Kept only while somebody looks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+
+SLICES = 60  # slices of a window
+PER_FACTOR_OF_E = 20  # buckets per factor of e: a quantile is exact to 2.5 %
+SHORTEST_S = 1e-6
+
+
+class LatencyWindow:
+    """Samples of the last ``SLICES`` slices. The caller decides how long a slice is, by calling ``next_slice``."""
+
+    def __init__(self) -> None:
+        self._slices: deque[Counter[int]] = deque([Counter()], maxlen=SLICES)
+
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Add ``count`` samples."""
+        self._slices[-1][round(math.log(max(seconds, SHORTEST_S)) * PER_FACTOR_OF_E)] += count
+
+    def next_slice(self) -> dict[str, float] | None:
+        """Start a new slice, and return the figures of the one that ends: see ``figures``."""
+        ended = self._slices[-1]
+        self._slices.append(Counter())
+        return figures(ended)
+
+    def whole(self) -> dict[str, float] | None:
+        """Return the figures of all slices."""
+        return figures(sum(self._slices, Counter()))
+
+
+def figures(samples: Counter[int]) -> dict[str, float] | None:
+    """Return the number of samples and two quantiles in seconds. Returns None if there is no sample."""
+    num = samples.total()
+    if not num:
+        return None
+    return {"num": num, "p50_s": _quantile(samples, 0.5 * num), "p95_s": _quantile(samples, 0.95 * num)}
+
+
+def _quantile(samples: Counter[int], rank: float) -> float:
+    """Return the smallest bucket's value up to which there are ``rank`` samples or more."""
+    seen = 0
+    for bucket in sorted(samples):
+        seen += samples[bucket]
+        if seen >= rank:
+            break
+    return float(f"{math.exp(bucket / PER_FACTOR_OF_E):.4g}")
