@@ -23,9 +23,9 @@ from .dispatcher import Dispatcher
 from .failures import Failures
 from .gates import Gates
 from .grammar.grammar_state import GrammarCompiler, Grammars, NoCompiler
+from .health.inspection import Inspector
 from .health.invariant_checker import InvariantChecker
 from .health.recovery import Recovery
-from .inspection import Inspector
 from .lifecycle import Lifecycle
 from .memory.accounting import AuditedPool
 from .memory.allocator import PageAllocator

@@ -28,7 +28,7 @@ from .control import Control
 from .deadlines import Deadlines
 from .gates import Gates
 from .grammar.grammar_state import Grammars
-from .inspection import Inspector
+from .health.inspection import Inspector
 from .lifecycle import Lifecycle
 from .metrics import SchedulerMetrics
 from .outbox import Outbox

@@ -16,11 +16,11 @@ from ebbtide.messages import (
     Resumption,
     SessionTurn,
 )
-from ebbtide.scheduler.inspection import MAX_PAGES
+from ebbtide.scheduler.health.inspection import MAX_PAGES
 from ebbtide.scheduler.memory.session_aware_cache import SessionSlot
 
-from .loads import Arrival, random_load
-from .world import Shape, World, greedy, text
+from ..loads import Arrival, random_load
+from ..world import Shape, World, greedy, text
 
 PRESSED = Shape(num_pages=24, page_size=8, chunk=4, conservativeness=0.02)
 

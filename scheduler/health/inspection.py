@@ -10,13 +10,13 @@ from itertools import groupby, islice
 
 from ebbtide.messages import Inspection, InspectReq, PageMap, PageMapReq, PageRun, Reply, RequestInfo
 
-from .lifecycle import Lifecycle
-from .memory.accounting import AuditedPool, QuarantineOwner
-from .memory.host_tier import HostCopy
-from .memory.ledger import PageOwner
-from .memory.session_aware_cache import SessionSlot
-from .request import Phase, Request
-from .sessions.session_controller import SessionController
+from ..lifecycle import Lifecycle
+from ..memory.accounting import AuditedPool, QuarantineOwner
+from ..memory.host_tier import HostCopy
+from ..memory.ledger import PageOwner
+from ..memory.session_aware_cache import SessionSlot
+from ..request import Phase, Request
+from ..sessions.session_controller import SessionController
 
 MAX_PAGES = 4096  # pages described in one answer
 MAX_ENTRIES = 1024  # requests in one state, or sessions, described in one answer
