@@ -38,10 +38,11 @@ FLOORS := scheduler:97 tokenizer_mgr:98 detokenizer:96 server:94 ebbtide:88 mode
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve check test coverage soak lint lint-deploy docs bench clean
+.PHONY: help serve demo check test coverage soak lint lint-deploy docs bench clean
 
 help:
 	@echo 'make serve     install, fetch the default model, serve it on http://$(HOST):$(PORT)'
+	@echo 'make demo      show memory pressure in the console, with the simulated model under load'
 	@echo 'make check     while working: lint, types and the tests that need no other process (under a minute)'
 	@echo 'make test      before merging: lint, types and the whole test suite (under 12 minutes on two cores)'
 	@echo 'make coverage  coverage of each folder by the tests that are not slow, against its floor'
@@ -57,6 +58,10 @@ ifeq ($(MODEL),smollm2)
 	@$(BIN)/ebbtide pull smollm2
 endif
 	@exec $(BIN)/ebbtide serve '$(MODEL)' --host $(HOST) --port $(PORT) $(ARGS)
+
+# Needs no model: the simulated one runs in a small pool under `ebbtide bench`.
+demo: $(RUNTIME)
+	@exec $(BIN)/python tools/demo.py --host $(HOST) --port $(PORT)
 
 # Without `slow` tests, which play many random loads, start processes or run a model.
 check: lint
