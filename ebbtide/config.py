@@ -34,7 +34,11 @@ class ServerConfig:
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "TCP port to listen on; 0 selects a free port", within="[0, 65535]")
-    served_model_name: str | None = option(None, "the model's name in the API (default: derived from MODEL)")
+    served_model_name: tuple[str, ...] = option_list(
+        "the model's name in the API; repeatable: answers have the first name (default: derived from MODEL)",
+        flag="--served-model-name",
+        metavar="NAME",
+    )
     keep_alive_s: float = option(
         15.0,
         "seconds of silence after which a stream sends a comment line; 0 disables it",

@@ -6,11 +6,9 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NoReturn
 
-from ebbtide import __version__
 from ebbtide.config import (
     AccessConfig,
     EncoderConfig,
@@ -25,40 +23,61 @@ from ebbtide.config import (
 from ebbtide.errors import StartupError
 from ebbtide.tokenization.model_files import DEFAULT_MODEL, smollm2_path
 
-from .flags import add_flags, section_from
+from .command_line.foreign_flags import translate
+from .command_line.parser import build_parser, parse
+from .flags import section_from
 from .http.api_keys import masked, with_all_keys
 
 log = logging.getLogger(__name__)
 
-SECTIONS = (
-    *(ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, EncoderConfig),
-    *(SchedulerConfig, WatchdogConfig, LogConfig),
-)
+WRONG_USE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser that reports an error in one line instead of printing the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+# Subcommand → the module of ebbtide.commands whose function ``run`` takes the parsed arguments.
+MODULES = {
+    "run": "daemons.run",
+    "chat": "chat",
+    "pull": "pull",
+    "list": "models.listing",
+    "show": "models.show",
+    "rm": "models.removal",
+    "ps": "daemons.ps",
+    "doctor": "doctor.command",
+    "dump": "dump",
+    "bench": "bench",
+    "simulate": "simulate",
+    "build-kernels": "build_kernels",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. A StartupError is printed to stderr in one line."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = _parser(words[:1]).parse_args(words)
+    if words[:1] == ["serve"]:
+        translation = translate(words)
+        words = translation.words
+        for note in [*translation.notes, translation.refusal]:
+            if note:
+                print(f"ebbtide: {note}", file=sys.stderr)
+        if translation.refusal:
+            return WRONG_USE
+    arguments = parse(words)
+    if arguments is None:
+        return 0
     _hide_secrets(words)
+    return _guarded(arguments)
+
+
+def _guarded(arguments: argparse.Namespace) -> int:
     try:
-        code = _run(arguments)
+        code = _command(arguments.command)(arguments)
         sys.stdout.flush()
         return code
     except StartupError as error:
         log.debug("%s cannot start", arguments.command, exc_info=True)
-        print(
-            "ebbtide:", " ".join(str(error).split()), file=sys.stderr
-        )  # one line, even if the message of a library has several
+        # The message of a library may have several lines.
+        print("ebbtide:", " ".join(str(error).split()), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -68,22 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    match arguments.command:
-        case "serve":
-            return _serve(arguments)
-        case "pull":
-            from ebbtide.commands.pull import run as pull
-
-            return pull(arguments.name)
-        case "dump":
-            from ebbtide.commands.dump import dump
-
-            return dump(arguments.pid)
-        case command:
-            module = import_module(f"ebbtide.commands.{command.replace('-', '_')}")
-            code: int = module.run(arguments)
-            return code
+def _command(name: str) -> Callable[[argparse.Namespace], int]:
+    if name == "serve":
+        return _serve
+    if name == "completion":
+        return _completion
+    run: Callable[[argparse.Namespace], int] = import_module(f"ebbtide.commands.{MODULES[name]}").run
+    return run
 
 
 def _hide_secrets(words: list[str]) -> None:
@@ -93,6 +103,14 @@ def _hide_secrets(words: list[str]) -> None:
         from setproctitle import setproctitle
 
         setproctitle(f"ebbtide {title}")
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from ebbtide.commands.completion import completion_script
+
+    parser, commands = build_parser([], whole=True)
+    print(completion_script(parser, commands, arguments.shell))
+    return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -115,57 +133,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     from .daemon.launch import launch
 
     return launch(config)
-
-
-def _parser(command: list[str]) -> argparse.ArgumentParser:
-    """Build the parser.
-
-    The flags of chat, bench and simulate are added only if ``command``, the first argument, is that subcommand.
-    """
-    parser = _Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-
-    serve = commands.add_parser("serve", help="serve a model over HTTP", allow_abbrev=False)
-    serve.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="a folder in Hugging Face format, a .gguf file, OWNER/NAME[:QUANTIZATION] of the Hub, "
-        "smollm2 (the default), or sim",
-    )
-    for section in SECTIONS:
-        add_flags(serve, section)
-
-    pull = commands.add_parser("pull", help="download a model", allow_abbrev=False)
-    pull.add_argument("name", metavar="NAME", help=f"{DEFAULT_MODEL}, or OWNER/NAME[:QUANTIZATION] of the Hub")
-
-    dump = commands.add_parser("dump", help="show the state of a running server: batch, queue, memory, stacks")
-    dump.add_argument("--pid", type=int, metavar="PID", help="process id of the server, if several are running")
-
-    chat = commands.add_parser("chat", help="chat with a running server", allow_abbrev=False)
-    if command == ["chat"]:
-        from ebbtide.commands.chat import add_arguments as add_chat_arguments
-
-        add_chat_arguments(chat)
-    bench = commands.add_parser("bench", help="measure the speed of a running server", allow_abbrev=False)
-    if command == ["bench"]:
-        from ebbtide.commands.bench import add_arguments
-
-        add_arguments(bench)
-    simulate = commands.add_parser(
-        "simulate", help="compare pool sizes and policies without a device", allow_abbrev=False
-    )
-    if command == ["simulate"]:
-        from ebbtide.commands.simulate import add_arguments as add_simulate_arguments
-
-        add_simulate_arguments(simulate)
-    build = commands.add_parser("build-kernels", help="compile the CPU kernels, for images", allow_abbrev=False)
-    if command == ["build-kernels"]:
-        from ebbtide.commands.build_kernels import add_arguments as add_build_arguments
-
-        add_build_arguments(build)
-    return parser
 
 
 if __name__ == "__main__":

@@ -63,6 +63,11 @@ class LoadedModels:
         """The name of the first model, for metrics."""
         return self.chat.name if self.chat is not None else self._encoder.name
 
+    def names(self, config: ServeConfig) -> list[str]:
+        """Return every name in the API: those of the chat model first."""
+        chat = (config.server.served_model_name or (self.chat.name,)) if self.chat is not None else ()
+        return [*chat, *((self.encoder.name,) if self.encoder is not None else ())]
+
     @property
     def context_length(self) -> int:
         """Of the first model, in tokens."""

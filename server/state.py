@@ -57,6 +57,11 @@ class AppState:
     settings: Mapping[str, Any] = field(default_factory=dict)  # the part of the configuration that clients may see
 
     @property
+    def model_names(self) -> tuple[str, ...]:
+        """Every name that a request may give. ``model_name`` is the first one."""
+        return self.config.served_model_name or (self.model_name,)
+
+    @property
     def info(self) -> RunnerInfo:
         """The model and pool sizes that the model runner reported."""
         return self.prompts.info
@@ -100,9 +105,9 @@ class AppState:
             log.debug(text, request_id, ids, len(prepared.prompts), num_tokens, prepared.n, extra={"rid": request_id})
 
     def check_model(self, name: str | None) -> None:
-        """Raises Rejected unless ``name`` is None or the served model."""
-        if name is not None and name != self.model_name:
-            raise unknown_model(name, [self.model_name])
+        """Raises Rejected unless ``name`` is None or a name of the served model."""
+        if name is not None and name not in self.model_names:
+            raise unknown_model(name, self.model_names)
 
 
 def unknown_model(name: str, served: Sequence[str]) -> Rejected:

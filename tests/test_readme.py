@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.server.cli import SECTIONS
+from ebbtide.server.command_line.parser import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

@@ -38,6 +38,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run ``ebbtide chat``."""
+    return chat(args)
+
+
+def answer_once(args: argparse.Namespace, prompt: str) -> int:
+    """Print the answer to one prompt. Returns 1 if it was not answered, else 0."""
+    from .chat_client import Lost, Refused
+
+    with asyncio.Runner() as runner:
+        conversation, http = runner.run(_connect(args))
+        try:
+            runner.run(conversation.ask(prompt))
+        except (Refused, Lost) as error:
+            _note(str(error))
+            return 1
+        finally:
+            _show("\n")
+            runner.run(_disconnect(conversation, http))
+    return 0
+
+
+def chat(args: argparse.Namespace) -> int:
     """Chat until the input ends. Returns 1 if the last question was not answered, else 0.
 
     Raises StartupError with one sentence if the server cannot be reached or the input cannot be read.

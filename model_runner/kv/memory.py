@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from ebbtide.errors import StartupError
 from ebbtide.paging import pages_for
 
-from .cgroup_limits import cgroup_room
+from .host_memory import available_memory
 from .lazy_memory import promised_bytes
 
 CPU_POOL_LIMIT = 4 << 30  # in bytes; leaves memory for a second daemon on the machine
@@ -75,9 +74,7 @@ def free_memory(device: torch.device) -> int:
     if device.type != "cpu":
         free, _ = torch.accelerator.get_memory_info(device)
         return int(free)
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    available = int(fields["MemAvailable"].split()[0]) * 1024
-    return max(min(available, cgroup_room()) - promised_bytes(), 0)
+    return max(available_memory() - promised_bytes(), 0)
 
 
 def pool_limit(device: torch.device) -> int | None:

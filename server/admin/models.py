@@ -70,7 +70,7 @@ class ModelRoutes:
 
 def served_models(state: AppState) -> list[ServedModel]:
     """Return the models of a server with a chat model."""
-    models = [ServedModel(state.model_name, state.info.context_length)]
+    models = [ServedModel(name, state.info.context_length) for name in state.model_names]
     if state.encoder is not None:
         models.append(ServedModel(state.encoder.name, state.encoder.context_length))
     return models

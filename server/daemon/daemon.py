@@ -117,14 +117,17 @@ class _Daemon:
         dump_on_signal(front, self._engine)
         self._app_switch.switch_to(front.app)
         self._progress.clear()
-        announce(models, self._config, self._listener, url_of(self._listener, secure=self._tls is not None))
-        self._service.notify("READY=1", f"STATUS=serving on {url_of(self._listener, secure=self._tls is not None)}")
+        url = url_of(self._listener, secure=self._tls is not None)
+        self._engine.publish(url, models.names(self._config))
+        announce(models, self._config, self._listener, url)
+        self._service.notify("READY=1", f"STATUS=serving on {url}")
         collect_rarely()
         return front
 
     def _models(self, tokenizer: TextTokenizer | None, ready: Ready) -> LoadedModels:
         """Return the loaded models. Raises StartupError if both have the same name."""
-        name = self._config.server.served_model_name
+        names = self._config.server.served_model_name
+        name = names[0] if names else None
         chat = encoder = None
         if self._engine.files is not None and tokenizer is not None and ready.runner is not None:
             chat = ChatModelParts(name or self._engine.files.name, tokenizer, ready.runner)

@@ -5,11 +5,15 @@ No other file names the modules that the processes run.
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
 from ebbtide.config import Addresses, DetokenizerSection, EncoderSection, SchedulerSection, ServeConfig
 from ebbtide.runtime.child import Child, stop_children
+from ebbtide.runtime.daemon_record import DaemonRecord, write_record
 from ebbtide.runtime.socket_directory import addresses_in
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.vocabulary import Vocabulary
@@ -100,6 +104,25 @@ class Engine:
     def send_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Send the detokenizer its configuration. The call blocks until the detokenizer has read the configuration."""
         self.child("detokenizer").send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
+
+    def publish(self, url: str, names: Sequence[str]) -> None:
+        """Record for this user's commands that the daemon serves at ``url``. The record ends with the directory.
+
+        names: of the models in the API.
+        """
+        config, files = self._config, self.files or self.encoder_files
+        assert files is not None
+        record = DaemonRecord(
+            pid=os.getpid(),
+            url=url,
+            model=config.model or config.encoder.embedding_model or "",
+            names=tuple(names),
+            directory=files.directory,
+            gguf=files.gguf,
+            started=time.time(),
+            needs_key=bool(config.access.api_key),
+        )
+        write_record(self._directory, record)
 
     def child(self, title: str) -> Child:
         """Return the process named ``title``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ebbtide.config import ServeConfig
 from ebbtide.errors import StartupError
 
@@ -15,14 +17,16 @@ from ..parsers.chat_template_profile import check_parsers
 def check_settings(config: ServeConfig) -> Tls | None:
     """Return the TLS certificate, if one is configured. Raises StartupError for the first setting that is not valid."""
     check_origins_and_root_path(config.access)
-    check_model_name(config.server.served_model_name)
+    check_model_names(config.server.served_model_name)
+    if not config.model and len(config.server.served_model_name) > 1:
+        raise StartupError("--served-model-name may be given once if the server has only an embedding model.")
     check_use_of_keys(config.access, config.limits)
     parse_metric_aliases(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)
     return tls_from(config.access)
 
 
-def check_model_name(name: str | None) -> None:
-    """Raise StartupError for an empty name. None is valid: the name is then derived from the path of the model."""
-    if name is not None and not name.strip():
+def check_model_names(names: Iterable[str]) -> None:
+    """Raise StartupError for an empty name. Without a name, it is derived from the path of the model."""
+    if not all(name.strip() for name in names):
         raise StartupError("--served-model-name must not be empty.")

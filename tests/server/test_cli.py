@@ -9,6 +9,7 @@ import pytest
 import ebbtide
 from ebbtide.config import ServeConfig
 from ebbtide.server import cli
+from ebbtide.server.command_line.parser import COMMANDS
 
 LISTED = shlex.split("""
 --host --port --device --dtype --served-model-name --context-length --max-total-tokens --mem-fraction-static
@@ -23,6 +24,49 @@ def test_serve_has_every_promised_flag(capsys: pytest.CaptureFixture[str]) -> No
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert [flag for flag in LISTED if flag not in text] == []
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    assert "serve a model over HTTP" in capsys.readouterr().out
+
+
+def test_every_command_has_a_module_or_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {*cli.MODULES, "serve", "completion"} == set(COMMANDS)
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            cli.main([name, "--help"])
+        assert end.value.code == 0
+
+
+def test_flags_of_another_server_are_translated_with_a_note(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[ServeConfig] = []
+    monkeypatch.setattr("ebbtide.server.daemon.launch.launch", seen.append)
+    words = "serve -m sim --max-model-len=512 --served-model-name a --served-model-name b -tp 1"
+    cli.main(shlex.split(words))
+    (config,) = seen
+    assert (config.model, config.runner.context_length, config.server.served_model_name) == ("sim", 512, ("a", "b"))
+    assert "ebbtide: --max-model-len is --context-length here.\n" in capsys.readouterr().err
+
+
+def test_a_flag_that_would_change_the_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "sim", "--tensor-parallel-size", "2"]) == 2
+    text = "ebbtide: --tensor-parallel-size has no equivalent. ebbtide runs a model on one device.\n"
+    assert capsys.readouterr().err == text
+
+
+@pytest.mark.parametrize(("word", "meant"), [("list", []), ("ps", []), ("show", ["smollm2"])])
+def test_small_commands_import_nothing_heavy(word: str, meant: list[str]) -> None:
+    code = (
+        "import sys; from ebbtide.server import cli\n"
+        f"cli.main([{word!r}, *{meant!r}])\n"
+        "heavy = {'torch', 'transformers', 'fastapi', 'uvicorn', 'zmq', 'aiohttp', 'huggingface_hub', 'httpx2'}\n"
+        "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    root = Path(__file__).parent.parent.parent
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=root)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +109,7 @@ def test_a_value_out_of_range_is_one_sentence_and_exit_code_1(capsys: pytest.Cap
     assert capsys.readouterr().err == "ebbtide: --port must be in [0, 65535], not 70000.\n"
 
 
-@pytest.mark.parametrize("words", [["serve", "--no-such"], ["serve", "--port", "x"], ["serve", "--device", "tpu"], []])
+@pytest.mark.parametrize("words", [["serve", "--no-such"], ["serve", "--port", "x"], ["serve", "--device", "tpu"]])
 def test_a_wrong_flag_is_one_line_and_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(words)

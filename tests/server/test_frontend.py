@@ -68,7 +68,7 @@ async def connected() -> AsyncIterator[ConnectedFrontend]:
     context: zmq.Context[Any] = zmq.Context()
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         addresses = Addresses(*(f"ipc://{Path(folder, name)}" for name in ("front", "scheduler", "detokenizer")))
-        config = ServeConfig(model="sim", server=ServerConfig(served_model_name="tide"))
+        config = ServeConfig(model="sim", server=ServerConfig(served_model_name=("tide",)))
         front = Frontend(config, LoadedModels(ChatModelParts("tide", SimTokenizer(), INFO)), addresses)
         inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
         outbox: Sender[ToFront] = Sender(context, addresses.front)

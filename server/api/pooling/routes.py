@@ -40,7 +40,10 @@ def pooling_service(state: AppState) -> PoolingService:
         liveness=state.liveness,
         access=state.access,
         ignored_fields=state.ignored_fields,
-        models=(*((state.encoder,) if state.encoder is not None else ()), ChatModel(state.model_name, state.prompts)),
+        models=(
+            *((state.encoder,) if state.encoder is not None else ()),
+            *(ChatModel(name, state.prompts) for name in state.model_names),
+        ),
     )
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from ebbtide.model_runner.kv import memory
+from ebbtide.model_runner.kv import host_memory, memory
 from ebbtide.model_runner.kv.lazy_memory import lazy_zeros, promised_bytes
 
 MIB = 1 << 20
@@ -54,7 +54,7 @@ def test_memory_is_taken_when_it_is_written() -> None:
 
 
 def test_free_memory_excludes_what_pools_have_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "cgroup_room", lambda: 200 * MIB)
+    monkeypatch.setattr(host_memory, "cgroup_room", lambda: 200 * MIB)
     monkeypatch.setattr(memory, "promised_bytes", lambda: 50 * MIB)
     assert memory.free_memory(CPU) == 150 * MIB
     monkeypatch.setattr(memory, "promised_bytes", lambda: 300 * MIB)

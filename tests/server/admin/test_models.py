@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ebbtide.config import ServerConfig
+
 from ..conftest import World
 
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
@@ -22,3 +24,16 @@ async def test_anthropics_clients_get_the_models_in_their_form(world: World) -> 
 async def test_no_model_comes_after_the_only_one(world: World) -> None:
     listed = (await world.client.get("/v1/models?after_id=org/sim", headers=ANTHROPIC)).json()
     assert listed == {"data": [], "has_more": False, "first_id": None, "last_id": None}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("config", [ServerConfig(served_model_name=("org/sim", "sim"))])
+async def test_every_served_name_is_listed_and_accepted(world: World) -> None:
+    listed = (await world.client.get("/v1/models")).json()["data"]
+    assert [card["id"] for card in listed] == ["org/sim", "sim"]
+    page = (await world.client.get("/v1/models", headers=ANTHROPIC)).json()
+    assert (page["first_id"], page["last_id"]) == ("org/sim", "sim")
+    assert (await world.client.get("/v1/models/sim")).json()["id"] == "sim"
+    body = {"model": "tide", "prompt": "a", "max_tokens": 1}
+    refused = await world.client.post("/v1/completions", json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")

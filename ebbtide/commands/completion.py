@@ -1,0 +1,23 @@
+"""``ebbtide completion``: the completion script of a shell, generated from the parser by shtab."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+NAMES_OF_MODELS = "ebbtide list --names"  # the shell command that completes the name of a model
+MODEL_ARGUMENTS = ("model", "name")
+
+
+def completion_script(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], shell: str
+) -> str:
+    """Return the script. commands: the parsers of the subcommands."""
+    import shtab
+
+    for command in commands.values():
+        for action in command._actions:
+            if action.dest in MODEL_ARGUMENTS and not action.option_strings:
+                action.complete = shtab.cmd(NAMES_OF_MODELS)  # type: ignore[attr-defined] # the attribute is shtab's
+    script: str = shtab.complete(parser, shell=shell)
+    return script

@@ -1,0 +1,1 @@
+"""``ebbtide doctor``: checks of this machine."""

@@ -1,0 +1,1 @@
+"""Commands about the models on this machine's disk."""

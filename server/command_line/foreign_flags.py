@@ -1,0 +1,152 @@
+"""Flags of vLLM, SGLang and llama-server that ``ebbtide serve`` accepts, translated before the command line is parsed.
+
+A flag is renamed, or ignored because ebbtide always or never does what it asks for, or refused because the server would
+otherwise behave differently from what the user expects. The module does not know ebbtide's configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Flags that give the model, which is an argument without a flag here.
+MODEL = ("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo")
+
+RENAMED = {
+    # vLLM
+    "--max-model-len": "--context-length",
+    "--max-num-seqs": "--max-running-requests",
+    "--max-num-batched-tokens": "--chunked-prefill-size",
+    "--gpu-memory-utilization": "--mem-fraction-static",
+    "-q": "--quantization",
+    "--block-size": "--page-size",
+    "--scheduling-policy": "--schedule-policy",
+    "--no-enable-prefix-caching": "--disable-radix-cache",
+    "--disable-fastapi-docs": "--disable-docs",
+    # SGLang
+    "--max-prefill-tokens": "--chunked-prefill-size",
+    # llama-server
+    "-c": "--context-length",
+    "--ctx-size": "--context-length",
+    "-t": "--num-threads",
+    "--threads": "--num-threads",
+    "-np": "--max-running-requests",
+    "--parallel": "--max-running-requests",
+    "-b": "--chunked-prefill-size",
+    "--batch-size": "--chunked-prefill-size",
+    "-a": "--served-model-name",
+    "--alias": "--served-model-name",
+    "--ssl-key-file": "--ssl-keyfile",
+    "--ssl-cert-file": "--ssl-certfile",
+}
+
+ONE_DEVICE = "ebbtide runs a model on one device."
+NO_LORA = "ebbtide has no LoRA adapters."
+NO_SPECULATION = "ebbtide has no speculative decoding."
+HOST_TIER = "Host memory holds the KV of retracted requests only: see --kv-offload-gb."
+TEMPLATE = "The chat template and the tokenizer are those of the model's files."
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A flag without an equivalent.
+
+    Attributes:
+        says: a sentence for the user.
+        takes_value: whether a value follows the flag.
+        harmless: values with which the flag is ignored. ``None`` stands for every value, also for no value.
+    """
+
+    says: str
+    takes_value: bool = True
+    harmless: tuple[str, ...] | None = ()
+
+
+def _ignored(says: str, *, takes_value: bool = False) -> Foreign:
+    return Foreign(says, takes_value, harmless=None)
+
+
+WITHOUT_EQUIVALENT = {
+    **dict.fromkeys(("--tensor-parallel-size", "-tp", "--tp", "--tp-size"), Foreign(ONE_DEVICE, harmless=("1",))),
+    **dict.fromkeys(("--pipeline-parallel-size", "-pp", "--pp-size"), Foreign(ONE_DEVICE, harmless=("1",))),
+    **dict.fromkeys(("--data-parallel-size", "-dp", "--dp", "--dp-size"), Foreign(ONE_DEVICE, harmless=("1",))),
+    **dict.fromkeys(("--tensor-split", "-ts", "--split-mode", "-sm"), Foreign(ONE_DEVICE)),
+    **dict.fromkeys(
+        ("--n-gpu-layers", "--gpu-layers", "-ngl"),
+        _ignored("All layers are on one device: see --device.", takes_value=True),
+    ),
+    "--kv-cache-dtype": Foreign("The KV cache has the type of --dtype.", harmless=("auto",)),
+    **dict.fromkeys(
+        ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv"), Foreign("The KV cache has the type of --dtype.")
+    ),
+    "--enable-lora": Foreign(NO_LORA, takes_value=False),
+    "--lora-modules": Foreign(NO_LORA),
+    "--lora-paths": Foreign(NO_LORA),
+    "--lora": Foreign(NO_LORA),
+    "--speculative-config": Foreign(NO_SPECULATION),
+    "--speculative-algorithm": Foreign(NO_SPECULATION),
+    **dict.fromkeys(("--model-draft", "-md"), Foreign(NO_SPECULATION)),
+    "--chat-template": Foreign(TEMPLATE),
+    "--chat-template-file": Foreign(TEMPLATE),
+    "--tokenizer": Foreign(TEMPLATE),
+    "--tokenizer-path": Foreign(TEMPLATE),
+    "--trust-remote-code": Foreign("ebbtide runs no code of model repositories.", takes_value=False),
+    "--revision": Foreign("ebbtide serves the newest revision that `ebbtide pull` fetched."),
+    "--num-gpu-blocks-override": Foreign("The size of the KV pool is --max-total-tokens, in tokens."),
+    "--cpu-offload-gb": Foreign("The weights stay on the device.", harmless=("0",)),
+    **dict.fromkeys(("--kv-offloading-size", "--hicache-size"), Foreign(HOST_TIER)),
+    "--enable-hierarchical-cache": Foreign(HOST_TIER, takes_value=False),
+    "--download-dir": Foreign("Set the environment variable HF_HUB_CACHE instead."),
+    **dict.fromkeys(("--threads-batch", "-tb"), Foreign("All steps have --num-threads threads.")),
+    "--enable-prefix-caching": _ignored("The prefix cache is on by default."),
+    "--enable-chunked-prefill": _ignored("Prompts are always computed in chunks."),
+    "--enable-auto-tool-choice": _ignored("Tool calls are always parsed."),
+    "--enable-metrics": _ignored("/metrics is always served."),
+    "--metrics": _ignored("/metrics is always served."),
+    "--enforce-eager": _ignored("ebbtide captures no CUDA graphs."),
+    "--disable-cuda-graph": _ignored("ebbtide captures no CUDA graphs."),
+    "--jinja": _ignored("Chat templates are always Jinja templates."),
+    "--cont-batching": _ignored("Continuous batching is always on."),
+    "-cb": _ignored("Continuous batching is always on."),
+    **dict.fromkeys(("--flash-attn", "-fa"), _ignored("See --attention-backend.", takes_value=True)),
+    "--skip-server-warmup": _ignored("The server sends no requests to itself."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A command line with ebbtide's flags.
+
+    Attributes:
+        notes: a sentence for each foreign flag, for stderr.
+        refusal: the sentence of a flag that cannot be ignored; "" if there is none.
+    """
+
+    words: list[str]
+    notes: list[str]
+    refusal: str = ""
+
+
+def translate(words: Sequence[str]) -> Translation:
+    """Translate the arguments of ``ebbtide serve``."""
+    done, notes = list[str](), list[str]()
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in RENAMED:
+            notes.append(f"{flag} is {RENAMED[flag]} here.")
+            done.append(RENAMED[flag] + equals + value)
+        elif flag in MODEL:
+            notes.append(f"{flag} is not needed: the model is an argument without a flag here.")
+            done += [value] if equals else []
+        elif flag in WITHOUT_EQUIVALENT:
+            known = WITHOUT_EQUIVALENT[flag]
+            if known.takes_value and not equals and rest and not rest[0].startswith("--"):
+                value = rest.pop(0)
+            if known.harmless is not None and value not in known.harmless:
+                return Translation(done, notes, f"{flag} has no equivalent. {known.says}")
+            notes.append(f"{flag} is ignored. {known.says}")
+        else:
+            done.append(word)
+    return Translation(done, notes)

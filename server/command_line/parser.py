@@ -1,0 +1,139 @@
+"""The parser of ``ebbtide`` and its subcommands.
+
+The flags of commands that need other modules are added only if the command is used, so that the others start faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable
+from importlib import import_module
+from typing import NoReturn
+
+from ebbtide import __version__
+from ebbtide.config import (
+    AccessConfig,
+    EncoderConfig,
+    LimitsConfig,
+    LogConfig,
+    RunnerConfig,
+    SchedulerConfig,
+    ServerConfig,
+    WatchdogConfig,
+)
+from ebbtide.tokenization.model_files import DEFAULT_MODEL
+
+from ..flags import add_flags
+from .foreign_flags import MODEL, RENAMED, WITHOUT_EQUIVALENT
+
+SECTIONS = (
+    *(ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, EncoderConfig),
+    *(SchedulerConfig, WatchdogConfig, LogConfig),
+)
+MODEL_HELP = (
+    "a folder in Hugging Face format, a .gguf file, OWNER/NAME[:QUANTIZATION] of the Hub, smollm2 (the default), or sim"
+)
+
+# Subcommand → its help, in the order of the help text, and the module of ebbtide.commands with its flags.
+COMMANDS = {
+    "serve": ("serve a model over HTTP", None),
+    "run": ("chat with a model, or answer one prompt", "daemons.run"),
+    "chat": ("chat with a running server", "chat"),
+    "pull": ("download a model", None),
+    "list": ("list the models that are downloaded", "models.listing"),
+    "show": ("show the size of a model and what fits into this machine's memory", "models.show"),
+    "rm": ("delete a downloaded model", "models.removal"),
+    "ps": ("list your running servers", None),
+    "doctor": ("check this machine for what ebbtide needs", "doctor.command"),
+    "dump": ("show the state of a running server: batch, queue, memory, stacks", None),
+    "bench": ("measure the speed of a running server", "bench"),
+    "simulate": ("compare pool sizes and policies without a device", "simulate"),
+    "build-kernels": ("compile the CPU kernels, for images", "build_kernels"),
+    "completion": ("print the completion script of a shell", None),
+}
+SHELLS = ("bash", "zsh", "fish")
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that reports an error in one line, with the closest valid word, instead of the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error to stderr and exit with code 2."""
+        wrong = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong is not None:
+            message += did_you_mean(wrong[2], re.findall(r"[\w-]+", wrong[3]))
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    @property
+    def flags(self) -> list[str]:
+        """Every flag."""
+        return list(self._option_string_actions)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence that names the known word closest to ``word``; "" if none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def parse(words: list[str]) -> argparse.Namespace | None:
+    """Parse the command line; return None if it is empty and the help was printed. Exits with code 2 for errors."""
+    parser, commands = build_parser(words[:1])
+    if not words:
+        parser.print_help()
+        return None
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        command: Parser = commands[arguments.command]
+        command.error(_unknown(unknown, command, arguments.command))
+    return arguments
+
+
+def _unknown(unknown: list[str], command: Parser, name: str) -> str:
+    foreign = [*RENAMED, *MODEL, *WITHOUT_EQUIVALENT] if name == "serve" else []
+    flag = next((word for word in unknown if word.startswith("-")), None)
+    if flag is None:
+        return f"unrecognized arguments: {' '.join(unknown)}"
+    flag = flag.partition("=")[0]
+    hint = did_you_mean(flag, [*command.flags, *foreign])
+    close = re.search(r"did you mean (\S+)\?", hint)
+    if close is not None and close[1] in RENAMED and close[1] not in command.flags:
+        hint = f"; did you mean {RENAMED[close[1]]}?"
+    return f"unrecognized arguments: {flag}{hint}"
+
+
+def build_parser(command: list[str], *, whole: bool = False) -> tuple[Parser, dict[str, Parser]]:
+    """Return the parser and those of the subcommands.
+
+    command: the first argument; only the flags of this subcommand are added, or those of all if ``whole``.
+    """
+    parser = Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")
+    added = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands: dict[str, Parser] = {}
+    for name, (text, module) in COMMANDS.items():
+        commands[name] = added.add_parser(name, help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
+        if whole or command == [name]:
+            if module is not None:
+                import_module(f"ebbtide.commands.{module}").add_arguments(commands[name])
+            else:
+                _add_arguments(commands[name], name)
+    return parser, commands
+
+
+def _add_arguments(command: Parser, name: str) -> None:
+    match name:
+        case "serve":
+            command.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
+            for section in SECTIONS:
+                add_flags(command, section)
+        case "pull":
+            text = f"{DEFAULT_MODEL}, or OWNER/NAME[:QUANTIZATION] of the Hub"
+            command.add_argument("name", metavar="NAME", help=text)
+        case "dump":
+            text = "process id of the server, if several are running"
+            command.add_argument("--pid", type=int, metavar="PID", help=text)
+        case "completion":
+            command.add_argument("shell", choices=SHELLS, help="the shell")
