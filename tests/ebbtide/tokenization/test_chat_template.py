@@ -108,6 +108,6 @@ def test_templates_cannot_leave_the_sandbox(template: str) -> None:
 
 
 def test_the_clients_messages_are_not_changed() -> None:
-    messages = [dict(USER), dict(ANSWER)]
+    messages: list[dict[str, Any]] = [dict(USER), dict(ANSWER)]
     ChatTemplate(PLAIN).render(messages, None, {}, add_generation_prompt=False, continue_final_message=True)
     assert messages == [USER, ANSWER]

@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return subprocess.CompletedProcess(command, code, "", "")
 
     monkeypatch.setenv("EBBTIDE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tokenizer_cache.subprocess, "run", run)
+    monkeypatch.setattr("ebbtide.tokenization.tokenizer_cache.subprocess.run", run)
     return tmp_path / "cache" / "tokenizers"
 
 
