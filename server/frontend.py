@@ -126,15 +126,15 @@ class Frontend:
             access=access_from(config.access, config.limits),
             models=() if models.encoder is None else (models.encoder,),
         )
-        self.app = self._encoder_app(service) if models.chat is None else self._chat_app(config, models.chat, service)
+        if models.chat is None:
+            self.app = create_encoder_app(service, int(time.time()))
+        else:
+            self.app = self._chat_app(config, models.chat, service)
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
         self._metrics.gauge("watchdog_last_progress_seconds", lambda: self.liveness.stalled_s)
         self._receiving: asyncio.Task[None] | None = None
         self._accepts_stats = True  # False after the engine's death: its late snapshots would count requests twice
         self.failed = asyncio.Event()
-
-    def _encoder_app(self, service: PoolingService) -> ASGIApp:
-        return create_encoder_app(service, int(time.time()))
 
     def _chat_app(self, config: ServeConfig, chat: ChatModelParts, service: PoolingService) -> ASGIApp:
         prompts = PromptReader(chat.tokenizer, chat.info)
