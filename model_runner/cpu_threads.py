@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,20 @@ def use_threads(asked: int) -> bool:
     torch.set_num_threads(choice.count)
     log.info("threads of a step: %d (%s)", choice.count, choice.reason)
     return choice.adapts
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's operations in the block with one thread, for many small ones.
+
+    With more, each operation waits for all threads, which takes a time slice on a busy machine.
+    """
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 def usable_cores() -> int:

@@ -22,6 +22,7 @@ from ..attention import AttentionBackend
 from ..batch import ForwardBatch
 from ..checkpoint.quantized_rows import QuantizedRows, parts, quantized
 from ..checkpoint.weights import Checkpoint
+from ..cpu_threads import one_thread
 from ..kernels.llama_forward import Batch, LayerWeights, LinearWeights, ModelWeights, load_kernels
 from ..kernels.native_build import VECTORS
 from ..kernels.packed_weights import BLOCK, Order, PackedWeight, block_table, pack_bfloat16, pack_quants
@@ -76,11 +77,12 @@ class NativeLlama:
         order = Order(self.activation == torch.bfloat16, self._library.lanes())
         self._vectors: dict[str, Tensor] = {}
         self._packed: dict[str, PackedWeight] = {}
-        for name, weight in weights:
-            if isinstance(weight, Tensor) and weight.dim() == 1:
-                self._vectors[name] = weight.float()
-            else:
-                self._packed[name] = _packed(weight, order, quantization)
+        with one_thread():
+            for name, weight in weights:
+                if isinstance(weight, Tensor) and weight.dim() == 1:
+                    self._vectors[name] = weight.float()
+                else:
+                    self._packed[name] = _packed(weight, order, quantization)
         self._tensors: list[Tensor] = []  # keeps alive the memory that the structures point to
         self._layers = (LayerWeights * config.num_layers)(*map(self._layer, range(config.num_layers)))
         # A checkpoint may store tied weights under either name.
