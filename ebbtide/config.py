@@ -308,6 +308,15 @@ class LogConfig:
 
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "lowest severity that is logged")
     log_format: Literal["text", "json"] = option("text", "one line of text or one JSON object per event")
+    log_interval: float = option(
+        10.0,
+        "seconds between two lines about the load while requests run or wait; 0 disables them",
+        metavar="S",
+        within="[0, inf)",
+    )
+    log_requests: bool = option(
+        False, "one line at the end of each request: ids, tokens, times, retractions, status; never its text"
+    )
 
 
 @dataclass(frozen=True, slots=True)

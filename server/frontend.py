@@ -22,6 +22,7 @@ from ebbtide.tokenizer_mgr.control_client import ControlClient
 from ebbtide.tokenizer_mgr.engine_link import EngineLink
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prompts import PromptReader
+from ebbtide.tokenizer_mgr.request_log import RequestLog
 
 from .admin.server_info import public_settings
 from .api.pooling.pooling_model import EncoderModel
@@ -30,6 +31,7 @@ from .app import create_app, create_encoder_app
 from .http.access import access_from
 from .metrics.compat import parse_metric_aliases
 from .metrics.liveness import CHILDREN, Liveness
+from .metrics.load_log import LoadLog
 from .metrics.metrics import FrontMetrics
 from .metrics.pressure_log import PressureLog
 from .parsers.chat_template_profile import probe_chat_template
@@ -116,6 +118,9 @@ class Frontend:
         self._clock = SuspendAwareClock(time.monotonic, max(2 * self._check_interval_s, 0.5))
         self.liveness = Liveness(self._clock, config.watchdog, models.processes)
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
+        if config.log.log_requests:
+            self.manager.request_log = RequestLog(time.monotonic)
+        self._load_log = LoadLog(self._metrics, time.monotonic, config.log.log_interval)
         self._control = ControlClient(self._link, self.liveness.refusal)
         self._chat: _ChatParts | None = None
         service = PoolingService(
@@ -251,6 +256,7 @@ class Frontend:
                 case Stats():
                     if self._accepts_stats:
                         self._metrics.apply_stats(message)
+                        self._load_log.on_snapshot()
                         self._pressure.resumed(message.resumptions)
                 case PressureEvent():
                     self._pressure.add(message)

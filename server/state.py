@@ -89,6 +89,8 @@ class AppState:
         """
         stream = self.manager.submit(prepared, sender, received_s=received_s)
         try:
+            stream.facts.num_choices = prepared.n
+            stream.facts.prompt_tokens = {i * prepared.n: len(ids) for i, ids in enumerate(prepared.prompts)}
             self.metrics.observe_request(prepared.n, [sampling.max_tokens for sampling in prepared.sampling])
             self._log_ids(prepared, stream, request)
         except BaseException:

@@ -18,6 +18,7 @@ from ebbtide.messages import AbortReq, EncodedBatch, EncodedItem, FinishReq, Gen
 from .client_ids import ClientIds, OpenRequest
 from .prepared_request import Prepared, Sender
 from .preparing import PreparingRequest
+from .request_log import RequestLog
 from .response_stream import ResponseStream
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ class TokenizerManager:
         self._streams: dict[int, ResponseStream] = {}
         self._client_ids = ClientIds()
         self._num_sent = 0
+        self.request_log: RequestLog | None = None  # set once, before the first request
 
     @property
     def num_open(self) -> int:
@@ -155,6 +157,7 @@ class TokenizerManager:
 
     def _register(self, stream: ResponseStream, ids: tuple[str, ...]) -> None:
         self._streams[id(stream)] = stream
+        stream.client_id = ids[0] if ids else ""
         self._client_ids.add(stream, (*ids, *stream.rids))
         self._choices |= {rid: _Choice(stream, index) for index, rid in enumerate(stream.rids)}
 
@@ -213,6 +216,8 @@ class TokenizerManager:
             return  # the request has already ended: by a stop string, a disconnect, or the failure of another choice
         if item.tokens:
             self._time_tokens(choice, len(item.tokens))
+        if self.request_log is not None:
+            choice.stream.facts.add(choice.index, item)
         if item.finish == "abort":
             self._handle_closing_item(choice, item)
             return
@@ -248,7 +253,8 @@ class TokenizerManager:
         self._abort_choices(choice.stream, reason="sibling")
 
     def _close(self, stream: ResponseStream) -> None:
-        self._streams.pop(id(stream), None)
+        if self._streams.pop(id(stream), None) is not None and self.request_log is not None:
+            self.request_log.ended(stream)
         self._client_ids.remove(stream)
         self._abort_choices(stream, reason="client")
 
@@ -261,6 +267,7 @@ class TokenizerManager:
         now = self.clock()
         if not choice.stream.had_token:
             choice.stream.had_token = True
+            choice.stream.facts.first_token_s = now
             self._timings.observe_first_token(now - choice.stream.received_s)
         if choice.last_token_s is not None:
             self._timings.observe_token_gap((now - choice.last_token_s) / count, count)

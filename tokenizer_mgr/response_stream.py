@@ -51,6 +51,38 @@ class Delta:
         self.embedding = item.embedding or self.embedding
 
 
+@dataclass(slots=True)
+class StreamFacts:
+    """What the log says about a request. The dicts are keyed by the index of the choice.
+
+    Attributes:
+        first_token_s: time of the first token, on the clock of ``received_s``; None before it.
+        num_choices: choices of each prompt. The first one of them counts for prompt and cached tokens, because the
+            others find in the cache what the first has computed.
+    """
+
+    first_token_s: float | None = None
+    num_choices: int = 1
+    prompt_tokens: dict[int, int] = field(default_factory=dict)
+    cached_tokens: dict[int, int] = field(default_factory=dict)
+    output_tokens: dict[int, int] = field(default_factory=dict)
+    retractions: dict[int, int] = field(default_factory=dict)
+    finishes: dict[int, str] = field(default_factory=dict)
+
+    def add(self, index: int, item: TextItem) -> None:
+        """Record the totals that an item carries."""
+        self.output_tokens[index] = item.num_output_tokens
+        is_first = index % self.num_choices == 0
+        if item.prompt_tokens and is_first:
+            self.prompt_tokens[index] = item.prompt_tokens  # in a session, this includes the earlier turns
+        if item.cached_tokens is not None and is_first:
+            self.cached_tokens[index] = item.cached_tokens
+        if item.pressure is not None:
+            self.retractions[index] = item.pressure.num_retractions
+        if item.finish is not None:
+            self.finishes[index] = item.finish
+
+
 class ResponseStream:
     """The output of one HTTP request, for its reader. It is a context manager: leaving it early aborts the running
     choices.
@@ -66,6 +98,8 @@ class ResponseStream:
         self.received_s = received_s
         self.deadline_s = math.inf  # on the clock of received_s; enforced here only while the scheduler is silent
         self.had_token = False
+        self.client_id = ""  # the id of the response, for the log
+        self.facts = StreamFacts()
         self._on_close = on_close
         self._unread: dict[int, Delta] = {}
         self._held: dict[int, Delta] = {}
@@ -121,6 +155,11 @@ class ResponseStream:
         if self._error is not None:
             raise self._error
         return await self.next_deltas()
+
+    @property
+    def error(self) -> Rejected | None:
+        """The error that ended the request, if one did."""
+        return self._error
 
     def add(self, index: int, item: TextItem) -> bool:
         """Add output of choice ``index``. Returns True if the item ends the last open choice."""

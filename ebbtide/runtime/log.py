@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 MAX_MESSAGE = 4_000  # characters
+COLOURS = {logging.DEBUG: 2, logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}
 CLEAR_LINE = "\r\x1b[2K"
 
 
@@ -22,15 +24,21 @@ class OneLine(logging.Formatter):
     """A formatter that escapes line breaks and control characters, so that no record can forge another.
 
     The lines of a traceback are indented. A message is cut after ``MAX_MESSAGE`` characters.
-    on_terminal: first clear the current line of the terminal, because it may show the progress of loading.
+    on_terminal: first clear the current line of the terminal, because it may show the progress of loading. The level is
+        coloured unless the environment variable NO_COLOR is set.
     """
 
     def __init__(self, layout: str, *, on_terminal: bool = False) -> None:
         super().__init__(layout)
         self._start = CLEAR_LINE if on_terminal else ""
+        self._colours = COLOURS if on_terminal and not os.environ.get("NO_COLOR") else {}
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._start + super().format(record)
+        text = super().format(record)
+        colour = self._colours.get(record.levelno)
+        if colour is not None:  # added last, because control characters of a record are escaped
+            text = text.replace(record.levelname, f"\x1b[{colour}m{record.levelname}\x1b[0m", 1)
+        return self._start + text
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         text = super().formatMessage(record)

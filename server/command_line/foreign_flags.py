@@ -20,6 +20,7 @@ RENAMED = {
     "--gpu-memory-utilization": "--mem-fraction-static",
     "-q": "--quantization",
     "--block-size": "--page-size",
+    "--enable-log-requests": "--log-requests",
     "--scheduling-policy": "--schedule-policy",
     "--no-enable-prefix-caching": "--disable-radix-cache",
     "--disable-fastapi-docs": "--disable-docs",
@@ -109,6 +110,9 @@ WITHOUT_EQUIVALENT = {
     "--cont-batching": _ignored("Continuous batching is always on."),
     "-cb": _ignored("Continuous batching is always on."),
     **dict.fromkeys(("--flash-attn", "-fa"), _ignored("See --attention-backend.", takes_value=True)),
+    "--disable-log-requests": _ignored("Requests are logged only with --log-requests."),
+    "--disable-log-stats": Foreign("The line about the load is off with --log-interval 0.", takes_value=False),
+    "--decode-log-interval": Foreign("The line about the load is written every --log-interval seconds."),
     "--skip-server-warmup": _ignored("The server sends no requests to itself."),
 }
 

@@ -76,6 +76,10 @@ class FrontMetrics:
         """Return a total over all scheduler restarts. A name without its label gives the sum over all label values."""
         return self._snapshots.value(name)
 
+    def value(self, name: str) -> float:
+        """Return the current value of a gauge or total; 0 if the name is unknown."""
+        return self._snapshots.value(name)
+
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """Register a gauge of the front. read: called at each scrape."""
         self._snapshots.front_gauges[name] = read

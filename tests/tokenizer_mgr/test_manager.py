@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from ebbtide.messages import (
     AbortReq,
     FinishReq,
     GenerateReq,
+    PressureUsage,
     SamplingParams,
     TextBatch,
     TextItem,
@@ -23,6 +25,7 @@ from ebbtide.messages import (
 )
 from ebbtide.tokenizer_mgr.manager import TokenizerManager
 from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest, Sender
+from ebbtide.tokenizer_mgr.request_log import RequestLog
 from ebbtide.tokenizer_mgr.response_stream import Delta, ResponseStream
 
 pytestmark = pytest.mark.anyio
@@ -461,3 +464,42 @@ def test_an_exception_in_any_step_of_submit_leaves_nothing(step: str, monkeypatc
     begun = [rid for request in desk.outbox.of(GenerateReq) for rid in request.rids]
     assert set(begun) <= {abort.rid for abort in desk.outbox.of(AbortReq)}
     assert bool(begun) is (step == "second send")
+
+
+@pytest.fixture
+def logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, logger="ebbtide.tokenizer_mgr.request_log")
+    desk.manager.request_log = RequestLog(lambda: desk.now)
+    return caplog
+
+
+async def test_a_request_is_logged_once_at_its_end(desk: Desk, logged: pytest.LogCaptureFixture) -> None:
+    with desk.submit(n=2) as answer:
+        answer.client_id, answer.facts.num_choices, answer.facts.prompt_tokens = "mine", 2, {0: 7}
+        first, second = answer.rids
+        desk.now = 0.5
+        desk.text(first, "secret", 1, cached_tokens=4)
+        desk.text(second, "secret", 3, cached_tokens=7, finish="stop", pressure=PressureUsage(2, 5, 1))
+        desk.now = 2.0
+        desk.text(first, "secret", 2, finish="length")
+        await answer.all_deltas()
+    answer.close()
+    assert logged.messages == [
+        f"request mine ({first}): prompt 7, cached 4, output 5 tokens; first token 0.500 s, total 2.000 s; "
+        "2 retractions; finish length,stop, status 200"
+    ]
+
+
+async def test_the_log_tells_failed_requests_from_clients_that_left(
+    desk: Desk, logged: pytest.LogCaptureFixture
+) -> None:
+    with desk.submit() as failed:
+        desk.manager.handle(AbortReq(failed.rids[0], "timeout", status=504))
+        with pytest.raises(Rejected):
+            await failed.all_deltas()
+    with desk.submit():
+        pass
+    assert [message.split("; ")[-1] for message in logged.messages] == [
+        "finish timeout, status 504",
+        "finish -, status 499",
+    ]

@@ -40,6 +40,14 @@ def test_readable_text_of_any_language_stays() -> None:
     assert formatted("tide %s", "прилив 潮 🌊") == "INFO tide прилив 潮 🌊"
 
 
+@pytest.mark.parametrize(("no_color", "shown"), [("", "\x1b[33mWARNING\x1b[0m WARNING"), ("1", "WARNING WARNING")])
+def test_the_level_is_coloured_on_a_terminal_only(no_color: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "WARNING", (), None)
+    assert OneLine("%(levelname)s %(message)s", on_terminal=True).format(record) == f"\r\x1b[2K{shown}"
+    assert OneLine("%(levelname)s %(message)s").format(record) == "WARNING WARNING"
+
+
 def test_a_message_of_a_megabyte_is_cut() -> None:
     assert len(formatted("request %s", "x" * 1_000_000)) == MAX_MESSAGE + 1
 
