@@ -17,6 +17,8 @@ import httpx
 import psutil
 import pytest
 
+from ..server.metrics.request_terms import RECEIVED
+from .adding_up import adding_up
 from .streaming import error_at_the_end, rest, streams
 
 ROOT = Path(__file__).parent.parent.parent
@@ -70,7 +72,8 @@ def kill_in_rounds(daemon: Any, rounds: int, num_streams: int) -> None:
     for number in range(rounds):
         victim = VICTIMS[number % 2]
         before = total(daemon.url, "prompt_tokens_total")
-        with streams(daemon.url, num_streams) as opened:
+        received = total(daemon.url, RECEIVED)
+        with streams(daemon.url, num_streams, n=1 + number % 2) as opened:
             started = time.monotonic()
             os.kill(pids[victim], signal.SIGKILL)
             for events in opened:
@@ -78,6 +81,7 @@ def kill_in_rounds(daemon: Any, rounds: int, num_streams: int) -> None:
             assert time.monotonic() - started < 2.0 + SLACK_S
         refused = ask(daemon.url)
         assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
+        assert total(daemon.url, RECEIVED) == received + num_streams * (1 + number % 2)
         until(lambda: ready(daemon.url))
         pids = children(daemon)
         assert ask(daemon.url).json()["usage"]["completion_tokens"] == 8
@@ -92,7 +96,8 @@ def ends_with_nothing_left(daemon: Any, code: int) -> None:
 
 def test_a_killed_engine_is_restarted_under_the_running_front(start_daemon: Any) -> None:
     daemon = start_daemon(*SLOW, "--restart-on-failure", "3")
-    kill_in_rounds(daemon, rounds=3, num_streams=6)
+    with adding_up(daemon.url):
+        kill_in_rounds(daemon, rounds=3, num_streams=6)
     (directory,) = daemon.tmp.iterdir()
     assert sorted(path.name for path in directory.iterdir()) == ["detokenizer-3", "front-3", "lock", "scheduler-3"]
     os.kill(children(daemon)["scheduler"], signal.SIGKILL)

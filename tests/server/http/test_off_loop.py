@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -20,6 +21,7 @@ from ..conftest import LARGE_INFO, ScriptedEngine, build_state
 
 pytestmark = pytest.mark.anyio
 
+LONGEST_S = 0.05
 MAX_LINES = 20_000  # fewer than the elements of a body; client and server together take some thousand
 GENERATED = "lists of token ids"  # accepted: the scripted engine answers 1,024 prompts on the same event loop
 JSON = {"content-type": "application/json"}
@@ -62,6 +64,46 @@ async def test_no_shape_of_a_large_body_holds_the_event_loop(engine: ScriptedEng
     state.prompts.close()
     state.structured.close()
     assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+class CallbackTimes:
+    """Measures the callbacks of the event loop in processor time, which other processes do not change."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    @contextmanager
+    def measure(self) -> Iterator[None]:
+        """Measure within the block."""
+        original = asyncio.Handle._run
+        self.longest_s = 0.0
+
+        def run(handle: asyncio.Handle) -> None:
+            started = time.thread_time()
+            original(handle)
+            self.longest_s = max(self.longest_s, time.thread_time() - started)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(asyncio.Handle, "_run", run)
+            yield
+
+
+@pytest.mark.soak
+async def test_no_callback_of_a_large_body_takes_fifty_milliseconds(engine: ScriptedEngine) -> None:
+    state = build_state(engine, ServerConfig(), LARGE_INFO)
+    transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
+    longest_s: dict[str, float] = {}
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for name, path, body in shapes():
+            times = CallbackTimes()
+            with times.measure():
+                reply = await asyncio.create_task(client.post(path, content=body, headers=JSON, timeout=600))
+            assert reply.status_code in (200, 400, 413), (name, reply.text[:500])
+            longest_s[name] = times.longest_s if name != GENERATED else 0.0
+            print(f"| {name} | {len(body) / 1e6:.1f} | {reply.status_code} | {times.longest_s * 1000:.1f} |")
+    state.prompts.close()
+    state.structured.close()
+    assert {name: seconds for name, seconds in longest_s.items() if seconds > LONGEST_S} == {}
 
 
 async def test_a_constraint_of_a_large_body_is_compiled_and_errors_name_their_field(engine: ScriptedEngine) -> None:

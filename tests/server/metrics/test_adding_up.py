@@ -11,9 +11,8 @@ from ebbtide.messages import AbortReq, FinishReq, GenerateReq, SamplingParams, S
 from ebbtide.server.metrics.metrics import FrontMetrics
 
 from ...scheduler.world import Shape, World, text
+from .request_terms import RECEIVED, checked_terms
 
-RECEIVED = "num_received_requests_total"
-TERMS = ("num_requests_total", "num_aborted_requests_total", "num_running_reqs", "num_queue_reqs")
 SHAPE = Shape(num_pages=24, num_rows=4, max_queued=12, sessions=True, conservativeness=0.1)
 ACTIONS = ("send", "abort", "stop", "kill", "refuse", "snapshot", "step")
 WEIGHTS = (18, 6, 4, 1, 2, 20, 49)
@@ -21,13 +20,7 @@ WEIGHTS = (18, 6, 4, 1, 2, 20, 49)
 
 def scrape(metrics: FrontMetrics) -> dict[str, float]:
     """Return the terms of the equation, each summed over its labels, after a check of the equation."""
-    sums = dict.fromkeys((RECEIVED, *TERMS), 0.0)
-    for line in metrics.render().decode().splitlines():
-        name = line.partition("{")[0].removeprefix("ebbtide:")
-        if name in sums:
-            sums[name] += float(line.rpartition(" ")[2])
-    assert sums[RECEIVED] == sum(sums[name] for name in TERMS), sums
-    return sums
+    return checked_terms(metrics.render().decode())
 
 
 def aborted(metrics: FrontMetrics, reason: str) -> float:
