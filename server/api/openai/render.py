@@ -54,14 +54,16 @@ class RenderRoutes:
         if not isinstance(body, ResponsesBody) and (body.session_id is not None or body.session_params is not None):
             raise Rejected("Only the scheduler knows the full prompt of a session turn.", param="session_id")
         [request_id, *_] = assign_client_ids(request.scope, body.names)
-        prepared, _ = await prepare_off_loop(spec, self.state, body, request_id, num_bytes=len(await request.body()))
-        shared = {
+        shared: dict[str, Any] = {
             "request_id": f"{prefix}-{request_id}",
             "model": self.state.model_name,
             "stream": bool(body.stream),
             "cache_salt": body.cache_salt,
-            "priority": prepared.priority,
         }
+        held = [body]
+        del body
+        prepared, _ = await prepare_off_loop(spec, self.state, held, request_id, num_bytes=len(await request.body()))
+        shared["priority"] = prepared.priority
         pairs = zip(prepared.prompts, prepared.sampling, strict=True)
         return [{**shared, "token_ids": ids, "sampling_params": _shown(prepared, one)} for ids, one in pairs]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -14,7 +17,9 @@ import httpx
 import pytest
 
 from ebbtide.config import ServerConfig
+from ebbtide.runtime.garbage import collect_rarely
 from ebbtide.server.app import create_app
+from ebbtide.server.metrics.liveness import Liveness
 
 from ...http.wire.big_bodies import shapes
 from ..conftest import LARGE_INFO, ScriptedEngine, build_state
@@ -67,10 +72,14 @@ async def test_no_shape_of_a_large_body_holds_the_event_loop(engine: ScriptedEng
 
 
 class CallbackTimes:
-    """Measures the callbacks of the event loop in processor time, which other processes do not change."""
+    """Measures the callbacks of one event loop in processor time, which other processes do not change.
+
+    Threads that prepare a large body have event loops of their own, which do not count.
+    """
 
     def __init__(self) -> None:
         self.longest_s = 0.0
+        self._thread = threading.get_ident()
 
     @contextmanager
     def measure(self) -> Iterator[None]:
@@ -81,16 +90,30 @@ class CallbackTimes:
         def run(handle: asyncio.Handle) -> None:
             started = time.thread_time()
             original(handle)
-            self.longest_s = max(self.longest_s, time.thread_time() - started)
+            if threading.get_ident() == self._thread:
+                self.longest_s = max(self.longest_s, time.thread_time() - started)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(asyncio.Handle, "_run", run)
             yield
 
 
+@pytest.fixture
+def garbage_as_in_the_daemon() -> Iterator[None]:
+    before = gc.get_threshold()
+    collect_rarely()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
 @pytest.mark.soak
+@pytest.mark.usefixtures("garbage_as_in_the_daemon")
 async def test_no_callback_of_a_large_body_takes_fifty_milliseconds(engine: ScriptedEngine) -> None:
-    state = build_state(engine, ServerConfig(), LARGE_INFO)
+    """The clock of liveness stands still, because the scripted engine sends no heartbeats."""
+    liveness = Liveness(lambda: 0.0)
+    liveness.mark_started()
+    state = replace(build_state(engine, ServerConfig(), LARGE_INFO), liveness=liveness)
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)
     longest_s: dict[str, float] = {}
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
