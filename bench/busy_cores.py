@@ -42,7 +42,7 @@ def busy_neighbours(count: int) -> Iterator[None]:
 def model_with(threads: int) -> NativeLlama:
     """Return a model whose steps use this number of threads."""
     torch.set_num_threads(threads)
-    return NativeLlama(random_model())
+    return NativeLlama.of(random_model())
 
 
 def main() -> None:

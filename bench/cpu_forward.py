@@ -1,21 +1,24 @@
-"""The forward pass of a Llama-family model on the CPU: compiled code against torch, interleaved, in one process.
+"""The forward pass of a Llama-family model on the CPU with several weights, interleaved, in one process.
 
     python bench/cpu_forward.py [--threads 2] [--rounds 5] [--variant native|no-tiles|avx512|avx2]
+        [--weights torch bfloat16 int8 Q4_1] [--clock wall|cpu]
 
-Weights are random, in bfloat16, with the sizes of SmolLM2-135M. Each row of the table is a step of that many rows after
-that many tokens, or a prefill. Both implementations end with logits; times are the best of the rounds.
+Weights are random, with the sizes of SmolLM2-135M; "torch" is torch's code with bfloat16 weights. Each row of the table
+is a step of that many rows after that many tokens, or a prefill. All end with logits; times are the best of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from itertools import accumulate
 
 import torch
 
 from ebbtide.model_runner.attention import AttentionBackend, cpu_native
 from ebbtide.model_runner.batch import ForwardBatch
+from ebbtide.model_runner.checkpoint.quantized_rows import QuantizedRows
 from ebbtide.model_runner.kernels.llama_forward import WITHOUT_TILES
 from ebbtide.model_runner.kernels.native_build import VECTORS
 from ebbtide.model_runner.kv.kv_pool import KVPool
@@ -29,6 +32,8 @@ CPU = torch.device("cpu")
 PAGE_SIZE, MAX_ROWS, MAX_CONTEXT = 16, 128, 8192
 STEPS = [(1, 128), (8, 128), (32, 128), (128, 128), (1, 1024), (32, 1024), (1, 8000)]
 PREFILLS = [64, 512, 2048]
+WEIGHTS = ("torch", "bfloat16", "int8", "Q4_1")
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 VARIANTS = {
     "native": VECTORS,
     "no-tiles": WITHOUT_TILES,
@@ -63,6 +68,25 @@ def random_model() -> LlamaModel:
     return model
 
 
+def model_with(weights: str, vectors: tuple[str, ...]) -> Model:
+    """A model with random weights: "torch", "bfloat16", "int8" or "Q4_1"."""
+    model = random_model()
+    if weights == "torch":
+        model.pack()
+        return model
+    if weights != "Q4_1":
+        return NativeLlama.of(model, quantization="int8" if weights == "int8" else "none", vectors=vectors)
+    tensors = {name: _random_rows(one) if one.dim() == 2 else one for name, one in model.targets().items()}
+    return NativeLlama(model.config, model.rotary, tensors.items(), vectors=vectors)
+
+
+def _random_rows(weight: torch.Tensor) -> QuantizedRows:
+    """Q4_1 blocks of a scale and a minimum, float16, and 32 nibbles."""
+    blocks = torch.randint(0, 256, (weight.shape[0], weight.shape[1] // 32, 20), dtype=torch.uint8)
+    blocks[..., :4] = torch.tensor([0.004, -0.03], dtype=torch.float16).view(torch.uint8)
+    return QuantizedRows("Q4_1", blocks.flatten(1))
+
+
 def batch_of(table: torch.Tensor, items: list[tuple[int, int]]) -> ForwardBatch:
     """Create items from (first position, number of tokens), each in its own row, with logits after each last token."""
     starts, lens = [start for start, _ in items], [count for _, count in items]
@@ -85,41 +109,47 @@ def batch_of(table: torch.Tensor, items: list[tuple[int, int]]) -> ForwardBatch:
     )
 
 
-def milliseconds(model: Model, attention: AttentionBackend, batch: ForwardBatch) -> float:
+def milliseconds(
+    model: Model, attention: AttentionBackend, batch: ForwardBatch, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Return the time of one forward pass with its logits."""
-    started = time.perf_counter()
+    started = clock()
     with torch.inference_mode():
         attention.plan(batch)
         model.logits(model.forward(batch, attention))
-    return (time.perf_counter() - started) * 1000
+    return (clock() - started) * 1000
 
 
 def main() -> None:
-    """Print one line per case: rows, context or prompt, both times and their ratio."""
+    """Print one line per case: rows and context, or prompt, the times, and the ratios of the first column to them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--variant", choices=VARIANTS, default="native")
+    parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=WEIGHTS)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, on a busy machine")
+    parser.add_argument("--cases", nargs="+", default=None, help='such as "1 rows after 128" (default: all)')
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    compiled, through_torch = NativeLlama.of(random_model(), vectors=VARIANTS[arguments.variant]), random_model()
-    through_torch.pack()
+    models = [model_with(weights, VARIANTS[arguments.variant]) for weights in arguments.weights]
     width = MAX_CONTEXT // PAGE_SIZE
     table = torch.randperm(40 * width)[: 40 * width].int().view(40, width)
     short = torch.randperm(MAX_ROWS * 16).int().view(MAX_ROWS, 16)
-    pool = KVPool(compiled.kv_shape, 40 * width, PAGE_SIZE, dtype=torch.bfloat16, device=CPU)
+    pool = KVPool(models[0].kv_shape, 40 * width, PAGE_SIZE, dtype=torch.bfloat16, device=CPU)
     attention = cpu_native.build(pool)
-    print(f"{'case':>24} {'torch, ms':>10} {'compiled, ms':>13} {'ratio':>6}")
+    clock = CLOCKS[arguments.clock]
+    print(f"{'':>20} " + " ".join(f"{weights + ', ms':>13}" for weights in arguments.weights) + "  ratios", flush=True)
     cases = {f"{rows} rows after {past}": [(past, 1)] * rows for rows, past in STEPS}
     cases |= {f"prefill of {count}": [(0, count)] for count in PREFILLS}
-    for name, items in cases.items():
+    for name in arguments.cases or cases:
+        items = cases[name]
         batch = batch_of(short if len(items) > 40 else table, items)
         times = [
-            (milliseconds(through_torch, attention, batch), milliseconds(compiled, attention, batch))
-            for _ in range(arguments.rounds + 1)
-        ][1:]
-        slow, fast = (min(column) for column in zip(*times, strict=True))
-        print(f"{name:>24} {slow:10.1f} {fast:13.1f} {slow / fast:6.1f}", flush=True)
+            [milliseconds(model, attention, batch, clock) for model in models] for _ in range(arguments.rounds + 1)
+        ]
+        best = [min(column) for column in zip(*times[1:], strict=True)]
+        ratios = " ".join(f"{best[0] / time:.2f}" for time in best[1:])
+        print(f"{name:>20} " + " ".join(f"{time:13.1f}" for time in best) + f"  {ratios}", flush=True)
 
 
 if __name__ == "__main__":
