@@ -30,7 +30,20 @@ constexpr int64_t kElements = 16 * kGroup;    // weights of a record
 constexpr bool kPairs = sizeof(Activation) == 2;
 constexpr int kParts = kPairs ? 2 : 16 / kLanes;  // vectors after which the outputs repeat
 
-using Bytes = int8_t __attribute__((vector_size(kLanes), aligned(1), may_alias));
+// kLanes signed bytes. GCC 12 converts vectors of bytes one by one.
+inline Vec load_bytes(const uint8_t* p) {
+#if defined(__AVX512F__)
+    const __m512i wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return reinterpret_cast<Vec>(_mm512_cvtepi32_ps(wide));
+#elif defined(__AVX2__)
+    const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    return reinterpret_cast<Vec>(_mm256_cvtepi32_ps(wide));
+#else
+    Vec out;
+    for (int i = 0; i < kLanes; ++i) out[i] = static_cast<int8_t>(p[i]);
+    return out;
+#endif
+}
 
 inline Ints load_ints(const uint8_t* p) { return *reinterpret_cast<const Ints*>(p); }
 
@@ -192,10 +205,7 @@ inline void widen_record(const uint8_t* block, int64_t group, Activation* to) {
     constexpr int vectors = kElements / kLanes;
     if constexpr (KIND == kQ8_0) {
 #pragma GCC unroll 8
-        for (int j = 0; j < vectors; ++j) {
-            const Bytes bytes = *reinterpret_cast<const Bytes*>(quants + j * kLanes);
-            sink.take(j, __builtin_convertvector(__builtin_convertvector(bytes, Ints), Vec) * f.scale[0][j % kParts]);
-        }
+        for (int j = 0; j < vectors; ++j) sink.take(j, load_bytes(quants + j * kLanes) * f.scale[0][j % kParts]);
         return;
     }
     for (int w = 0; w < vectors / 8; ++w) {
