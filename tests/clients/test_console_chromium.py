@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
 ]
 
-PRESSED = ("--sim-step-ms", "5", "--max-total-tokens", "1024", "--schedule-conservativeness", "0.3")
+PRESSED = ("--sim-step-ms", "20", "--max-total-tokens", "1024", "--schedule-conservativeness", "0.3")
 MORE = ("--enable-streaming-session", "--max-running-requests", "16")
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}}
 OpenPage = Callable[..., Page]
@@ -32,7 +32,7 @@ OpenPage = Callable[..., Page]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 
@@ -47,7 +47,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         context = browser.new_context(viewport={"width": 1360, "height": 900}, ignore_https_errors=True, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(90_000)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.goto(url)

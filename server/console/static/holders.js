@@ -9,6 +9,14 @@ export const HOLDERS = [
   { key: "quarantined", name: "Quarantined", help: "Pages out of service after an accounting mismatch" },
 ];
 
-export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+let known = new Map(); // reading a style is slow, and drawings read many
+
+export function color(name) {
+  if (!known.has(name)) known.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return known.get(name);
+}
+
+// Call it when the theme has changed.
+export const forgetColors = () => (known = new Map());
 
 export const holderColor = (key) => color(`holder-${key.replace("_", "-")}`);

@@ -5,6 +5,7 @@ import { Charts, figuresOf } from "./charts.js";
 import { Chat } from "./chat.js";
 import { byId, setHidden, setText } from "./dom.js";
 import { Feed } from "./feed.js";
+import { forgetColors } from "./holders.js";
 import { History } from "./history.js";
 import { KeyDialog } from "./keys.js";
 import { PageMap } from "./pagemap.js";
@@ -16,6 +17,7 @@ import { Tiles } from "./tiles.js";
 
 const THEME = "ebbtide-theme";
 const NOTICE_MS = 6000;
+const DRAW_EVERY_MS = 450; // charts and timeline
 const VIEWS = ["memory", "sessions", "chat"];
 
 const history = new History();
@@ -30,6 +32,10 @@ const chat = new Chat();
 let hello = null;
 let last = null;
 let noticeTimer = 0;
+let rates = null;
+let latency = null;
+let frame = 0;
+let drawnAt = 0;
 
 const seconds = () => Number(byId("window").value);
 
@@ -70,16 +76,9 @@ const feed = new Feed({
   },
   snapshot(snapshot) {
     last = snapshot;
-    const ready = snapshot.status === "ready";
-    status(ready ? "good" : "wait", ready ? "Ready" : words(snapshot.status));
-    byId("status").title = snapshot.reason;
-    const rates = history.add(snapshot, figuresOf(snapshot));
-    tiles.show(snapshot, rates, hello);
-    pools.show(snapshot.load);
-    requests.show(snapshot, hello);
-    sessions.show(snapshot, hello);
-    draw();
-    document.body.dataset.snapshot = String(snapshot.number);
+    rates = history.add(snapshot, figuresOf(snapshot));
+    if (snapshot.latency) latency = snapshot.latency;
+    frame ||= requestAnimationFrame(render);
   },
   pressure: (message) => pressure.add(message),
   end: () => status("wait", "Shutting down"),
@@ -92,7 +91,22 @@ const keyDialog = new KeyDialog(() => {
 
 const words = (code) => code.charAt(0).toUpperCase() + code.slice(1).replaceAll("_", " ");
 
+// Show the last snapshot. Earlier ones that have not been shown are skipped, so that a slow machine keeps up.
+function render(now) {
+  frame = 0;
+  const ready = last.status === "ready";
+  status(ready ? "good" : "wait", ready ? "Ready" : words(last.status));
+  byId("status").title = last.reason;
+  tiles.show({ ...last, latency }, rates, hello);
+  pools.show(last.load);
+  requests.show(last, hello);
+  sessions.show(last, hello);
+  if (now - drawnAt >= DRAW_EVERY_MS) draw();
+  document.body.dataset.snapshot = String(last.number);
+}
+
 function draw() {
+  drawnAt = performance.now();
   charts.show(history, seconds());
   pressure.draw(last?.time, seconds());
 }
@@ -113,6 +127,7 @@ function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
   byId("theme").value = theme;
+  forgetColors();
   charts.restyle();
   if (last) draw();
   pageMap.draw();
