@@ -39,7 +39,7 @@ class Pieces:
         return TextLogprob(self._alternative(token, entry.logprob), alternatives, entry.rank)
 
     def logprobs(self, tokens: Sequence[int], entries: Sequence[TokenLogprob]) -> list[TextLogprob]:
-        """Convert the entries of several tokens; ignore surplus entries."""
+        """Convert the entries of several tokens. Entries beyond the number of tokens are ignored."""
         return [self.logprob(token, entry) for token, entry in zip(tokens, entries, strict=False)]
 
     def _alternative(self, token: int, logprob: float) -> TextAlternative:

@@ -49,8 +49,9 @@ class Outbox(Protocol):
 
 
 class Detokenizer:
-    """The streams of open requests. The item with ``start`` adds a stream; the item with ``finish``
-    removes it.
+    """Converts token batches to text, with one stream per open request.
+
+    A request's item with ``start`` adds its stream; its item with ``finish`` removes the stream.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:

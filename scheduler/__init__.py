@@ -1,4 +1,4 @@
 """The scheduler decides which requests get which tokens and pages in the next step.
 
-Pure logic, except ``process.py``.
+``core.py`` uses no clock, socket or tensor; ``process.py`` runs it.
 """

@@ -192,4 +192,4 @@ def _build_planner(
 
 
 def _no_audit() -> None:
-    """``--memory-check off``."""
+    """Does nothing: the audit for ``--memory-check off``."""

@@ -1,7 +1,7 @@
 """The scheduler's interface: receive, next_step, settle.
 
-It turns messages into plans and output tokens, and uses no clock, socket or tensor. The caller passes the current time,
-in seconds of any monotonic clock.
+The module turns messages into plans and output tokens, and uses no clock, socket or tensor. The caller passes the
+current time, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Scheduler:
-    """Continuous batching over a pool of pages. A step is mixed: decode rows first, then prefill chunks.
+    """Schedules requests with continuous batching. A step consists of decode rows, followed by prefill chunks.
 
-    ``build.py`` assembles it.
+    ``build.py`` assembles the scheduler.
     """
 
     state: State
@@ -65,7 +65,7 @@ class Scheduler:
 
     @property
     def num_sessions(self) -> int:
-        """Open sessions."""
+        """Number of open sessions."""
         return self.dispatcher.sessions.num_open
 
     @property
@@ -145,13 +145,13 @@ class Scheduler:
                 if req.rid in self.state.requests:
                     del req.known[length:]  # do not send the tokens: the recomputation samples the same ones again
                 self._violated(violation, everybody=True)
-                break  # the rest of the result belongs to requests that are computed again
+                break  # the rest of the result belongs to requests that will be recomputed
             except Exception as error:
                 del req.known[length:]
                 self.failures.end(req, error, f"reading the result of step {plan.number}")
 
     def self_check_during_busy(self) -> None:
-        """After a step, check the conservation equation of each pool and a share of all pages."""
+        """After a step, check the conservation equation of each pool and the next part of all pages."""
         self._checked(self.checker.self_check_during_busy)
 
     def on_idle(self) -> None:
@@ -203,7 +203,7 @@ class Scheduler:
             self._violated(violation, everybody=False)
 
     def _violated(self, violation: InvariantViolation, *, everybody: bool) -> None:
-        """In mode ``strict`` it raises; in mode ``quarantine`` it logs, counts and repairs the error."""
+        """In mode ``strict``, raise ``violation``; in mode ``quarantine``, log and count it and repair the state."""
         if self.memory_check == "strict":
             raise violation
         self.state.metrics.count("kv_invariant_violations_total")
@@ -282,7 +282,7 @@ class Scheduler:
     def _grammar_failed(
         self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None, problem: str
     ) -> None:
-        """Abort a request after the tokens that its grammar allowed."""
+        """Emit ``tokens``, which the grammar allowed, and abort the request."""
         if tokens:
             self.state.outbox.emit(req, tokens, logprobs and logprobs[: len(tokens)])
         self.state.lifecycle.abort(req, grammar_abort(req, problem), tell_front=True)

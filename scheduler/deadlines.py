@@ -13,7 +13,7 @@ from ebbtide.messages import AbortReq, GenerateReq
 from .lifecycle import Lifecycle
 from .request import Request
 
-MIN_INTERVAL_S = 0.05  # a request that waits after a retraction is checked no more often
+MIN_INTERVAL_S = 0.05  # minimum time between two checks of a request that waits after a retraction
 REASON = "timeout"
 
 

@@ -1,4 +1,4 @@
-"""Turns messages from the front into requests, session operations or refusals. Plans nothing."""
+"""Turns messages from the front into requests, session operations or refusals. The module plans no steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Dispatcher:
     """Handles messages one by one.
 
     Attributes:
-        left_waiting: the last step left requests in the queue.
+        left_waiting: True if the last step left requests in the queue.
         num_token_ids: see ``StepPlan``.
     """
 
@@ -105,7 +105,7 @@ class Dispatcher:
                     self.sessions.truncate_last_turn(rid, shown)
 
     def _turn(self, message: GenerateReq, now: float) -> None:
-        """A session's turn is an ordinary request with the whole context as its prompt, or it is refused."""
+        """Handle a session's turn as an ordinary request whose prompt is the whole context, or refuse it."""
         try:
             request = self.sessions.accept_turn(message)
         except Rejected as refusal:
@@ -118,7 +118,10 @@ class Dispatcher:
         self._generate(request, now)
 
     def _generate(self, message: GenerateReq, now: float) -> None:
-        """Queue the first choice. The others wait until the prompt is computed, so that it is computed only once."""
+        """Queue the first choice, or refuse the request.
+
+        The other choices wait until the prompt is computed, so that it is computed only once.
+        """
         choices = [self._request(message, index, rid, now) for index, rid in enumerate(message.rids)]
         first = choices[0]
         if not message.num_before:
@@ -182,7 +185,7 @@ class Dispatcher:
         return req
 
     def _refuse(self, choices: list[Request], status: int, code: str, text: str) -> None:
-        """Abort a request that was never queued."""
+        """Abort all choices of a request that was never queued."""
         retry_after_s = RETRY_AFTER_S if status == 429 else None
         for req in choices:
             abort = AbortReq(req.rid, code, status, code, text, retry_after_s=retry_after_s)

@@ -1,4 +1,4 @@
-"""Ends single requests after internal errors: exceptions, and logits that are not numbers.
+"""Ends single requests after internal errors: exceptions and invalid logits.
 
 Other requests of the step are not affected.
 """
@@ -64,7 +64,7 @@ class Failures:
         self._abort(req, INTERNAL_ERROR, INTERNAL_TEXT)
 
     def end_message(self, message: ToScheduler, error: Exception) -> None:
-        """Answer a message whose handling raised ``error``. Raises ``error`` again if the message has no answer."""
+        """Answer a message whose handling raised ``error``. Raises ``error`` again if such a message gets no answer."""
         log.error("A %s could not be handled.", type(message).__name__, exc_info=error)
         match message:
             case GenerateReq(rids=rids):

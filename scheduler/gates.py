@@ -1,6 +1,6 @@
 """Gates decide when a waiting request is ready to be admitted.
 
-Grammar compilation is one gate; a new kind of gate is a new class.
+Grammar compilation is one gate. A further kind of gate is another class that implements ``Gate``.
 """
 
 from __future__ import annotations

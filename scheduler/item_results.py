@@ -12,7 +12,7 @@ from ebbtide.plan import ItemFailure, StepPlan, StepResult
 
 @dataclass(slots=True)
 class ItemResult:
-    """The result of one item. See ``StepResult``; what the item did not ask for is empty."""
+    """The result of one item. See ``StepResult``. Fields that the item does not request are empty or None."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob] | None

@@ -144,7 +144,7 @@ class Lifecycle:
         logprobs: list[TokenLogprob] | None = None,
         embedding: bytes = b"",
     ) -> None:
-        """End a request normally and publish what it computed.
+        """End a request normally and add its full computed pages to the prefix cache.
 
         Args:
             reason: "stop" or "length".
@@ -165,9 +165,9 @@ class Lifecycle:
 
         Args:
             req: the request.
-            abort: the message about it.
+            abort: the abort message for the front.
             tell_front: False if the front requested the abort.
-            discards: also remove the request's computed pages from the prefix cache.
+            discards: True to remove the request's computed pages from the prefix cache.
         """
         self._end(req, ReleaseReason.DISCARD if discards else ReleaseReason.ABORT, abort.reason)
         self._outbox.close_aborted(req, abort, tell_front=tell_front)
@@ -202,7 +202,7 @@ class Lifecycle:
 
 
 def _move(req: Request, phase: Phase) -> None:
-    """Change the phase. Raises ValueError for a move that is not in ALLOWED."""
+    """Change the phase. Raises ValueError if ALLOWED does not contain the change."""
     if phase not in ALLOWED[req.phase]:
         raise ValueError(f"{req} cannot go from {req.phase.name} to {phase.name}")
     req.phase = phase

@@ -8,7 +8,7 @@ from .state import State
 
 
 def load_gauges(state: State, sessions: SessionController) -> dict[str, float]:
-    """The gauges by name, see ``Stats``."""
+    """Return the gauges by name. See ``Stats``."""
     accounting = state.pool.accounting()
     size = state.pool.page_size
     usage = {pool.name: 1 - pool.usable_pages / max(pool.capacity, 1) for pool in state.kv_pools}

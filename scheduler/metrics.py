@@ -1,4 +1,4 @@
-"""Scheduler metrics: monotone totals and histogram samples, sent as snapshots. Reads no clock."""
+"""Scheduler metrics: monotone totals and histogram samples, sent as snapshots. The module reads no clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .request import Request
 
 
 def pool_gauges(pool: AuditedPool) -> dict[str, float]:
-    """The accounting terms of one pool, in tokens."""
+    """Return the accounting terms of one pool, in tokens."""
     accounting = pool.accounting()
     pages = {
         "available": accounting.available,
@@ -36,8 +36,8 @@ class SchedulerMetrics:
         self.totals: Counter[str] = Counter()
         self.num_ends = 0
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
-        self._without_first_token_time: list[Request] = []  # requests to stamp
-        self._finished: list[Request] = []  # finished since ``stamp``
+        self._without_first_token_time: list[Request] = []  # requests whose first token has no time yet
+        self._finished: list[Request] = []  # requests that finished since the last call of ``stamp``
         self._resumptions: list[Resumption] = []
         self._now = 0.0
 
@@ -87,7 +87,7 @@ class SchedulerMetrics:
             self._without_first_token_time.append(req)
 
     def stamp(self, now: float) -> None:
-        """Set the time of the events counted since the last call: the results of a step have no time."""
+        """Set the time of the events counted since the last call, because the results of a step contain no time."""
         self._now = now
         for req in self._without_first_token_time:
             history = req.history

@@ -46,7 +46,7 @@ class Outbox:
     def emit(self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None) -> None:
         """Send output tokens of one step; ``logprobs`` is parallel to them, or None.
 
-        The first item after a retraction already carries the pressure usage, because the detokenizer may end the
+        The first item after a retraction already contains the pressure usage, because the detokenizer may end the
         request at a stop string before the last item.
         """
         pressure = None

@@ -1,4 +1,4 @@
-"""The scheduler process: sockets, clock and runner around the pure loop."""
+"""The scheduler process: connects the scheduler to sockets, the clock and the model runner."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Channels:
 
 @dataclass(slots=True)
 class Reporter:
-    """Sends statistics at most every 100 ms and once on becoming idle, and heartbeats twice a second."""
+    """Sends heartbeats twice a second, and statistics at most every 100 ms and when the scheduler becomes idle."""
 
     scheduler: Scheduler
     channels: Channels
@@ -108,7 +108,7 @@ class Loop:
         self._wait_s = 0.0
 
     def turn(self) -> None:
-        """One iteration. It waits for a message only if the last iteration had nothing to do."""
+        """Run one iteration. It waits for a message only if the last iteration had nothing to do."""
         scheduler = self._scheduler
         messages = self._channels.inbox.drain(self._wait_s)
         started = time.monotonic()
@@ -150,12 +150,12 @@ class Loop:
         return IDLE_WAIT_S if self._scheduler.idle else BLOCKED_WAIT_S
 
     def publish_kv_events(self) -> None:
-        """Publish what was added to the prefix cache and removed from it, if KV events are enabled."""
+        """Publish the changes of the prefix cache, if KV events are enabled."""
         if self._kv_events is not None:
             self._kv_events.publish(time.time())
 
     def send_output(self) -> Output:
-        """Send to the detokenizer first: the front holds an abort until it has the closing item of this batch."""
+        """Send the output, first to the detokenizer: the front holds an abort back until the closing item arrives."""
         output = self._scheduler.take_output()
         if output.items and not self._channels.detokenizer.send(TokenBatch(output.items)):
             raise EbbtideError("the detokenizer has not taken a message for a long time: its queue is full")

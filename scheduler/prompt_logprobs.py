@@ -33,7 +33,7 @@ def prompt_logprobs_for(req: Request, count: int) -> PromptLogprobSpec | None:
 def record_prompt_logprobs(
     req: Request, item: PlanItem, logprobs: list[TokenLogprob], outbox: Outbox, lifecycle: Lifecycle
 ) -> None:
-    """Send the log-probabilities that ``item`` asked for. A request with ``max_tokens`` 0 ends after its prompt."""
+    """Send the log-probabilities that ``item`` requested. A request with ``max_tokens`` 0 ends after its prompt."""
     if item.prompt_logprobs is not None:
         outbox.emit_prompt_logprobs(req, PromptLogprobs(item.prompt_logprobs.targets, logprobs))
     if not req.sampling.max_tokens and item.end >= req.prompt_len:

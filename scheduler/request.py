@@ -35,11 +35,11 @@ class History:
     first_run_s: float | None = None
     first_token_s: float | None = None
     cached_tokens: int = 0  # prefix cache hits of the first admission
-    high_water: int = 0  # most tokens ever computed; computing an earlier token again is recomputation
+    high_water: int = 0  # maximum number of tokens computed so far; computing one of them again is recomputation
     recomputed_tokens: int = 0
     retraction_count: int = 0
     reported_retractions: int = 0  # number of retractions that the usage sent to the client already includes
-    retracted_stain: bool = False  # was retracted: later cache hits may be its own pages and are not counted
+    retracted_stain: bool = False  # True after a retraction: later cache hits may be its own pages and do not count
     times_passed: int = 0  # number of younger requests that were admitted before it
 
 
@@ -60,11 +60,11 @@ class Request:
     priority: int = 0
     namespace: str = ""  # prefix cache namespace: requests of different namespaces share no pages
     grammar: str = ""
-    max_samples: int = 1  # most output tokens that one of its decode items yields
+    max_samples: int = 1  # maximum number of output tokens of one decode item
     phase: Phase = Phase.WAITING
     computed: int = 0  # number of known tokens with K/V, steps in flight included
     num_confirmed: int = 0  # number of known tokens with K/V, steps in flight excluded
-    samples_in_flight: int = 0  # sampling items whose result has not been collected; each yields a token or more
+    samples_in_flight: int = 0  # number of sampling items without a result yet; each yields at least one token
     steps_in_flight: int = 0  # number of plans whose result has not been collected
     num_prompt_logprobs_sent: int = 1  # includes the first token, which has no log-probability
     row: int | None = None  # its row in the model runner; only while it runs
@@ -74,8 +74,8 @@ class Request:
     sent_pages: int = 0  # number of page-table entries that the runner knows
     row_ready: bool = False  # True if the runner has its sampling state
     started: bool = False  # True if its first TokenItem was sent
-    is_retracted: bool = False  # True while it was retracted and does not run again yet
-    protected: bool = False  # retracted --max-retractions times: no longer a victim
+    is_retracted: bool = False  # True from a retraction until the request runs again
+    protected: bool = False  # True after --max-retractions retractions: the request is not retracted again
     stop_ids: frozenset[int] = frozenset()  # token ids that end its output
     sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
     history: History = field(default_factory=History)
@@ -126,7 +126,7 @@ class Request:
 
     @property
     def num_reusable(self) -> int:
-        """Number of known tokens whose K/V may be reused from a cache. A cache has no logits.
+        """Number of known tokens whose K/V may be reused from a cache, which stores no logits.
 
         Logits are needed for the last known token, to sample, and for each prompt token whose successor's
         log-probability is requested.

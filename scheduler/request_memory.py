@@ -20,9 +20,9 @@ class Memory:
 
     Attributes:
         pool: the first pool, which has the prefix cache.
-        max_retractions: retractions after which a request is protected; -1 for no bound.
+        max_retractions: number of retractions after which a request is protected; -1 if requests are never protected.
         more_pools: the other pools in which a running request needs pages.
-        pools: all pools of running requests, ``pool`` first.
+        pools: all pools that running requests use, ``pool`` first.
     """
 
     pool: Pool
@@ -60,7 +60,7 @@ class Memory:
         pages from the prefix cache, unless another request uses them.
 
         Returns:
-            True if the K/V went to the host tier.
+            True if the K/V is copied to the host tier.
         """
         comes_back = why in (ReleaseReason.RETRACT, ReleaseReason.PREEMPT)
         offloaded = False

@@ -52,7 +52,7 @@ class Victim:
     req: Request
     freed_pages: int
     lost_tokens: int  # tokens to recompute if none of its tokens stays cached
-    offloaded: bool  # its K/V went to the host tier
+    offloaded: bool  # True if its K/V is copied to the host tier
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Retraction:
 
     reason: RetractReason
     now: float
-    pool: KvPool  # the pool that was short; all sizes of the event are of this pool
+    pool: KvPool  # the pool that lacked pages; all sizes of the event refer to this pool
     old_available_tokens: int
     old_ratio: float
     victims: list[Victim] = field(default_factory=list)
@@ -106,8 +106,8 @@ class Retractor:
     def retract_decode(self, now: float) -> None:
         """Retract running requests until the next step of the others fits.
 
-        The loop ends because each iteration retracts one request or stops. At most one request is aborted, and only the
-        last.
+        The loop ends because each iteration retracts one request or stops. Only the last remaining request can be
+        aborted.
         """
         running = self._lifecycle.running
         shortage = self._shortage(running, self._headroom(running))
@@ -130,7 +130,7 @@ class Retractor:
                 self._retract(req, event)
 
     def retract_without_page(self, victims: Sequence[Request], now: float) -> None:
-        """Retract running requests that found no page for their next token, as one event."""
+        """Retract running requests for whose next token no page was free, as one event."""
         with self._event(RetractReason.MEMORY, now, first_without_page(self._memory.pools, victims[0])) as event:
             for req in victims:
                 self._retract(req, event)
@@ -171,7 +171,7 @@ class Retractor:
         return self._policies.headroom * len(running) if len(running) > 1 else 0
 
     def _shortage(self, running: Sequence[Request], headroom_pages: int) -> Shortage | None:
-        """Return the first pool that lacks pages for the next step after eviction.
+        """Return the first pool that lacks pages for the next step even after eviction; None if no pool does.
 
         A request that runs alone needs a page for one token only.
         """
@@ -194,8 +194,8 @@ class Retractor:
         return Candidate(req, freed if pool is full else pool.freed_by(req), max(req.computed - kept, 0))
 
     def _victim(self, running: Sequence[Request], shortage: Shortage) -> Request:
-        """Return the next victim according to the policy. A request that would free no page is skipped unless that
-        holds for all.
+        """Return the next victim according to the policy. Requests that would free no page are skipped, unless no
+        request would free one.
 
         If all requests are protected, which only a shrinking pool can cause, the victim is the youngest.
         """

@@ -20,8 +20,8 @@ from .metrics import SchedulerMetrics
 from .outbox import Outbox, Output
 from .request import Request
 
-# Plans handed to the runner and not settled, with their requests. A request is replaced by None if its memory was
-# released in the meantime.
+# Plans that were submitted to the runner and are not settled, with their requests. A request is replaced by None if its
+# memory was released in the meantime.
 StepsInFlight = deque[tuple[StepPlan, list[Request | None]]]
 
 
@@ -31,7 +31,7 @@ class State:
 
     Attributes:
         pool: the pool with the prefix cache.
-        kv_pools: the pools of running requests, ``pool`` first.
+        kv_pools: the pools that running requests use, ``pool`` first.
         pools: ``kv_pools`` and the host tier; the checker, the dump and the metrics loop over this list.
         host_tier: host memory for the K/V of retracted requests, if enabled; also in ``pools``.
     """

@@ -122,7 +122,7 @@ def encoder_routes(service: PoolingService, created: int) -> list[Route]:
 
 
 class _Basis(Protocol):
-    """What every application needs, whatever its models are."""
+    """The objects that every application needs, with or without a chat model."""
 
     @property
     def config(self) -> ServerConfig: ...
@@ -145,7 +145,7 @@ def create_encoder_app(service: PoolingService, created: int) -> ASGIApp:
 
 
 def _assemble(basis: _Basis, table: list[Route], console: AppState | None = None) -> ASGIApp:
-    """Build the ASGI application, which serves HTTP only (no lifespan, no WebSockets). Starts no tasks.
+    """Build the ASGI application, which serves HTTP only (no lifespan, no WebSockets). The function starts no tasks.
 
     console: the state that the console shows; None for no console.
     """

@@ -1,6 +1,6 @@
 """Assembles the front process: tokenizer manager, metrics, liveness and the HTTP application, connected to the engine.
 
-Does not start processes: ``launch`` builds one Frontend when the children are ready, and serves ``Frontend.app``.
+The module does not start processes: the daemon builds one Frontend when the children are ready, and serves its ``app``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CHECK_INTERVAL_S = 0.25  # interval in seconds of the check for silent children
 
 @dataclass(frozen=True, slots=True)
 class ChatModelParts:
-    """The chat model, as the engine reported it. name: in the API."""
+    """The chat model, as the engine reported it. name: its name in the API."""
 
     name: str
     tokenizer: TextTokenizer
@@ -55,7 +55,7 @@ class ChatModelParts:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModels:
-    """The models of the engine; at least one."""
+    """The models of the engine, at least one."""
 
     chat: ChatModelParts | None = None
     encoder: EncoderModel | None = None
@@ -72,7 +72,7 @@ class LoadedModels:
 
     @property
     def context_length(self) -> int:
-        """Of the first model, in tokens."""
+        """The context length of the first model, in tokens."""
         return self.chat.info.context_length if self.chat is not None else self._encoder.info.context_length
 
     @property
@@ -104,9 +104,9 @@ class Frontend:
 
     Attributes:
         app: the ASGI application.
-        manager: the open requests.
-        liveness: whether the children are alive and ready.
-        failed: set when receiving messages from the engine ended with a bug; the process must then exit.
+        manager: tracks the open requests.
+        liveness: tracks whether the children are alive and ready.
+        failed: set if receiving messages from the engine ends because of a bug; the process must then exit.
     """
 
     def __init__(self, config: ServeConfig, models: LoadedModels, addresses: Addresses) -> None:
@@ -219,7 +219,7 @@ class Frontend:
         self._control.fail_all(error)
 
     def on_child_death(self, name: str) -> None:
-        """End every open request with 500 and turn ``/health`` to 503: process ``name`` has ended."""
+        """Handle the end of the process ``name``: end every open request with 500, and let ``/health`` answer 503."""
         self.liveness.mark_dead(name)
         self._metrics.on_scheduler_death(self.manager.take_num_sent())
         self._pressure.on_scheduler_death()

@@ -1,7 +1,7 @@
 """Encodes chat messages as the first or the next turn of a conversation whose earlier turns are stored as tokens.
 
 The template renders a placeholder exchange with and without the new messages; the difference is the text of the new
-turn. Independent of sessions.
+turn. The module does not depend on sessions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REWRITES = (
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """The token ids that follow an assistant message. head: number of leading ids that only close that message."""
+    """The token ids that follow an assistant message. head: number of leading ids that close that message."""
 
     ids: list[int]
     head: int
@@ -67,7 +67,7 @@ def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
 
 
 def _words(count: int) -> list[str]:
-    """Return random words, which occur exactly once in the rendered text."""
+    """Return random words, which are unlikely to occur anywhere else in the rendered text."""
     return [f"W{secrets.token_hex(8)}" for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Open requests by the ids that clients know: ids of their own, which are not unique, and ids of responses."""
+"""Finds open requests by the ids that clients know: their own ids, which need not be unique, and response ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls to the scheduler that have one reply each: sessions and control. Independent of HTTP."""
+"""Calls to the scheduler that get one reply each: session and control requests. The module does not depend on HTTP."""
 
 from __future__ import annotations
 

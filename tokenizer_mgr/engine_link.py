@@ -24,7 +24,7 @@ class EngineLink:
     def send(self, message: ToEngine) -> bool:
         """Queue a message without blocking. Returns False if the message was not queued.
 
-        An abort goes to every process that has requests: the one that does not know the id ignores it.
+        An abort is sent to every process that handles requests; a process that does not know the id ignores it.
         """
         if not self._connected:
             return False

@@ -81,7 +81,7 @@ class _Choice:
 
 
 class TokenizerManager:
-    """Choices by rid. All choices of one HTTP request share a ResponseStream and end together.
+    """Holds the open choices by rid. All choices of one HTTP request share a ResponseStream.
 
     refusal: returns the reason why the engine accepts no work; None if it accepts work.
     """
@@ -116,9 +116,9 @@ class TokenizerManager:
 
     @contextmanager
     def register(self, sender: Sender) -> Iterator[None]:
-        """While the block runs, the request is being prepared, and an abort finds it by its ids.
+        """Register a request that is being prepared: while the block runs, an abort finds the request by its ids.
 
-        Raises the error of the abort when the block ends.
+        If the request was aborted, raises the error of the abort when the block ends.
         """
         preparing = PreparingRequest(sender.owner)
         try:
@@ -140,7 +140,8 @@ class TokenizerManager:
         """Send the whole request to the engine. Enter the returned stream at once. Leaving it early aborts the choices
         that still run.
 
-        Raises Rejected if the queue is full. After any exception, what was sent is aborted and nothing remains.
+        Raises Rejected if a message cannot be queued. After any exception, the choices that were sent are aborted and
+        the request is removed.
         """
         stem = secrets.token_hex(10)  # the client's id is not used, because it need not be unique
         rids = [f"{stem}-{index}" for index in range(prepared.num_choices)]
@@ -181,10 +182,10 @@ class TokenizerManager:
                 self._handle_abort(message)
 
     def abort(self, name: str | None, error: Rejected, *, owner: str | None) -> int:
-        """Abort every open request with the id ``name``, or all if it is None. Returns their number.
+        """Abort every open request with the id ``name``, or every open request if ``name`` is None. Returns the number.
 
-        owner: abort only requests of this owner, None for all owners. Readers first get the remaining output, then
-            ``error``.
+        Readers first get the remaining output, then ``error``.
+        owner: abort only requests of this owner; None for all owners.
         """
         found = self._client_ids.every() if name is None else self._client_ids.find(name)
         ended = [request for request in found if not request.has_outcome and owner in (None, request.owner)]
@@ -196,7 +197,7 @@ class TokenizerManager:
     def expire_late(self) -> None:
         """End the requests whose deadline has passed.
 
-        It is needed only while the scheduler is silent, because the scheduler enforces deadlines itself.
+        It is needed only while the scheduler does not respond, because the scheduler enforces deadlines itself.
         """
         now = self.clock()
         late = [stream for stream in self._streams.values() if stream.deadline_s < now and not stream.has_outcome]
@@ -205,7 +206,7 @@ class TokenizerManager:
             self._abort_choices(stream, reason="timeout")
 
     def fail_all(self, error: Rejected) -> None:
-        """End every request whose outcome is open with ``error``."""
+        """Fail every request that has no outcome yet with ``error``."""
         for stream in list(self._streams.values()):
             stream.fail(error)
             self._abort_choices(stream, reason="shutdown")

@@ -19,7 +19,7 @@ class Prepared(Protocol):
         """Number of results, each with an id of its own."""
 
     def messages(self, rids: Sequence[str], sender: Sender, spent_s: float) -> Iterator[ToEngine]:
-        """Yield the messages to the engine. rids: one id per result. spent_s: seconds since the arrival."""
+        """Yield the messages to the engine. rids: one id per result. spent_s: seconds since the request's arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PreparedRequest:
 
     @property
     def num_choices(self) -> int:
-        """Choice index = prompt index × n + sample."""
+        """Number of choices. The index of a choice is prompt index × n + sample index."""
         return len(self.prompts) * self.n
 
     def messages(self, rids: Sequence[str], sender: Sender, spent_s: float) -> Iterator[ToEngine]:
@@ -70,8 +70,8 @@ class Sender:
 
     Attributes:
         ids: ids by which the client knows the request
-        owner: the API key that may abort the request by these ids and whose sessions the request may use; "" without
-            keys
+        owner: the API key that may abort the request by these ids and whose sessions the request may use; "" if the
+            server has no keys
         max_priority: highest priority that a request may have; None for no limit
         is_isolated: True if the owner shares no cached prefixes with other owners
         queue_timeout_s: seconds from the arrival until the request must start to run

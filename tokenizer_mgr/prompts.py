@@ -1,4 +1,4 @@
-"""Tokenizes messages and texts and checks that they fit.
+"""Tokenizes messages and texts and checks that they fit into context and KV pool.
 
 Tokenization runs in threads, so that it does not block the event loop.
 """
@@ -21,11 +21,11 @@ from .session_turns import EncodedTurn, encode_turn
 from .vocabulary_decoder import VocabularyDecoder
 
 NUM_THREADS = 2
-ENDING = 32  # last tokens of a prompt that are searched for an open reasoning block
+ENDING = 32  # number of tokens at the end of a prompt that are searched for an open reasoning block
 
 
 class PromptReader:
-    """The tokenizer of the model together with the limits of the engine."""
+    """Tokenizes prompts and checks them against the limits of the engine."""
 
     def __init__(self, tokenizer: TextTokenizer, info: RunnerInfo) -> None:
         self._tokenizer = tokenizer
@@ -55,7 +55,7 @@ class PromptReader:
     def vocab_size(self) -> int:
         """Number of token ids that a request may name: the rows of the model's embedding.
 
-        The last of them may have no token; the model never outputs those (``StepPlan.num_token_ids``).
+        The last ids may have no token; the model never outputs such ids (``StepPlan.num_token_ids``).
         """
         return self.info.vocab_size
 
@@ -98,7 +98,7 @@ class PromptReader:
     async def chat(self, chat: ChatPrompt) -> list[int]:
         """Return the token ids of a conversation, rendered by the model's template.
 
-        Raises Rejected if a message contradicts the template, or if the conversation is too long.
+        Raises Rejected if the template rejects a message, or if the conversation is too long.
         """
         self._check_size(_num_bytes(chat.messages) + _num_bytes(chat.tools), "messages")
         return await self._encode(lambda: self._tokenizer.encode_chat(chat), "messages")
@@ -106,7 +106,7 @@ class PromptReader:
     async def chat_turn(self, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
         """Encode new messages twice: as the first and as a later turn of a conversation.
 
-        Raises Rejected if both forms fail.
+        Raises Rejected if the messages are too long, or if the template supports neither form.
         """
         self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
         loop = asyncio.get_running_loop()
@@ -125,9 +125,10 @@ class PromptReader:
     async def text_or_ids(
         self, prompt: str | list[Any], param: str, *, add_special_tokens: bool = True, text_param: str = "prompt"
     ) -> list[int]:
-        """Return the token ids of a raw prompt, text or ids; ``param`` is the field of ids, ``text_param`` of texts.
+        """Return the token ids of a raw prompt, which is a text or a list of ids.
 
-        Raises Rejected if the text is empty or too long, or if an id is invalid.
+        Raises Rejected if the text is empty or too long, or if an id is invalid. The error names ``text_param`` for a
+        text and ``param`` for ids.
         """
         if isinstance(prompt, str):
             return await self.text(prompt, add_special_tokens=add_special_tokens, param=text_param)
@@ -145,9 +146,10 @@ class PromptReader:
         return _not_empty(ids, "prompt")
 
     async def tokens_of(self, text: str, *, add_special_tokens: bool, param: str = "prompt") -> list[int]:
-        """Return the token ids of a text, [] for an empty one. Raises Rejected if the text is too long for any prompt.
+        """Return the token ids of a text; [] if the text is empty.
 
-        If the text begins with the BOS token, no second one is added.
+        If the text begins with the BOS token, no second BOS token is added. Raises Rejected if the text is too long for
+        any prompt, or contains a token without an embedding.
         """
         self._check_size(_num_bytes(text), param)
         encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
@@ -166,7 +168,7 @@ class PromptReader:
         return [self._decoder.decode([token], skip_special_tokens=False, begins=False) for token in ids]
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
-        """Return ``ids``. Raises Rejected unless each is an id that the model has a row for."""
+        """Return ``ids``. Raises Rejected unless each entry is the id of a row of the model's embedding."""
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise Rejected(
@@ -215,7 +217,8 @@ class PromptReader:
     def max_tokens(
         self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
     ) -> int:
-        """Return the maximum number of output tokens: ``wanted``, or ``default`` limited to what context and pool hold.
+        """Return the maximum number of output tokens: ``wanted``; if it is None, the number of tokens that context and
+        pool have room for, limited to ``default``.
 
         Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, by the formula of admission. The
         error names the parameter ``name``, the client's name for ``wanted``, if a smaller value would fit.
@@ -248,7 +251,7 @@ class PromptReader:
         return _not_empty(self._check_embedded(ids, param), param)
 
     def _check_embedded(self, ids: list[int], param: str) -> list[int]:
-        """Return ``ids``. Raises Rejected for an id without a row in the embedding of the model."""
+        """Return ``ids``. Raises Rejected if an id has no row in the model's embedding."""
         if self._has_surplus_tokens and ids and (token := max(ids)) >= self.info.vocab_size:
             text = self.vocabulary.piece(token).decode(errors="replace")[:100]
             raise Rejected(

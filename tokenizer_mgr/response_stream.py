@@ -1,4 +1,7 @@
-"""The output of one HTTP request: the text of its choices as it arrives, and one outcome. Independent of sockets."""
+"""The output of one HTTP request: the text of its choices as it arrives, and one outcome.
+
+The module does not depend on sockets.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ class ResponseStream:
         self.close()
 
     def close(self) -> None:
-        """Abort the running choices and remove the request from the open ones. May be repeated."""
+        """Abort the running choices and remove the request from the open ones. Further calls have no effect."""
         self._on_close(self)
 
     @property

@@ -64,8 +64,9 @@ class _Reservations:
         return self._protected_need + promised_pages(self.pool, req) > self.pool.capacity
 
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
-        """True if ``usable`` pages are enough for all reservations and for ``num_tokens`` tokens, locked pages not
-        counted.
+        """True if ``usable`` pages suffice for all reservations and a candidate with ``num_tokens`` tokens.
+
+        num_locked: pages of the candidate that are already locked. growth: tokens by which it is expected to grow.
         """
         size = self._page_size
         return self._reserved + (self.pool.pages_for(num_tokens) - num_locked) * size + growth <= usable * size
@@ -76,7 +77,7 @@ class _Reservations:
 
 
 class Admission:
-    """Decides which waiting requests may start, for one step after another.
+    """Decides in each step which waiting requests may start.
 
     Every evaluation reads the current number of usable pages of each pool.
     """
@@ -123,14 +124,16 @@ class Admission:
             if self._alone or req.protected:
                 fits = each.fits_now(known, num_locked, usable)
             else:
-                num_tokens = min(known + req.max_samples, req.max_kv_tokens)  # with its first decode item
+                num_tokens = min(known + req.max_samples, req.max_kv_tokens)  # up to its first decode item
                 fits = each.fits(num_tokens, num_locked, usable, growth)
             if not fits:
                 return AdmissionResult(Verdict.WAIT, match)
         return AdmissionResult(Verdict.ADMIT, match)
 
     def _breaks_promise(self, req: Request) -> bool:
-        """True if ``req`` is protected and must wait, because protected requests do not overtake each other."""
+        """True if ``req``, which is protected, must wait: it, or a protected request before it in the queue, does not
+        fit beside the running protected requests.
+        """
         self._protected_waits = self._protected_waits or any(each.exceeds_promise(req) for each in self._pools)
         return self._protected_waits
 

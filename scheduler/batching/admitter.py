@@ -95,7 +95,7 @@ class Admitter:
         return item
 
     def _restore(self, req: Request) -> None:
-        """Copy K/V back from the host tier if it has more tokens than the prefix cache and enough pages are free."""
+        """Copy K/V back from the host tier if it covers more tokens than the prefix cache and enough pages are free."""
         tier = self.memory.host_tier
         if tier is None:
             return

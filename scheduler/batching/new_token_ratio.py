@@ -31,7 +31,7 @@ class NewTokenRatio:
         self.value = max(self.value - self._decay, self.minimum)
 
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
-        """Raise the ratio after a retraction, which shows that it was too small. Unchanged without survivors."""
+        """Raise the ratio after a retraction, which shows that it was too small. No change if no request survives."""
         outputs = limit = count = 0
         for req in survivors:
             outputs += req.num_outputs
@@ -46,7 +46,7 @@ class NewTokenRatio:
 
 
 class OutputLengths:
-    """Running 90 % quantile of finished output lengths, over the last ``window`` requests.
+    """The 90 % quantile of the output lengths of the last ``window`` finished requests.
 
     Admission uses it as the expected output length if max_tokens is absent or far too large.
     """
@@ -58,7 +58,7 @@ class OutputLengths:
         self._sorted: list[int] = []
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """See ``EndListener``. Requests that only compute their prompt do not count."""
+        """See ``EndListener``. Requests without output tokens (``max_tokens`` 0) do not count."""
         if finished and req.sampling.max_tokens:
             self.add(req.num_outputs)
 

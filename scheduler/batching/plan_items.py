@@ -72,11 +72,11 @@ class PlanItems:
         for pool in self._more_pools:
             num_samples = min(num_samples, pool.allocate_up_to(req, req.computed + num_samples) - req.computed)
             if num_samples <= 0:
-                raise InvariantViolation(f"{req.tag} finds no page for token {req.computed} in pool {pool.name}")
+                raise InvariantViolation(f"{req.tag} has no page for token {req.computed} in pool {pool.name}")
         return num_samples
 
     def _writes_elsewhere(self, req: Request) -> tuple[PageWrite, ...]:
-        """The pages of all pools except the first that the runner does not know yet."""
+        """Return the pages that the runner does not know yet, for all pools except the first."""
         unsent = [(number, *pool.take_unsent(req)) for number, pool in enumerate(self._more_pools, 1)]
         return tuple(PageWrite(number, index, pages) for number, index, pages in unsent if pages)
 

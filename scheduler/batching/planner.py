@@ -30,7 +30,7 @@ class Planner:
     def plan(self, now: float, *, has_steps_in_flight: bool) -> list[PlanItem]:
         """Returns the items of the next step; an empty list if nothing can run.
 
-        No request is retracted while steps are in flight, because their results may free memory and must be delivered.
+        If pages are missing while steps are in flight, it waits for the results, which may free pages.
         """
         reason = self._retract_reason(has_steps_in_flight=has_steps_in_flight)
         if reason is not None:
@@ -81,8 +81,8 @@ class Planner:
         """Returns the next chunks of partly prefilled requests, the remaining token budget, and True if a request was
         retracted.
 
-        A request is retracted if decode rows or other chunks took the last pages before it. A protected request keeps
-        its pages instead, and the next step makes room for it.
+        A request is retracted if no page is left for its next chunk, unless it has a step in flight or is protected.
+        For a protected request, the next step makes room.
         """
         items: list[PlanItem] = []
         budget = self.chunked_prefill_size

@@ -16,7 +16,7 @@ from .scheduling_policies import AdmissionRule
 
 
 class Preemption:
-    """Retracts requests of strictly lower priority for the head of the queue."""
+    """Retracts running requests of strictly lower priority so that the head of the queue can start."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Preemption:
         self._due: list[Request] = []  # the candidates that the last check found
 
     def due(self) -> bool:
-        """True if retracting requests of lower priority is necessary and sufficient to start the head."""
+        """True if the head of the queue can start only after requests of lower priority are retracted."""
         self._due = self._candidates() if self._enabled else []
         return bool(self._due)
 
@@ -99,5 +99,8 @@ class ForcedRetraction:
         self._retractor.retract([victims[self._last % len(victims)]], RetractReason.TEST, now)
 
     def _victims(self) -> list[Request]:
-        """Return the requests that were computed further than ever before, so that every interval makes progress."""
+        """Return the unprotected requests whose computed length exceeds its previous maximum.
+
+        Every interval therefore makes progress.
+        """
         return [req for req in self._lifecycle.running if not req.protected and req.computed > req.history.high_water]

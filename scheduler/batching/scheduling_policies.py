@@ -16,10 +16,10 @@ from .new_token_ratio import NewTokenRatio, OutputLengths
 
 
 class AdmissionRule(Protocol):
-    """Decides which waiting requests may start, for one step after another."""
+    """Decides in each step which waiting requests may start."""
 
     def start_step(self, running: Iterable[Request]) -> None:
-        """Begin a step in which these requests run."""
+        """Begin a step in which the requests in ``running`` run."""
 
     def charge(self, req: Request) -> None:
         """Record that ``req`` runs from now on, so that later candidates are evaluated with its memory reserved."""
@@ -44,5 +44,5 @@ class SchedulingPolicies:
 
 
 def default_policies(retract_policy: str) -> SchedulingPolicies:
-    """Ebbtide's own policies, with the retract policy ``name``."""
+    """Return ebbtide's default policies with the retract policy of this name."""
     return SchedulingPolicies(RETRACT_POLICIES[retract_policy].select_victim)

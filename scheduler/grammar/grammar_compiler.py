@@ -1,4 +1,4 @@
-"""Compiles grammars in a thread beside the scheduler loop and caches the compiled ones."""
+"""Compiles grammars in a thread beside the scheduler loop and caches the results."""
 
 from __future__ import annotations
 

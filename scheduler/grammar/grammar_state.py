@@ -1,4 +1,4 @@
-"""Tracks requests whose output must match a grammar: their wait for its compilation, and their position in it.
+"""Tracks requests whose output must match a grammar: whether the grammar is compiled, and their position in it.
 
 The position is a function of the grammar and the output tokens, so a retraction does not change it. This module
 does not depend on how grammars are compiled or on the text of tokens.
@@ -156,7 +156,7 @@ class Grammars:
             True if no token can follow.
 
         Raises:
-            GrammarError: the grammar does not allow ``token``, or matching has become too expensive.
+            GrammarError: if the grammar does not allow ``token``, or if matching has become too expensive.
         """
         state = self._synced(req)
         state.matcher.advance(token)
@@ -169,7 +169,7 @@ class Grammars:
         self._states.pop(req.rid, None)
 
     def _synced(self, req: Request) -> GrammarState:
-        """Return the grammar state after the request's outputs. It replays the tokens only if outputs were dropped."""
+        """Return the grammar state after the request's output tokens, which are replayed only if some were dropped."""
         state = self._states[req.rid]
         if state.count != req.num_outputs:
             state.matcher = state.start.copy()

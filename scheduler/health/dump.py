@@ -18,9 +18,9 @@ from ..request import Request
 from ..state import State
 from .progress import LoopStatus
 
-MAX_REQUESTS = 50  # maximum number of running requests shown, and the same number of waiting ones
+MAX_REQUESTS = 50  # maximum number of running requests shown, and of waiting requests
 MAX_BYTES = 64 << 10
-LAST_MOVES = 12  # page moves shown
+LAST_MOVES = 12  # number of the last page moves that are shown
 MAX_REASONS = 5  # number of waiting requests shown with the reason why they wait
 
 
@@ -46,7 +46,7 @@ class SchedulerSnapshot:
 
 
 def take_snapshot(scheduler: Scheduler, plan: StepPlan | None) -> SchedulerSnapshot:
-    """A snapshot of ``scheduler`` with the last plan. The cost depends neither on the load nor on the pool size."""
+    """Take a snapshot of ``scheduler`` and its last plan. The cost depends neither on the load nor on the pool size."""
     state = scheduler.state
     items = () if plan is None else plan.items[:MAX_REQUESTS]
     return SchedulerSnapshot(
@@ -82,7 +82,7 @@ def render_dump(
 ) -> str:
     """Render the snapshot as text of at most ``MAX_BYTES``.
 
-    The accounting comes first: if it balances, the cause is in the model or the device.
+    The accounting comes first: if it balances, the cause of the stall is in the model or the device.
     """
     lines = [
         f"==== {title} ====",
@@ -122,7 +122,7 @@ def _why_waiting(state: State, req: Request) -> str:
     needs = [(pool, pool.pages_for(len(req.known))) for pool in state.kv_pools]
     for pool, count in needs:
         if count > pool.capacity:
-            return f"needs {count} pages and the whole pool has {pool.capacity}"
+            return f"needs {count} pages, but the whole pool has {pool.capacity}"
     if reason := state.gates.why(req):
         return reason
     if not state.free_rows:
@@ -130,7 +130,7 @@ def _why_waiting(state: State, req: Request) -> str:
     for pool, count in needs:
         if count > pool.usable_pages:
             return f"needs {count} pages and {pool.usable_pages} are usable"
-    others = f", of which {len(state.running)} running requests will need more"
+    others = f", and {len(state.running)} running requests are expected to need more"
     usable = " and ".join(f"{count} of {pool.usable_pages}" for pool, count in needs)
     return f"needs {usable} usable pages{others if state.running else ' but is not admitted'}"
 
@@ -149,7 +149,7 @@ def _accounting_lines(snapshot: SchedulerSnapshot) -> list[str]:
 
 def _plan_lines(snapshot: SchedulerSnapshot) -> list[str]:
     if snapshot.plan_number < 0:
-        return ["no step handed to the runner yet"]
+        return ["no step submitted to the runner yet"]
     items = " ".join(f"{row}:{start}+{count}" for row, start, count in snapshot.plan)
     return [f"step {snapshot.plan_number} (row:start+tokens): {items}", f"steps in flight {snapshot.num_in_flight}"]
 

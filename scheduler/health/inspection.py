@@ -50,7 +50,7 @@ class Inspector:
     def _page_map(self, message: PageMapReq) -> Reply:
         pool = self._pools.get(message.pool)
         if pool is None:
-            text = f"There is no pool {message.pool[:100]!r}; pools are {', '.join(self._pools)}."
+            text = f"There is no pool {message.pool[:100]!r}; the pools are {', '.join(self._pools)}."
             return Reply(message.call, 404, "pool_not_found", text)
         owners = pool.ledger.owners
         first = max(message.first_page, 0)

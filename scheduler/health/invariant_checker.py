@@ -1,6 +1,6 @@
 """Memory invariants: the counters of all owners must add up to the size of the pool, and the ledger must agree.
 
-It only reads the owners' counters and data structures.
+The module only reads the owners' counters and data structures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..memory.ledger import tag
 from ..memory.pool import Pool
 from ..request import Request
 
-NAMED_ROWS = 8  # in a message
+NAMED_ROWS = 8  # maximum number of rows that a message names
 
 
 class InvariantChecker:
@@ -205,14 +205,15 @@ def _without_page(items: Sequence[PlanItem], requests: Sequence[Request], size: 
 def _same_pages(
     req: Request, added: Sequence[int], held: Sequence[int], pool: AuditedPool, *, placed: bool = True
 ) -> None:
-    """Check that the pages that a plan adds to a page table equal ``placed``, the request's pages at the same index.
+    """Check that ``added``, the pages that a plan adds to a page table, equals ``held``, the request's pages.
 
-    Otherwise the foreign pages are suspect, and one page of the request as well, so that the request is recomputed.
+    If not, the foreign pages are suspect, and also one page of the request, so that the request is recomputed.
+    placed: True if the plan adds them at the right index.
     """
     if not placed or list(added) != list(held):
         suspect = [*{*added} - {*held}, *held[-1:]]
         raise InvariantViolation(
-            _of(pool, f"{req.tag} lists the pages {held} and the plan adds {added}"), pages={pool.name: suspect}
+            _of(pool, f"{req.tag} lists the pages {held}, but the plan adds {added}"), pages={pool.name: suspect}
         )
 
 

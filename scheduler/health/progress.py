@@ -1,7 +1,7 @@
 """The definition of progress, the status that the loop publishes, and the detection of stalls.
 
-Progress is an output token, a finished request, or a request computed further than ever before: a long first prefill is
-progress, recomputing after a retraction is not. The caller passes the time.
+Progress is an output token, a finished request, or a request whose computed length exceeds its previous maximum: a long
+first prefill is progress, recomputing after a retraction is not. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ProgressCounter:
     def _computed_further(self, running: Iterable[Request]) -> bool:
         """True if the computed length of a running request exceeds its previous maximum.
 
-        The cost is O(running requests), but only in iterations without an outcome.
+        The cost is O(running requests); ``record`` therefore calls it only in iterations without an outcome.
         """
         marks: dict[str, int] = {}
         progressed = False
@@ -103,7 +103,7 @@ class StallDetector:
         self._seen: tuple[bool, int, int] | None = None
         self._since = 0.0
         self._soft_due = 0.0
-        self.stalled_s = 0.0  # values at the last check
+        self.stalled_s = 0.0  # time without progress at the last check
 
     def check(self, status: LoopStatus, now: float) -> WatchdogAction | None:
         """Return the action that is due at ``now`` (seconds of a clock that stops while the process is suspended)."""

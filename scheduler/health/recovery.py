@@ -27,7 +27,7 @@ class Recovery:
         kv_pools: Sequence[KvPool],
         steps_in_flight: StepsInFlight,
     ) -> None:
-        """pool: the pool with the prefix cache. kv_pools: the pools of running requests. pools: all pools."""
+        """pool: the pool with the prefix cache. kv_pools: the pools that running requests use. pools: all pools."""
         self._lifecycle = lifecycle
         self._pools = pools
         self._pool = pool
@@ -65,8 +65,8 @@ class Recovery:
     def _quarantine(self, pool: AuditedPool, pages: Sequence[int], *, everybody: bool) -> set[int]:
         """Returns ``id()`` of every owner that holds a suspect page or has lost a page.
 
-        The suspect pages of a pool of running requests are taken out of service here; other pools do this in
-        ``repair``.
+        In a pool that running requests use, the suspect pages are taken out of service here; other pools do this
+        in ``repair``.
         """
         everybody = everybody and pool in self._kv_pools
         running = [] if everybody else self._lifecycle.running
@@ -108,8 +108,9 @@ class Recovery:
         self._lifecycle.recount()
 
     def _keep_promises(self) -> None:
-        """Release protected requests, the youngest first, until their reservations fit each pool: a pool may have
-        shrunk.
+        """Release protected requests, the youngest first, until the reservations of the others fit each pool.
+
+        A repair may have made a pool smaller.
         """
         while True:
             protected = [req for req in self._lifecycle.running if req.protected]

@@ -66,7 +66,7 @@ class LoopMonitor:
         self.status = LoopStatus(f"loading: {text}", Activity.RUNNING)
 
     def serving_started(self) -> None:
-        """Loading is complete."""
+        """Report that loading is complete."""
         self.status = LoopStatus("serving", Activity.IDLE)
 
     def work_arrived(self, now: float) -> None:

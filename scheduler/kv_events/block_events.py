@@ -1,4 +1,4 @@
-"""KV cache events for external routers: blocks stored, blocks removed, all cleared. Uses no sockets.
+"""KV cache events for external routers: blocks stored, blocks removed, all cleared. The module uses no sockets.
 
 A block is a page of the prefix tree. The wire format is that of vLLM and SGLang: a map per event, whose "type" is the
 name of the event, in the array of a batch. See docs/kv-events.md.
@@ -55,7 +55,9 @@ class EventBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def namespace_hash(namespace: str) -> int:
-    """Return the parent hash of first blocks: equal tokens get different hashes in different namespaces."""
+    """Return the parent hash for the first block of a prompt, so that equal tokens have different hashes in different
+    namespaces.
+    """
     return _number(namespace.encode())
 
 

@@ -109,7 +109,7 @@ class KvEventPublisher:
 def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size: int) -> KvEventPublisher | None:
     """Create the publisher that the flags configure; None if KV events are off.
 
-    Raises StartupError for invalid flags.
+    Raises StartupError if the flags are invalid, or if a socket cannot be bound.
     """
     if config.kv_events is None:
         if config.kv_events_replay is not None:
@@ -120,7 +120,7 @@ def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size
             "--kv-events and --disable-radix-cache are mutually exclusive: without a cache there are no events."
         )
     publisher = KvEventPublisher(context, config.kv_events, config.kv_events_replay, page_size)
-    log.info("KV events at %s, replay at %s", publisher.address, publisher.replay_address or "no address")
+    log.info("address of KV events: %s, of their replay: %s", publisher.address, publisher.replay_address or "none")
     return publisher
 
 

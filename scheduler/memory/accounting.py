@@ -80,10 +80,10 @@ class AuditedPool(Protocol):
         """Yields every owner of pages except the free list, with the pages in its own list."""
 
     def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
-        """All ownership errors. The cost is proportional to the pool size."""
+        """Returns all ownership errors. The cost is proportional to the pool size."""
 
     def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
-        """Ownership errors in the next part of all pages, in rotation. Successive calls cover the whole pool."""
+        """Returns the ownership errors in the next part of all pages, in rotation. Successive calls cover the pool."""
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
         """Rebuild free list, ledger and counters from the owners' lists. No request may own a page in error."""
@@ -173,7 +173,7 @@ class Sweep:
         self._next_item = 0
 
     def check_free_list(self) -> list[OwnershipError]:
-        """Ownership errors in the next part of the free list, in rotation."""
+        """Return the ownership errors in the next part of the free list, in rotation."""
         available = self._allocator.available_pages
         count = math.ceil(available * self.share)
         start = self._next_free if self._next_free < available else 0

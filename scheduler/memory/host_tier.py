@@ -73,11 +73,13 @@ class HostTier:
         return PoolAccounting(self.allocator.available_pages, 0, 0, 0, self._held, self.allocator.num_pages - out, out)
 
     def copies(self) -> list[HostCopy]:
-        """Yield all copies: those of waiting requests and those that the next plan reads."""
+        """Return all copies: those of waiting requests and those that the next plan reads."""
         return [*self._copies.values(), *self._restored]
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """The copies of waiting requests and those that the next plan reads. Any other copy would be a leak."""
+        """See ``AuditedPool``. Owners are the copies of waiting requests and those that the next plan reads; any other
+        copy would be a leak.
+        """
         for copy in self._copies.values():
             if copy.req.is_waiting:
                 yield copy, copy.pages
@@ -132,8 +134,9 @@ class HostTier:
         return True
 
     def restorable(self, req: CachedRequest, num_cached: int) -> int:
-        """Return the number of tokens with K/V after ``restore`` if the first ``num_cached`` pages are cached; 0
-        without a usable copy.
+        """Return the number of tokens with K/V after ``restore`` if the first ``num_cached`` pages are cached.
+
+        Returns 0 if there is no usable copy.
         """
         copy = self._copies.get(req.rid)
         return copy.num_tokens if copy is not None and num_cached >= copy.first else 0

@@ -22,7 +22,7 @@ class KvPool(AuditedPool, Protocol):
 
     @property
     def available_pages(self) -> int:
-        """Free pages."""
+        """Number of free pages."""
 
     @property
     def usable_pages(self) -> int:
@@ -82,11 +82,11 @@ class Shortage:
 
 
 def total_demand(needs: Iterable[tuple[CachedRequest, int]], num_running: int) -> int:
-    """Return the demand of a pool; ``needs`` has the pages that the next token or decode item of each request needs.
+    """Return the demand of a pool. needs: number of pages that each request needs for its next token or decode item.
 
-    The next page of a protected request in mid-prefill is part of the demand, so others may be retracted for it. If
-    nothing decodes, the smallest chunk counts: half-prefilled prompts can fill a pool too. Requests that need no page
-    may be left out of ``needs``.
+    The next page of a protected request in mid-prefill is part of the demand, so other requests may be retracted for
+    it. If every running request is in mid-prefill and needs a page, the demand is one page, because partly prefilled
+    prompts can fill a pool, too. Requests that need no page may be left out of ``needs``.
     """
     needs = list(needs)
     pages = sum(need for req, need in needs if req.is_decoding or req.protected)

@@ -26,7 +26,7 @@ class PageOwner(Protocol):
 
     @property
     def is_locked(self) -> bool:
-        """True if running requests that do not own its pages may read them, because it cannot be evicted."""
+        """True if the owner cannot be evicted, so that running requests may read its pages."""
 
     @property
     def is_tree_node(self) -> bool:
@@ -78,7 +78,7 @@ class Ledger:
         return self.owners_of(pages).count(owner) == len(pages)
 
     def assign(self, pages: Iterable[int], owner: PageOwner | None) -> None:
-        """Set the owner of pages without a check of the previous one. For recovery only."""
+        """Set the owner of pages without checking the previous owner. For recovery only."""
         for page in pages:
             self._owners[page] = owner
 

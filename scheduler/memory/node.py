@@ -1,4 +1,4 @@
-"""The node of a prefix tree and the observer interface of the tree. No algorithms."""
+"""The node of a prefix tree, and the observer interface of the tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Node:
 
     @property
     def is_locked(self) -> bool:
-        """True if the prefix of a running request includes it."""
+        """True if the prefix of a running request includes this node."""
         return self.locks > 0
 
     @property

@@ -137,7 +137,7 @@ class Pool:
         return len(req.pages) * self.page_size
 
     def publish(self, req: CachedRequest, num_tokens: int) -> None:
-        """Publish the full pages of the first ``num_tokens`` tokens, whose step must have been collected."""
+        """Publish the full pages of the first ``num_tokens`` tokens, whose steps must be settled."""
         num_pages = num_tokens // self.page_size
         if num_pages > req.num_shared:
             before = req.num_private

@@ -166,7 +166,7 @@ class NoCache:
         return []
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:
-        """Returns the node of every request, which is None."""
+        """Returns ``id(None)``, because the node of every request is None."""
         return {id(None)}
 
     def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:

@@ -1,9 +1,9 @@
 """A prefix cache: one radix tree per namespace, keyed by tokens, with the pages of computed prefixes.
 
-Follows RadixAttention (Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", 2023) over a
-radix tree (Morrison, "PATRICIA", 1968) with LRU eviction of leaves. The module handles tokens and page numbers, but no
-rows, queues or devices. Nodes hold whole pages, so a node boundary is always a page boundary. No operation recurses,
-because a conversation that grows by one page per request produces a chain of thousands of nodes.
+The algorithm is RadixAttention (Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs",
+2023) over a radix tree (Morrison, "PATRICIA", 1968) with LRU eviction of leaves. The module handles tokens and page
+numbers, but no rows, queues or devices. Nodes hold whole pages, so a node boundary is always a page boundary. No
+operation recurses, because a conversation that grows by one page per request produces a chain of thousands of nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tree_audit import validate_tree
 
 
 class RadixCache:
-    """One tree per namespace. Evicts unlocked leaves, least recently used first, and the last pages of a leaf first."""
+    """Holds one tree per namespace. Evicts unlocked leaves, least recently used first, and their last pages first."""
 
     def __init__(self, allocator: PageAllocator, observer: CacheObserver | None = None) -> None:
         self._allocator = allocator

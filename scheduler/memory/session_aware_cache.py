@@ -1,4 +1,4 @@
-"""Streaming sessions as a decorator over any prefix cache, so that the scheduling loop has no session code.
+"""Implements streaming sessions as a wrapper of any prefix cache, so that the scheduling loop has no session code.
 
 Between turns a session keeps the K/V of its committed tokens in a slot. A slot is pinned only while its turn runs.
 Otherwise it is evictable, last pages first, in one least-recently-used order with the pages of the inner cache. Evicted
@@ -24,7 +24,7 @@ class SessionSlot:
     """K/V of a session's committed tokens, in whole pages.
 
     The pages before index ``first`` are shared pages of the inner cache. Every access to the slot also accesses those
-    shared pages, so they are never evicted before it.
+    shared pages, so they are never evicted before the slot.
     """
 
     session: str  # key of the session, which is never reused
@@ -117,7 +117,7 @@ class SessionAwareCache:
         return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot, before)
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
-        """The slot is pinned while the turn runs. If the match does not include the slot, free the slot."""
+        """Pin the slot while the turn runs. If the match does not include the slot, free the slot's pages."""
         if isinstance(match, SessionMatch) and match.slot is not None:
             self.inner.attach(req, match.inner)
             self._pin(match.slot)
@@ -153,7 +153,7 @@ class SessionAwareCache:
                 self._empty(slot)
 
     def discard(self, node: object) -> None:
-        """Delegates to the inner cache. A slot after discarded pages is freed when its next turn starts."""
+        """Delegates to the inner cache. If a slot continues discarded pages, it is freed when its next turn starts."""
         self.inner.discard(node)
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:

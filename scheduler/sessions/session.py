@@ -1,4 +1,4 @@
-"""The state of a session: committed turns of token ids. Contains no decisions.
+"""The state of a session: committed turns of token ids. The module makes no decisions.
 
 A streaming session is a single list of tokens that only grows. A plain session is a tree of turns, so that any earlier
 turn can be continued.
@@ -41,7 +41,7 @@ class CommittedTurn:
     parent: CommittedTurn | None
     keep: int  # number of leading tokens of the parent's context that this turn continues
     tokens: list[int]  # the turn's own tokens, which follow that context
-    input_len: int  # tokens of its context before its output
+    input_len: int  # number of tokens of the turn's context before the turn's output
 
     def context(self) -> list[int]:
         """Return all tokens from the start of the conversation to the end of this turn."""
@@ -75,9 +75,9 @@ class Session:
     turns: dict[str, CommittedTurn] = field(default_factory=dict)  # turns of a plain session, in commit order
     names: set[str] = field(default_factory=set)  # turn names chosen by clients
     open_turns: dict[str, Lease] = field(default_factory=dict)  # running or waiting turns by request id
-    num_turns: int = 0  # committed turns
+    num_turns: int = 0  # number of committed turns
     last_rid: str = ""  # request id of the newest committed turn, which a late stop string may still truncate
-    last_input_len: int = 0  # tokens of its context before its output
+    last_input_len: int = 0  # ``input_len`` of that turn
 
     @property
     def num_tokens(self) -> int:

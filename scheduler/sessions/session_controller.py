@@ -1,5 +1,5 @@
-"""Sessions: open, append, commit, roll back, branch, close, expire. The controller owns the tokens of sessions;
-``SessionKvStore`` has the K/V.
+"""Opens, continues, branches, lists, closes and expires sessions. The controller owns the tokens of sessions;
+``SessionKvStore`` stores the K/V.
 
 A turn is either rejected before any state changes or holds a lease until it ends. If the turn ends normally, its tokens
 are committed; if it is aborted, the session stays unchanged. The current time is the argument of the last call of
@@ -54,7 +54,7 @@ class SessionController:
         self._misfit = misfit
         self._sessions: dict[tuple[str, str], Session] = {}  # by owner and id
         self._leases: dict[str, Lease] = {}  # by rid
-        self._deadlines: list[tuple[float, int, Session]] = []  # heap of expiry times, at or before the real ones
+        self._deadlines: list[tuple[float, int, Session]] = []  # heap; each time is at or before the real expiry time
         self._tombstones: OrderedDict[tuple[str, str], float] = OrderedDict()  # (owner, id) → expiry time
         self._serial = 0
         self._now = 0.0
@@ -178,7 +178,7 @@ class SessionController:
         return message
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """A request has ended. If it was a turn, commit the turn after a normal end and discard it otherwise."""
+        """Handle the end of a request. If it was a turn, commit the turn after a normal end, else discard the turn."""
         lease = self._leases.pop(req.rid, None)
         if lease is None:
             return

@@ -11,7 +11,7 @@ from .session import CommittedTurn, Lease, Session
 def append_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
     """Return the lease and the full prompt of the next turn of a streaming session.
 
-    Raises Rejected if the session is busy or the turn is not allowed.
+    Raises Rejected if another turn is open, or if the turn has an option that streaming sessions do not support.
     """
     if turn.parent or turn.offset >= 0 or turn.replace or turn.drop_previous_output:
         raise Rejected(

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from ..state import AppState, unknown_model
 
-PAGING = frozenset({"after_id", "before_id"})  # a page of the list: there is no entry before or after the first page
+PAGING = frozenset({"after_id", "before_id"})  # parameters that select a further page of the list, which is empty
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class CloseSession(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SessionRoutes:
-    """The session routes. The routes show a key only its own sessions."""
+    """The session routes. A client sees only the sessions of its own API key."""
 
     state: AppState
 

@@ -67,10 +67,11 @@ class RouteSpec(Generic[B]):
     """Describes the differences between the generating routes.
 
     Attributes:
-        summary: for /openapi.json
+        summary: description of the route in /openapi.json
         body: type of the request body
         unsupported: names of the fields that are refused
-        prepare: validates and tokenizes a body; the text is the request's id. Raises Rejected
+        prepare: validates and tokenizes a body; the last argument is the request's id. Raises Rejected if the body is
+            invalid
     """
 
     summary: str
@@ -120,10 +121,10 @@ async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Re
 async def prepare_off_loop(
     spec: RouteSpec[B], state: AppState, held: list[B], request_id: str, *, num_bytes: int
 ) -> Prepared:
-    """Prepare a request whose body has ``num_bytes``, in a thread if it is large.
+    """Prepare a request whose body has ``num_bytes`` bytes; if the body is large, in a thread.
 
-    held: the body, which is taken out of the list. Without other references it is freed in the thread, because freeing
-        480,000 objects takes tens of milliseconds.
+    held: the body, which is removed from the list. It is therefore freed in the thread, because freeing 480,000
+        objects takes tens of milliseconds.
     """
     if num_bytes <= LARGE_BYTES:
         return await spec.prepare(state, held.pop(), request_id)
@@ -144,8 +145,6 @@ def _checked(raw: dict[str, Any], state: AppState, spec: RouteSpec[B]) -> B:
 
 
 def stop_reason(delta: Delta, stop_token_ids: frozenset[int]) -> str | int | None:
-    """Return the stop string, or the token of ``stop_token_ids``, that ended a choice.
+    """Return the stop string, or the token of ``stop_token_ids``, that ended a choice. Returns None if neither did."""
 
-    Returns None if the model ended the choice.
-    """
     return delta.matched if isinstance(delta.matched, str) or delta.matched in stop_token_ids else None

@@ -35,7 +35,7 @@ class StreamOptions(msgspec.Struct):
 class SamplingOptions(msgspec.Struct, kw_only=True):
     """The fields that have the same name and meaning in OpenAI's and SGLang's requests.
 
-    The value null means an absent field.
+    A field with the value null is treated like an absent field.
     """
 
     temperature: Temperature | None = None
@@ -87,7 +87,5 @@ class GenerationRequest(SamplingOptions, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        """The namespace of the prefix cache that the request uses; a tag separates salts from other kinds of
-        namespaces.
-        """
+        """The namespace of the prefix cache that the request uses. "salt:" tells it from other kinds of namespaces."""
         return f"salt:{self.cache_salt}" if self.cache_salt else ""

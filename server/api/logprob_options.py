@@ -23,11 +23,11 @@ class LogprobOptions:
     Attributes:
         logprobs: number of alternatives of each output token; None for no log-probabilities
         prompt_logprobs: number of alternatives of each prompt token; None for no log-probabilities
-        echo: the response repeats the prompt
-        token_ids: the response includes the ids of the output tokens
-        prompt_ids: the response includes the ids of the prompt; not possible in a session, where only the scheduler
-            knows them
-        as_ids: lists name tokens by their ids instead of their texts
+        echo: True if the response repeats the prompt
+        token_ids: True if the response includes the ids of the output tokens
+        prompt_ids: True if the response includes the ids of the prompt; not possible in a session, where only the
+            scheduler knows them
+        as_ids: True if lists name tokens by their ids instead of their texts
     """
 
     logprobs: int | None = None
@@ -54,7 +54,7 @@ def logprob_options(
 ) -> LogprobOptions:
     """Return the options of a request. limit: name and value of the field that limits the output.
 
-    Raises Rejected for invalid combinations of options.
+    Raises Rejected if the options contradict each other.
     """
     has_session = request.session_id is not None or request.session_params is not None
     reads_prompt = "echo" if echo else "prompt_logprobs" if request.prompt_logprobs is not None else None

@@ -20,7 +20,7 @@ Name = Callable[[TextAlternative], str]
 
 
 def as_text(alternative: TextAlternative) -> str:
-    """Return a token in the lists of a text completion: its text, or its bytes if they are not complete characters."""
+    """Name a token by its text, or by its bytes if they are not complete characters."""
     try:
         alternative.raw.decode()
     except UnicodeDecodeError:

@@ -26,7 +26,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_new_tokens": NO_LIMIT,
     "max_tool_calls": NO_LIMIT,
     "truncate_prompt_tokens": NO_LIMIT,
-    "thinking_token_budget": NO_LIMIT,  # a budget of 0 asks for no thinking
+    "thinking_token_budget": NO_LIMIT,  # not 0, which turns reasoning off
     "n": (1,),
     "best_of": (1,),
     "min_tokens": (0,),
@@ -41,7 +41,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # In these fields an empty value has a meaning: an empty prompt, a schema that allows everything, an empty choice.
 EMPTY_IS_A_VALUE = frozenset({"prompt", "text", "input_ids", "messages", "schema", "json", "choice"})
-EMPTY_ASKS = frozenset({"web_search_options"})  # fields of other servers in which an empty object asks for the defaults
+EMPTY_ASKS = frozenset({"web_search_options"})  # fields of other servers in which an empty object selects the defaults
 EMPTY: dict[type[inspect.Type], Any] = {
     inspect.StrType: "",
     inspect.LiteralType: "",

@@ -1,4 +1,7 @@
-"""Converts request fields to the parameters of the scheduler, the runner and the detokenizer. Independent of routes."""
+"""Converts request fields to the parameters of the scheduler, the runner and the detokenizer.
+
+The module does not depend on routes.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from .generation_request import GenerationRequest
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 4096
 MAX_CHOICES = 1024  # maximum of n × number of prompts in one request
-MAX_PROMPT_TOKENS = 1 << 23  # n × prompt tokens of one request: the scheduler holds 8 bytes for each, 64 MiB in total
+MAX_PROMPT_TOKENS = 1 << 23  # maximum of n × prompt tokens of one request; the scheduler holds 8 bytes for each
 GREEDY_BELOW = 1e-3  # a lower temperature acts like greedy sampling and would underflow in half precision
 SMALLEST_TOP_P = 1e-9  # OpenAI accepts top_p = 0, which keeps only the most likely token
 
 
 def text_params(request: GenerationRequest) -> TextParams:
-    """Return the parameters of the detokenizer. Raises Rejected for invalid stop strings."""
+    """Return the parameters of the detokenizer. Raises Rejected if stop strings are too many or too long."""
     stop = [request.stop] if isinstance(request.stop, str) else [entry for entry in request.stop or () if entry]
     if len(stop) > MAX_STOP_STRINGS:
         raise Rejected(f"'stop' has {len(stop)} entries; at most {MAX_STOP_STRINGS} are allowed.", param="stop")
@@ -40,7 +43,7 @@ def text_params(request: GenerationRequest) -> TextParams:
 def sampling_params(
     request: GenerationRequest, reader: PromptReader, *, logprobs: int | None, prompt_logprobs: int | None = None
 ) -> SamplingParams:
-    """Return the sampling parameters of all prompts. Raises Rejected for values that the model does not allow.
+    """Return the sampling parameters of all prompts. Raises Rejected if a token id is outside the vocabulary.
 
     max_tokens and seed depend on the prompt: see ``for_prompt``.
     """
@@ -78,13 +81,16 @@ def for_prompt(sampling: SamplingParams, *, max_tokens: int, seed: int | None) -
 
 
 def check_num_choices(num_prompts: int, n: int) -> None:
-    """Raises Rejected for more than ``MAX_CHOICES`` choices in one request."""
+    """Raises Rejected if a request has more than ``MAX_CHOICES`` choices."""
     if num_prompts * n > MAX_CHOICES:
         raise Rejected(f"{num_prompts} prompts × n = {n} is more than {MAX_CHOICES} choices in one request.", param="n")
 
 
 def check_prompt_tokens(prompts: list[list[int]], n: int, param: str = "prompt") -> None:
-    """Raises Rejected for more than ``MAX_PROMPT_TOKENS`` prompt tokens in all choices. param: field of the prompts."""
+    """Raises Rejected if all choices together have more than ``MAX_PROMPT_TOKENS`` prompt tokens.
+
+    param: field of the prompts.
+    """
     count = sum(map(len, prompts))
     if count * n > MAX_PROMPT_TOKENS:
         raise Rejected(
@@ -95,7 +101,7 @@ def check_prompt_tokens(prompts: list[list[int]], n: int, param: str = "prompt")
 
 
 def check_stream(request: GenerationRequest) -> None:
-    """Raises Rejected if stream options ask for something but the request does not stream."""
+    """Raises Rejected if stream options are set but the request does not stream."""
     options = request.stream_options
     if options and (options.include_usage or options.continuous_usage_stats) and not request.stream:
         raise Rejected("'stream_options' is only allowed together with 'stream': true.", param="stream_options")

@@ -1,4 +1,7 @@
-"""Converts the session fields of a request to the turn that is sent to the scheduler. Independent of routes."""
+"""Converts the session fields of a request to the turn that is sent to the scheduler.
+
+The module does not depend on routes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class SessionFields(Protocol):
 
 
 def session_turn(body: SessionFields) -> SessionTurn | None:
-    """Return the turn of a session, still without its prompt; None if the request names no session.
+    """Return the turn of a session, without its prompt; None if the request names no session.
 
     Raises Rejected if the request has both ``session_id`` and ``session_params``.
     """
@@ -65,7 +68,7 @@ async def raw_turn(
 ) -> SessionTurn | None:
     """Return the turn of a request with raw prompts; None if it names no session.
 
-    Raises Rejected if the turn's fields are invalid, or for several prompts or choices.
+    Raises Rejected if the turn's fields are invalid, or if there are several prompts or choices.
     """
     session = session_turn(body)
     if session is None:
@@ -76,7 +79,7 @@ async def raw_turn(
 
 
 def check_one_choice(num_prompts: int, n: int) -> None:
-    """Raises Rejected for a session turn with several prompts or choices, because a session has one next turn."""
+    """Raises Rejected if a session turn has several prompts or choices, because a session has only one next turn."""
     if num_prompts != 1:
         raise Rejected("A session turn must have exactly one prompt.", param="prompt")
     if n != 1:

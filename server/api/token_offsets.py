@@ -1,4 +1,4 @@
-"""Computes the offsets of tokens, which consist of bytes, in a text, in characters."""
+"""Computes the offset of each token in a text, in characters. A token consists of bytes, not of characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TokenOffsets:
     def next(self, raw: bytes) -> int:
         """Return the offset of the next token, whose bytes are ``raw``.
 
-        It is the offset of the character with its first byte.
+        The offset is that of the character that contains the token's first byte.
         """
         if raw and not continues(raw):
             self._length += len(self._decoder.decode(b"", final=True))  # an incomplete character counts as one U+FFFD

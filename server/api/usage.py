@@ -12,7 +12,7 @@ from .generation_request import StreamOptions
 
 
 class UsageCount:
-    """Collects the counts that the deltas of a request carry."""
+    """Collects the counts that the deltas of a request contain."""
 
     def __init__(self, request: PreparedRequest) -> None:
         self._n = request.n
@@ -23,7 +23,7 @@ class UsageCount:
         self._pressure: dict[int, PressureUsage] = {}
 
     def add(self, delta: Delta, reasoning_tokens: int | None = None) -> None:
-        """Record the totals of a delta. reasoning_tokens: total of its choice; None for a model without reasoning."""
+        """Record the totals in a delta. reasoning_tokens: total of the choice; None if the model does not reason."""
         if reasoning_tokens is not None:
             self._reasoning_tokens[delta.index] = reasoning_tokens
         self._output_tokens[delta.index] = delta.num_output_tokens
@@ -37,7 +37,7 @@ class UsageCount:
             self._pressure[delta.index] = delta.pressure
 
     def report(self) -> dict[str, Any]:
-        """OpenAI's usage object. The usage contains the field ``ebbtide`` if the request was retracted."""
+        """Return OpenAI's usage object. It contains the field ``ebbtide`` if the request was retracted."""
         output_tokens = sum(self._output_tokens.values())
         prompt_tokens = sum(self._prompt_tokens.values())
         usage: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Flags of vLLM, SGLang and llama-server that ``ebbtide serve`` accepts, translated before the command line is parsed.
 
-A flag is renamed, or ignored because ebbtide always or never does what it asks for, or refused because the server would
-otherwise behave differently from what the user expects. The module does not know ebbtide's configuration.
+A flag is renamed; or ignored, because ebbtide always or never has the behaviour; or refused, because the server would
+otherwise behave differently from what the user expects. The module does not depend on ebbtide's configuration.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Foreign:
 
     Attributes:
         says: a sentence for the user.
-        takes_value: whether a value follows the flag.
-        harmless: values with which the flag is ignored. ``None`` stands for every value, also for no value.
+        takes_value: True if a value follows the flag.
+        harmless: values with which the flag is ignored; None if it is always ignored.
     """
 
     says: str
@@ -123,7 +123,7 @@ class Translation:
 
     Attributes:
         notes: a sentence for each foreign flag, for stderr.
-        refusal: the sentence of a flag that cannot be ignored; "" if there is none.
+        refusal: a sentence about a flag that cannot be ignored; "" if there is none.
     """
 
     words: list[str]

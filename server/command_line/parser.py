@@ -1,6 +1,7 @@
 """The parser of ``ebbtide`` and its subcommands.
 
-The flags of commands that need other modules are added only if the command is used, so that the others start faster.
+The flags of a command that needs other modules are added only if the command is used, so that other commands start
+faster.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> list[str]:
-        """Every flag."""
+        """All flags of the command."""
         return list(self._option_string_actions)
 
 
@@ -79,7 +80,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def parse(words: list[str]) -> argparse.Namespace | None:
-    """Parse the command line; return None if it is empty and the help was printed. Exits with code 2 for errors."""
+    """Parse the command line. If it is empty, print the help and return None. If it is invalid, exit with code 2."""
     parser, commands = build_parser(words[:1])
     if not words:
         parser.print_help()
@@ -107,7 +108,7 @@ def _unknown(unknown: list[str], command: Parser, name: str) -> str:
 def build_parser(command: list[str], *, whole: bool = False) -> tuple[Parser, dict[str, Parser]]:
     """Return the parser and those of the subcommands.
 
-    command: the first argument; only the flags of this subcommand are added, or those of all if ``whole``.
+    command: the first argument; only the flags of this subcommand are added. whole: add the flags of all subcommands.
     """
     parser = Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")

@@ -18,14 +18,17 @@ from .snapshot import Snapshot, common_part
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.25
-PER_SLICE = 4  # snapshots in one slice of the latency windows, which is thus a second
+PER_SLICE = 4  # number of snapshots per slice of the latency windows: one slice covers a second
 MAX_VIEWERS = 16
-MAX_REQUESTS = 128  # running requests in a snapshot, and the same number of waiting ones
+MAX_REQUESTS = 128  # maximum number of running requests in a snapshot, and of waiting requests
 MAX_SESSIONS = 128
 
 
 class ConsoleFeed:
-    """The snapshots that all viewers share. Its methods run on the event loop's thread. clock: Unix time in seconds."""
+    """Takes the snapshots that all viewers share. All methods run on the event loop's thread.
+
+    clock: returns the Unix time in seconds.
+    """
 
     def __init__(self, state: AppState, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.time) -> None:
         self._state = state
@@ -67,7 +70,7 @@ class ConsoleFeed:
 
     @property
     def is_over(self) -> bool:
-        """True if the server is shutting down and no request is open: the viewers must leave."""
+        """True if the server is shutting down and no request is open, so that the streams of the viewers must end."""
         return self._state.liveness.is_draining and not self._state.manager.num_open
 
     def _start(self) -> None:
@@ -112,7 +115,7 @@ class ConsoleFeed:
         return {"second": {name: window.next_slice() for name, window in named.items()}, "minute": minute}
 
     def _inspect(self) -> None:
-        """Ask the scheduler for its requests and sessions, unless it has not answered yet: a step may be long."""
+        """Ask the scheduler for its requests and sessions, unless the last reply is still due: a step may be long."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name="console-inspection")
 
@@ -125,6 +128,6 @@ class ConsoleFeed:
         try:
             reply = await self._state.control.ask(lambda call: InspectReq(call, MAX_REQUESTS, MAX_SESSIONS))
         except Rejected as error:
-            log.debug("the console gets no requests and sessions: %s", error)
+            log.debug("the scheduler did not list its requests and sessions for the console: %s", error)
             return None
         return reply.inspection

@@ -47,7 +47,7 @@ def add_console_files(app: Starlette) -> None:
 
 
 def _file(path: Path) -> Endpoint:
-    # The own files change with the daemon, without a change of their names.
+    # The console's own files may change with each version of the daemon, but their names do not.
     cache = "public, max-age=86400" if path.is_relative_to(VENDORED) else "no-cache"
 
     content, media = path.read_bytes(), TYPES[path.suffix]
@@ -81,7 +81,7 @@ class ConsoleAtRoot:
 
 
 def accepts_html(headers: Headers) -> bool:
-    """Return True if the header Accept names text/html. Browsers do; API clients send */* or application/json."""
+    """Return True if the header Accept names text/html, as browsers do. API clients send */* or application/json."""
     listed = [entry.split(";") for value in headers.getlist("accept") for entry in value.lower().split(",")]
     return any(
         kind.strip() == "text/html" and not any(part.replace(" ", "").rstrip("0.") == "q=" for part in parts)

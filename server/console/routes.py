@@ -26,7 +26,7 @@ PAGES_PER_CALL = 4096
 
 
 def add_console_routes(app: Starlette, state: AppState) -> None:
-    """Add the routes to ``app``, outside /openapi.json: their format follows the page."""
+    """Add the routes to ``app``, but not to /openapi.json, because their format changes with the page."""
     routes = ConsoleRoutes(state, ConsoleFeed(state))
     app.add_route("/console/events", routes.events, methods=["GET"], include_in_schema=False)
     app.add_route("/console/pages", routes.pages, methods=["GET"], include_in_schema=False)
@@ -34,7 +34,7 @@ def add_console_routes(app: Starlette, state: AppState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleRoutes:
-    """The routes and what they read."""
+    """The routes, the state that they read, and the feed of snapshots."""
 
     state: AppState
     feed: ConsoleFeed
@@ -46,12 +46,12 @@ class ConsoleRoutes:
         return _Snapshots(self.state, self.feed, caller_of(request))
 
     async def pages(self, request: Request) -> Response:
-        """Name the holders of up to 4,096 pages of ``?pool=`` from the page number ``?first=``."""
+        """Name the holders of up to 4,096 pages of the pool ``?pool=``, starting at the page number ``?first=``."""
         await require_control(request)
         pool, first = request.query_params.get("pool", "full"), _page_number(request.query_params)
         reply = await self.state.control.ask(lambda call: PageMapReq(call, pool, first, PAGES_PER_CALL))
         shown = reply.page_map
-        assert shown is not None, "a page map was asked for"
+        assert shown is not None, "the reply to a PageMapReq has a page map"
         num_shown = sum(run.num_pages for run in shown.runs)
         return JSONResponse(
             {
@@ -95,7 +95,7 @@ class _Snapshots(Response):
 
 
 def hello(state: AppState, caller: Caller) -> dict[str, Any]:
-    """Return what does not change while the stream lasts."""
+    """Return the data that does not change while the stream is open."""
     info, access = state.info, state.access
     return {
         "version": __version__,

@@ -1,4 +1,4 @@
-"""What the console shows at one moment, and which part of it a caller may see."""
+"""The state that the console shows at one moment, and the part of it that a caller may see."""
 
 from __future__ import annotations
 

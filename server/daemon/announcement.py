@@ -1,4 +1,4 @@
-"""What the operator sees when the daemon is ready: the address, an example, and the sizes of the models."""
+"""Tells the operator that the daemon is ready: the address, an example request, and the sizes of the models."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class _Daemon:
             await asyncio.to_thread(self._engine.send_vocabulary, self._tokenizer.vocabulary)
 
     async def _await_ready(self) -> Ready:
-        """Wait until all children are ready. Raises StartupError after the load timeout.
+        """Wait until all children are ready. Raises StartupError if a child fails, or after the load timeout.
 
         The timeout is for stopped processes (SIGSTOP), because a child that hangs while loading exits earlier.
         """

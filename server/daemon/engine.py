@@ -28,7 +28,7 @@ class Engine:
     """The engine processes. The context manager starts the processes on entry and stops them on exit.
 
     Enter it and call ``restart`` on the main thread: the kernel ends children together with the thread that started
-    them. On entry the processes only import their modules, until ``load``.
+    them. After their start, the processes only import their modules; ``load`` makes them load the models.
 
     Attributes:
         files: the chat model that was passed to ``load``; None if there is none.
@@ -106,9 +106,9 @@ class Engine:
         self.child("detokenizer").send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
 
     def publish(self, url: str, names: Sequence[str]) -> None:
-        """Record for this user's commands that the daemon serves at ``url``. The record ends with the directory.
+        """Record for this user's commands that the daemon serves at ``url``. The directory contains the record.
 
-        names: of the models in the API.
+        names: the names of the models in the API.
         """
         config, files = self._config, self.files or self.encoder_files
         assert files is not None
@@ -138,7 +138,7 @@ class Engine:
             child.request_dump()
 
     def stop(self) -> None:
-        """End the processes and remove their sockets. May be repeated."""
+        """End the processes and remove their sockets. It may be called again."""
         stop_children(self.children, GRACE_S)
         if self._incarnation >= 0:
             for address in filter(None, astuple(self.addresses)):

@@ -21,8 +21,8 @@ from .stop_signals import StopSignals
 def launch(config: ServeConfig) -> int:
     """Serve until a stop signal, and return the exit code.
 
-    Returns 0 after a stop signal; 1 if a child process ended and no restart is left, or 70 if it was stuck. Main thread
-    only. Raises StartupError if the daemon cannot start.
+    Returns 0 after a stop signal; if a child process ended and no restart is left, 1, or 70 if the process was stuck.
+    Call it on the main thread. Raises StartupError if the daemon cannot start.
     """
     setup_logging("front", config.log.log_level, config.log.log_format)
     faulthandler.register(signal.SIGUSR1, all_threads=True)

@@ -1,4 +1,4 @@
-"""While the model loads: replies to clients, and progress output for the operator."""
+"""Replies to clients and shows progress to the operator while the model loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class AppSwitch:
-    """The ASGI application from the start: answers as a loading server until ``switch_to`` is called."""
+    """The ASGI application. Until ``switch_to`` is called, it answers that the model is loading."""
 
     def __init__(self) -> None:
         self._app: ASGIApp | None = None

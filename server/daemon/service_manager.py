@@ -22,7 +22,7 @@ class ServiceManager:
         self._watchdog_s = watchdog_s
 
     def notify(self, *assignments: str) -> None:
-        """Send assignments such as ``READY=1``. A socket that accepts nothing is logged, because serving continues."""
+        """Send assignments such as ``READY=1``. If sending fails, it logs a warning, because serving must continue."""
         if not self._address:
             return
         try:

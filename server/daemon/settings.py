@@ -15,7 +15,7 @@ from ..parsers.chat_template_profile import check_parsers
 
 
 def check_settings(config: ServeConfig) -> Tls | None:
-    """Return the TLS certificate, if one is configured. Raises StartupError for the first setting that is not valid."""
+    """Return the TLS certificate, if one is configured. Raises StartupError if a setting is invalid."""
     check_origins_and_root_path(config.access)
     check_model_names(config.server.served_model_name)
     if not config.model and len(config.server.served_model_name) > 1:
@@ -27,6 +27,6 @@ def check_settings(config: ServeConfig) -> Tls | None:
 
 
 def check_model_names(names: Iterable[str]) -> None:
-    """Raise StartupError for an empty name. Without a name, it is derived from the path of the model."""
+    """Raises StartupError if a name is empty. If no name is set, the model's path gives the name."""
     if not all(name.strip() for name in names):
         raise StartupError("--served-model-name must not be empty.")

@@ -13,12 +13,12 @@ from .front_dump import silent_child_dump
 if TYPE_CHECKING:
     from ..frontend import Frontend
 
-DUMP_GRACE_S = 0.5  # time for an unresponsive child to dump its stacks before it is killed,
+DUMP_GRACE_S = 0.5  # time for an unresponsive child to dump its stacks before it is killed
 DUMP_GRACE_SHARE = 0.02  # upper bound of that time, as a share of the watchdog timeout
 
 
 async def kill_silent_children(front: Frontend, engine: Engine, watchdog_timeout_s: float) -> NoReturn:
-    """Kill children that exceed the heartbeat timeout, after time for a dump. Runs until cancelled."""
+    """Kill children that exceed the heartbeat timeout, after time to write a dump. Runs until cancelled."""
     while True:
         name = await front.wait_for_timed_out_child()
         child, silence_s = engine.child(name), front.liveness.silence_s(name)

@@ -21,7 +21,7 @@ class StopSignals:
         self._count = 0
 
     def install(self) -> None:
-        """Install the signal handlers. Main thread only."""
+        """Install the signal handlers. Call it on the main thread."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has set SIGHUP to be ignored: leave it so

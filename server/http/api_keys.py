@@ -22,8 +22,8 @@ HIDDEN = "***"
 def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> AccessConfig:
     """Return ``config`` with the keys of the environment and of the key file added to those of the flags.
 
-    It removes the variables from ``environ``, because child processes do not need them. Raises StartupError for an
-    unreadable file or an invalid key.
+    It removes the variables from ``environ``, because child processes do not need them. Raises StartupError if the file
+    cannot be read, or if a key is invalid.
     """
     keys = [*config.api_key, *environ.pop(KEYS_VARIABLE, "").split(), *_from_file(config.api_key_file)]
     admin_key = environ.pop(ADMIN_KEY_VARIABLE, "") or None

@@ -45,7 +45,7 @@ class ArrivingRequest:
         self.has_begun = self._begun_in_piece = True
 
     def end_head(self, num_bytes: int) -> None:
-        """Record that the head, of ``num_bytes``, ends in the current piece."""
+        """Record that the head, which has ``num_bytes`` bytes, ends in the current piece."""
         self.has_head = True
         self._head_bytes = num_bytes
         if self._begun_in_piece:
@@ -57,7 +57,7 @@ class ArrivingRequest:
         self._body_bytes += num_bytes
 
     def end_piece(self, num_bytes: int) -> None:
-        """Count the current piece, of ``num_bytes``."""
+        """Count the current piece, which has ``num_bytes`` bytes."""
         if not self._begun_in_piece:
             self._other_bytes += num_bytes - self._body_in_piece
 

@@ -1,4 +1,4 @@
-"""API key authentication, before any route sees the request. Independent of routes."""
+"""Authenticates requests by API key before a route handles them. The module does not depend on routes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.errors import Rejected
 from .error_replies import error_reply
 
 CALLER = "ebbtide.caller"  # key of the Caller in the ASGI scope
-# Probes and scrapers of these paths send no key; every other path needs one.
+# These paths need no key, because probes and metric scrapers send none. Every other path needs a key.
 PUBLIC_PATHS = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
 
 RawHeaders = Iterable[tuple[bytes, bytes]]

@@ -62,7 +62,7 @@ class OriginGuard:
     def _is_allowed(self, headers: Headers) -> bool:
         """Return True for non-browser clients, which send neither header, and for allowed origins.
 
-        A page cannot choose the headers Origin, Sec-Fetch-Site and Host.
+        A page cannot set the headers Origin, Sec-Fetch-Site and Host.
         """
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if "*" in self._origins or origin in self._origins or site == "same-origin":
@@ -90,7 +90,7 @@ def add_cors(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
 
 
 def check_origins_and_root_path(config: AccessConfig) -> None:
-    """Raises StartupError for a malformed origin or root path."""
+    """Raises StartupError if an origin or the root path is malformed."""
     for origin in config.allowed_origins:
         if not ORIGIN.fullmatch(origin):
             raise StartupError(f"--allowed-origins must be * or an origin such as https://host:port, not {origin!r}.")

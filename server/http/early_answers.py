@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class EarlyAnswers:
-    """It wraps ``app`` for the single request of ``cycle``.
+    """Wraps ``app`` for the single request of ``cycle``.
 
     Calls ``on_early_end`` before a response that ends early is complete.
     """

@@ -46,7 +46,7 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 def chat_messages(system: Content | None, messages: list[Message]) -> list[ChatMessage]:
-    """Return the conversation as chat messages. Raises Rejected with a message that names the block."""
+    """Return the conversation as chat messages. Raises Rejected, naming the block, if a block is invalid."""
     chat: list[ChatMessage] = []
     if system:
         chat.append(ChatMessage(role="system", content=_joined(system, "system")))

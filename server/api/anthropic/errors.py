@@ -20,7 +20,7 @@ THREADS_UNSUPPORTED = "thread_unsupported_request"  # a code that Anthropic's cl
 
 
 def anthropic_error(error: Rejected) -> dict[str, Any]:
-    """Return the body of an error response, and the data of an error event in a stream."""
+    """Return the body of an error response, which is also the data of an error event in a stream."""
     default = "invalid_request_error" if error.status < 500 else "api_error"
     shown: dict[str, Any] = {"type": KINDS.get(error.status, default), "message": error.message}
     if error.code == THREADS_UNSUPPORTED:

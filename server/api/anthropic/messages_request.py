@@ -37,7 +37,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """``thinking``.
+    """The field ``thinking``.
 
     The budget has no effect, because reasoning counts as output. With display "omitted" the response contains no
     reasoning.
@@ -49,14 +49,14 @@ class Thinking(msgspec.Struct, kw_only=True):
 
 
 class OutputFormat(msgspec.Struct, kw_only=True):
-    """``output_config.format``."""
+    """The field ``output_config.format``."""
 
     type: Literal["json_schema"]
     schema: Any
 
 
 class OutputConfig(msgspec.Struct, kw_only=True):
-    """``output_config``."""
+    """The field ``output_config``."""
 
     effort: Effort | None = None
     format: OutputFormat | None = None
@@ -76,11 +76,11 @@ class PromptFields(msgspec.Struct, kw_only=True):
 
 
 class CountTokensBody(PromptFields, kw_only=True):
-    """POST /v1/messages/count_tokens."""
+    """The body of POST /v1/messages/count_tokens."""
 
 
 class MessagesBody(PromptFields, kw_only=True):
-    """POST /v1/messages. The fields from ``rid`` on are extensions of this server."""
+    """The body of POST /v1/messages. ``rid`` and the fields after it are extensions of this server."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=LONGEST)]
     metadata: dict[str, Any] | None = None
@@ -103,7 +103,7 @@ class MessagesBody(PromptFields, kw_only=True):
 
 
 def check_stateless(body: PromptFields) -> None:
-    """Raises Rejected for a request that stores the conversation or continues a stored one.
+    """Raises Rejected if the request stores the conversation or continues a stored one.
 
     Anthropic's clients recognize the code of the error and then send the whole conversation.
     """

@@ -133,7 +133,7 @@ class MessagesResponseBuilder:
 
 
 def _ending(delta: Delta, finish: str) -> dict[str, Any]:
-    """Return the stop reason."""
+    """Return the fields that describe why the output ended."""
     if finish == "stop" and isinstance(delta.matched, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": delta.matched}
     return {"stop_reason": STOP_REASONS[finish], "stop_sequence": None}

@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-# Fields that are left out: names and states without meaning for the conversation, and content that only its author can
-# read.
+# Fields that are left out: names and states without meaning for the conversation, and encrypted content.
 HIDDEN = ("type", "id", "status", "call_id", "tool_use_id", "cache_control", "encrypted_content", "signature")
 MAX_WORD = 1000  # maximum length of a word: a longer one is encoded data
 

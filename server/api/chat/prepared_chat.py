@@ -1,6 +1,6 @@
 """Prepares chat requests for the scheduler: renders and tokenizes the prompt, and compiles the constraint.
 
-Every API whose requests can be translated to a ``ChatBody`` uses it; it depends on none of these APIs.
+Every API whose requests can be translated to a ``ChatBody`` uses this module, which depends on none of these APIs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PreparedChat:
 
 
 async def prepare_chat(state: AppState, body: ChatBody, *, clamp: bool) -> PreparedChat:
-    """Validate and tokenize a chat request. Raises Rejected if a field is invalid, before any costly step.
+    """Validate and tokenize a chat request. Raises Rejected if a field is invalid or the prompt is too long.
 
     clamp: if max_tokens exceeds the context, reduce it instead of raising Rejected.
     """

@@ -29,7 +29,7 @@ class CallForm:
         schema: the parameters of the function; None if the request defines them.
         description: the description of the function; "" if the request defines it.
         fixed: entries of the content that every call has.
-        defaults: entries of the content that a client needs even if the model left them out.
+        defaults: entries that are added to the content if the model omits them, because clients need them.
         more: additional fields of the item.
     """
 

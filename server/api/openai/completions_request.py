@@ -13,7 +13,7 @@ UNSUPPORTED = (*COMMON, "suffix", "best_of")
 
 
 class CompletionBody(GenerationRequest, kw_only=True):
-    """POST /v1/completions.
+    """The body of POST /v1/completions.
 
     Attributes:
         prompt: a text, texts, token ids, or lists of token ids

@@ -22,12 +22,12 @@ from ..logprobs import CompletionLogprobs, Lists, echoed_logprobs, joined_lists,
 from ..usage import StreamedUsage, UsageCount
 from .completions_request import CompletionBody
 
-LONGEST_CHARACTER = 4  # at most this many bytes, and so tokens, form a UTF-8 character
+LONGEST_CHARACTER = 4  # maximum number of bytes, and therefore of tokens, of a UTF-8 character
 
 
 @dataclass(slots=True)
 class PromptPart:
-    """The parts of one prompt that its choices return.
+    """Data about one prompt that the response may contain.
 
     Attributes:
         incomplete: see CompletionLogprobs
@@ -81,7 +81,9 @@ class CompletionResponseBuilder:
         return [self._chunk(Delta(index), {"text": "", "logprobs": None}) for index in range(len(self._choices))]
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """Return one chunk with the text and, in the last one, the finish reason; none if there is nothing to show."""
+        """Return a chunk with the new text and, at the end, the finish reason; no chunk if the client would see nothing
+        new.
+        """
         self._usage.add(delta)
         fields = self._choices[delta.index].fields(delta)
         lists = fields["logprobs"]

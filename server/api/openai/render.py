@@ -1,4 +1,4 @@
-"""POST …/render of chats, completions and responses: the tokens of a request that is not run.
+"""POST …/render of chats, completions and responses: returns the tokens of a request without running it.
 
 Routers in front of several servers use the tokens to find the server that has cached most of them.
 """

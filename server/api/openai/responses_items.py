@@ -55,7 +55,7 @@ class InputItem(msgspec.Struct, kw_only=True):
 def chat_messages(
     instructions: str | None, items: str | list[dict[str, Any]], offered: OfferedTools
 ) -> list[ChatMessage]:
-    """Return the conversation as chat messages. Raises a Rejected whose ``param`` names the item."""
+    """Return the conversation as chat messages. Raises Rejected, naming the item, if an item is invalid."""
     conversation = _Conversation(offered)
     if instructions:
         conversation.add_message("system", instructions)
@@ -77,10 +77,7 @@ def chat_messages(
 
 
 class _Conversation:
-    """Return the messages collected so far.
-
-    Collects chat messages. Consecutive items of one response are joined to one assistant message.
-    """
+    """Collects chat messages. Consecutive items of one response are joined to one assistant message."""
 
     def __init__(self, offered: OfferedTools) -> None:
         self.offered = offered

@@ -44,7 +44,7 @@ Include = Literal[
 
 
 class TextFormat(msgspec.Struct):
-    """``text.format``. The fields other than ``type`` apply to the type json_schema only."""
+    """The field ``text.format``. Its fields other than ``type`` apply to the type json_schema only."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -61,7 +61,7 @@ class TextOptions(msgspec.Struct):
 
 
 class ReasoningOptions(msgspec.Struct):
-    """``reasoning``. The response contains the reasoning itself and no summary."""
+    """The field ``reasoning``. The response contains the reasoning itself and no summary."""
 
     effort: str | None = None
     summary: str | None = None
@@ -69,13 +69,13 @@ class ReasoningOptions(msgspec.Struct):
 
 
 class ResponseStreamOptions(msgspec.Struct):
-    """``stream_options``. Obfuscation is accepted and has no effect."""
+    """The field ``stream_options``. Obfuscation is accepted and has no effect."""
 
     include_obfuscation: bool | None = None
 
 
 class ResponsesBody(msgspec.Struct, kw_only=True):
-    """POST /v1/responses. The fields from ``rid`` on are extensions of this server."""
+    """The body of POST /v1/responses. ``rid`` and the fields after it are extensions of this server."""
 
     input: Annotated[str, Meta(min_length=1)] | Annotated[list[dict[str, Any]], Meta(min_length=1)]
     model: str | None = None
@@ -154,7 +154,7 @@ def chat_body(body: ResponsesBody, offered: OfferedTools) -> ChatBody:
 
 
 def check_stateless(body: ResponsesBody) -> None:
-    """Raises Rejected for a request that needs stored responses, and for stream options without a stream."""
+    """Raises Rejected if the request needs stored responses, or if it sets stream options without a stream."""
     if body.previous_response_id is not None:
         raise Rejected(
             "This server stores no responses: send the whole conversation as 'input' instead of"

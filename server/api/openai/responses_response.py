@@ -142,7 +142,10 @@ class ResponsesResponseBuilder:
         return self._event("response.output_item.added", output_index=len(self._items) - 1, item=shown)
 
     def _hold_logprobs(self, delta: Delta, parsed: ParsedDelta) -> None:
-        """Keep the log-probabilities of text. Reasoning tokens come first, but their number may become known later."""
+        """Keep the log-probabilities of text tokens.
+
+        Those of reasoning tokens, which come first, are removed as soon as the number of these tokens is known.
+        """
         self._num_logprobs += len(delta.logprobs)
         if any(kind is Kind.TEXT for kind in (parsed.kind, *(part.kind for part in parsed.parts))):
             self._held_logprobs += chat_logprobs(delta.logprobs)["content"]

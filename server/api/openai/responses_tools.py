@@ -99,7 +99,7 @@ class OfferedTools:
         return self._names.get(call) or _qualified(call)
 
     def choice(self, choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-        """Return ``tool_choice`` with the names of functions."""
+        """Return ``tool_choice`` with each tool replaced by the function that stands for it."""
         if not isinstance(choice, dict):
             return choice
         if choice.get("type") != "allowed_tools":
@@ -151,7 +151,7 @@ class OfferedTools:
         return name
 
     def _chosen(self, tool: Any) -> dict[str, Any] | None:
-        """Return the choice of the function that stands for the tool named by ``tool``; None if it names none."""
+        """Return the choice of the function that stands for the tool named by ``tool``; None if ``tool`` is invalid."""
         form = FORMS.get(str(tool.get("type"))) if isinstance(tool, dict) else None
         if form is None:
             return None

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: texts or token ids in, one vector for each out."""
+"""POST /v1/embeddings: computes one vector for each text or list of token ids."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .vectors import shortened, vector_of, written
 
 
 class EmbeddingBody(PoolingBody, kw_only=True):
-    """POST /v1/embeddings.
+    """The body of POST /v1/embeddings.
 
     Attributes:
         input: a text, texts, token ids, or lists of token ids
-        encoding_format: base64 is of little-endian float32
-        dimensions: length of the shortened vectors, for models that were trained for it
+        encoding_format: float, or base64 of little-endian float32
+        dimensions: length to which vectors are shortened; only for models that were trained for it
     """
 
     input: str | list[Any]
@@ -35,7 +35,7 @@ class EmbeddingBody(PoolingBody, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Embedding:
-    """One request; see ``Work``."""
+    """One embedding request. See ``Work``."""
 
     model: PoolingModel
     body: EmbeddingBody
@@ -67,7 +67,7 @@ class _Embedding:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingsRoute:
-    """The route and what it needs."""
+    """The route and the service that it uses."""
 
     service: PoolingService
 

@@ -16,7 +16,7 @@ MAX_INPUTS = 2048  # OpenAI's limit
 def inputs_of(value: str | list[Any], param: str) -> list[Input]:
     """Return the inputs in the field ``param``: a text, texts, token ids, or lists of token ids.
 
-    Raises Rejected if there is no input, an empty one, or too many.
+    Raises Rejected if there are no inputs or too many, or if an input is empty.
     """
     inputs = listed(value, param)
     check_count(len(inputs), param)
@@ -26,7 +26,7 @@ def inputs_of(value: str | list[Any], param: str) -> list[Input]:
 def texts_of(value: str | Sequence[Any], param: str) -> list[str]:
     """Return the texts in the field ``param``: a text, or a list of texts or objects with a text.
 
-    Raises Rejected if there is no text, an empty one, or too many.
+    Raises Rejected if there are no texts or too many, or if a text is empty.
     """
     entries: Sequence[Any] = [value] if isinstance(value, str) else value
     check_count(len(entries), param)
@@ -34,7 +34,7 @@ def texts_of(value: str | Sequence[Any], param: str) -> list[str]:
 
 
 def check_count(count: int, param: str) -> None:
-    """Raises Rejected for no inputs, or for more than ``MAX_INPUTS``."""
+    """Raises Rejected if ``count`` is 0 or exceeds ``MAX_INPUTS``."""
     if not count:
         raise Rejected(f"'{param}' is empty.", param=param)
     if count > MAX_INPUTS:

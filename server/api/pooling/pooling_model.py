@@ -14,7 +14,7 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ..sampling_params import check_prompt_tokens
 
 EMBEDDING = SamplingParams(max_tokens=0, embedding=True)
-LONGEST_TOKEN = 256  # bytes per token above which a text is refused without tokenizing it
+LONGEST_TOKEN = 256  # a text with more characters per token of the context length is refused without tokenizing it
 
 Input = str | list[Any]  # a text, or a list of token ids that are not checked yet
 
@@ -25,7 +25,7 @@ class InputOptions:
 
     Attributes:
         param: the field of the inputs, for errors.
-        namespace: part of the prefix cache that the client selected.
+        namespace: the part of the prefix cache that the client selected.
         marks: True if the tokenizer adds its special tokens to a text.
     """
 
@@ -43,7 +43,7 @@ class PoolingModel(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Maximum tokens of an input."""
+        """Maximum number of tokens of an input."""
 
     @property
     def scores_pairs(self) -> bool:

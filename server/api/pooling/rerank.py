@@ -1,4 +1,4 @@
-"""POST /v1/rerank, /rerank and /v2/rerank: documents in the order of their relevance for a query."""
+"""POST /v1/rerank, /rerank and /v2/rerank: order documents by their relevance for a query."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RerankBody(PoolingBody, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Rerank:
-    """One request; see ``Work``."""
+    """One rerank request. See ``Work``."""
 
     body: RerankBody
     pairs: Pairs
@@ -68,7 +68,7 @@ class _Rerank:
 
 @dataclass(frozen=True, slots=True)
 class RerankRoute:
-    """The routes and what they need."""
+    """The routes and the service that they use."""
 
     service: PoolingService
 

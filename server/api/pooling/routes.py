@@ -1,4 +1,4 @@
-"""The routes for embeddings and scores, and the models behind them."""
+"""The routes for embeddings and scores, and the models that they use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pooling_routes(service: PoolingService, created: int) -> list[Route]:
 
 
 def pooling_service(state: AppState) -> PoolingService:
-    """Return what the routes share, for a server with a chat model."""
+    """Return the service that the routes of a server with a chat model share."""
     return PoolingService(
         config=state.config,
         manager=state.manager,
@@ -49,7 +49,7 @@ def pooling_service(state: AppState) -> PoolingService:
 
 @dataclass(frozen=True, slots=True)
 class EncoderOnlyRoutes:
-    """Routes of a server without a chat model. name: of the embedding model."""
+    """Routes of a server without a chat model. name: the name of the embedding model."""
 
     name: str
 

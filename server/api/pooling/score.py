@@ -1,4 +1,4 @@
-"""POST /v1/score and /score: the similarity of pairs of texts, in the forms that vLLM accepts."""
+"""POST /v1/score and /score: compute the similarity of pairs of texts. The request has one of vLLM's two forms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ScoreBody(PoolingBody, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Score:
-    """One request; see ``Work``. param: field of the second texts."""
+    """One score request. See ``Work``. param: field of the second texts."""
 
     body: ScoreBody
     pairs: Pairs
@@ -61,7 +61,7 @@ class _Score:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRoute:
-    """The routes and what they need. created: Unix time at which the model was loaded."""
+    """The routes and the service that they use. created: Unix time at which the model was loaded."""
 
     service: PoolingService
     created: int

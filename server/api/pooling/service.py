@@ -35,11 +35,11 @@ from ..unsupported import refuse_unsupported
 from .pooling_model import InputOptions, PoolingModel
 
 UNSUPPORTED = ("truncate_prompt_tokens", "messages")
-LARGE_REPLY_BYTES = 256 * 1024  # of vectors; writing a reply of this size takes some milliseconds
+LARGE_REPLY_BYTES = 256 * 1024  # size of the vectors above which the reply is written in a thread
 
 
 class PoolingBody(msgspec.Struct, kw_only=True):
-    """The fields that all these routes have.
+    """The request fields that all routes for vectors and scores have.
 
     Attributes:
         user: ignored, as by other servers.
@@ -74,7 +74,7 @@ class Results:
 
     @property
     def vectors(self) -> list[bytes]:
-        """Little-endian float32, one for each input."""
+        """The vector or score of each input or pair, as little-endian float32."""
         return [delta.embedding for delta in self.deltas]
 
     @property
@@ -115,10 +115,10 @@ B = TypeVar("B", bound=PoolingBody)
 
 @dataclass(frozen=True, slots=True)
 class PoolingService:
-    """What these routes share.
+    """The objects that the routes for vectors and scores share.
 
     Attributes:
-        models: the models that compute vectors or scores; the first suitable one answers requests without a name.
+        models: the models that compute vectors or scores; the first suitable model answers requests that name none.
     """
 
     config: ServerConfig
@@ -132,7 +132,7 @@ class PoolingService:
     def model(self, name: str | None, *, vectors: bool) -> PoolingModel:
         """Return the model with this name. Raises Rejected if there is none.
 
-        vectors: False if a model that scores pairs is suitable as well, and preferred.
+        vectors: True if the model must compute vectors; False if a model that scores pairs is preferred.
         """
         if name is not None:
             found = next((model for model in self.models if model.name == name), None)
@@ -183,7 +183,7 @@ class PoolingService:
 
 
 async def _prepared(work: Work, *, num_bytes: int) -> Prepared:
-    """Prepare a request whose body has ``num_bytes``, in a thread if it is large."""
+    """Prepare a request whose body has ``num_bytes`` bytes; if the body is large, in a thread."""
     preparing: Callable[[], Coroutine[Any, Any, Prepared]] = work.prepare
     return await (preparing() if num_bytes <= LARGE_BYTES else coroutine_in_thread(preparing))
 

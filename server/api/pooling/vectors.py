@@ -17,7 +17,7 @@ def vector_of(data: bytes) -> Vector:
 
 
 def shortened(vector: Vector, dimensions: int | None) -> Vector:
-    """Return the first ``dimensions`` numbers with length 1 again; the vector itself for None."""
+    """Return the first ``dimensions`` numbers, scaled to a vector of length 1; the whole vector if it is None."""
     if dimensions is None or dimensions >= len(vector):
         return vector
     part = vector[:dimensions]

@@ -1,1 +1,1 @@
-"""SGLang's /generate."""
+"""The route /generate of SGLang's API."""

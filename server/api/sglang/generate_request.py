@@ -52,7 +52,7 @@ Start = Annotated[int, Meta(ge=-1, le=LONGEST)]
 
 
 class SamplingFields(SamplingOptions, kw_only=True, forbid_unknown_fields=True):
-    """sampling_params.
+    """The field ``sampling_params``.
 
     Unknown fields are refused, because OpenAI's field names, sent here by mistake, would have no effect.
     """
@@ -69,7 +69,7 @@ class SamplingFields(SamplingOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerateBody(msgspec.Struct, kw_only=True):
-    """POST /generate. A batch is a list of texts or of token id lists; other fields may then be lists too."""
+    """The body of POST /generate. In a batch (a list of texts or of token id lists), other fields may be lists, too."""
 
     text: str | list[str] | None = None
     input_ids: list[Any] | None = None
@@ -119,7 +119,7 @@ def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) ->
 
 
 def generation_request(sampling: SamplingFields, body: GenerateBody) -> GenerationRequest:
-    """Return the request for one prompt in this server's terms. Raises Rejected for unsupported fields."""
+    """Return the request for one prompt in this server's terms. Raises Rejected if an unsupported field is set."""
     for name in REFUSED_SAMPLING:
         if getattr(sampling, name) is not None:
             raise Rejected(f"'{name}' is not supported by this server.", param=f"sampling_params.{name}")

@@ -20,7 +20,7 @@ from ..logprobs import MIN_LOGPROB
 
 @dataclass(frozen=True, slots=True)
 class LogprobView:
-    """The log-probabilities of one prompt and its choices that the response shows.
+    """Describes which log-probabilities of one prompt and its choices the response shows.
 
     Attributes:
         top: number of alternatives per token; None for no log-probabilities
@@ -41,8 +41,8 @@ class ResponseOptions:
     """The format of one response.
 
     Attributes:
-        names: one per choice
-        views: one per prompt
+        names: the id of each choice
+        views: the log-probabilities to show for each prompt
         pieces: the bytes of each token id; None if tokens are shown without text
         is_list: True if the response is a list
         incremental: True if a chunk contains only the new output
@@ -86,7 +86,7 @@ class _Choice:
 
 
 class GenerateResponseBuilder:
-    """Builds one response in SGLang's own format. clock: seconds."""
+    """Builds one response in SGLang's own format. clock: returns seconds."""
 
     def __init__(self, request: PreparedRequest, options: ResponseOptions, clock: Callable[[], float]) -> None:
         self._options = options
@@ -146,7 +146,7 @@ class GenerateResponseBuilder:
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
     def _input_logprobs(self, index: int, view: LogprobView) -> dict[str, Any]:
-        """Return the prompt's log-probabilities, for its first choice.
+        """Return the prompt's log-probabilities; an empty list for all choices of the prompt except the first.
 
         As in SGLang, the first token shown has no log-probability.
         """

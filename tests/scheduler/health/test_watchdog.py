@@ -475,7 +475,7 @@ def test_the_dump_names_the_pool_that_does_not_balance() -> None:
     bench.world.pool.uncached += 1
     shown = render_dump("t", LoopStatus("serving", Activity.IDLE), take_snapshot(bench.scheduler, None), [], [])
     assert "NOT BALANCED: 17 accounted for" in shown
-    assert "no step handed to the runner yet" in shown
+    assert "no step submitted to the runner yet" in shown
 
 
 def test_the_dump_includes_the_host_tier() -> None:
@@ -556,7 +556,7 @@ def test_a_request_larger_than_the_pool_has_that_reason() -> None:
     bench.scheduler.state.requests["a"].known.extend(range(100))
     bench.loop.is_fresh.clear()
     bench.loop.iteration_ended(bench.scheduler, Output(), bench.now)
-    assert bench.loop.snapshot.reasons == ("a: needs 26 pages and the whole pool has 16",)
+    assert bench.loop.snapshot.reasons == ("a: needs 26 pages, but the whole pool has 16",)
 
 
 def test_a_pause_is_not_a_stall_and_resuming_restarts_the_timeout() -> None:
