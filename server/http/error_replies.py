@@ -53,7 +53,7 @@ def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 413 or error.code == "draining":
-        headers["Connection"] = "close"  # true if the rest of the body is not read, or the server stops
+        headers["Connection"] = "close"  # the rest of the body is not read, or the server stops
     return JSONResponse(_body_for(scope)(error), status_code=error.status, headers=headers)
 
 

@@ -12,7 +12,7 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-FIRST_PROBE_S = 0.02  # seconds from the first write, at once, to the second, which shows the reset
+FIRST_PROBE_S = 0.02  # seconds between the first write and the second, which detects the reset
 MAX_PROBE_INTERVAL_S = 16.0
 OLD_CLIENT_S = 1.0  # seconds that a client of HTTP/1.0 may wait for the start of its response
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -38,7 +38,7 @@ class StreamMark:
 
 
 class PeerProbe:
-    """Finds out whether the client of a connection has left, while it waits for the response of ``cycle``."""
+    """Detects a client that has disconnected while its response, that of ``cycle``, is not complete."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -54,7 +54,7 @@ class PeerProbe:
         self._timer = self._loop.call_later(waits_s, self._probe, FIRST_PROBE_S)
 
     def stop(self) -> None:
-        """End the probing. May be repeated."""
+        """End the probing. Further calls have no effect."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -41,9 +41,9 @@ class HttpServer(uvicorn.Server):
 
 
 def wire_limits(config: LimitsConfig) -> WireLimits:
-    """Return the connection limits: the configured ones, bounded by the number of files that the process may open.
+    """Return the configured connection limits, bounded by the number of files that the process may open.
 
-    Raises the process's soft limit of open files as far as the hard limit allows.
+    It also increases the process's soft limit of open files as far as the hard limit allows.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)

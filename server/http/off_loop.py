@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 async def off_loop(num_bytes: int, work: Callable[[], T]) -> T:
-    """Return the result of ``work``, which handles a body of ``num_bytes``. Raises its Rejected."""
+    """Return the result of ``work``, which handles a body of ``num_bytes`` bytes. Raises Rejected if ``work`` does."""
     return work() if num_bytes <= LARGE_BYTES else await _in_thread(work)
 
 
 async def coroutine_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of a coroutine that runs on an event loop of its own, in a thread. Raises its Rejected."""
+    """Run a coroutine on an event loop of its own, in a thread. Returns its result; raises Rejected if it does."""
     return await _in_thread(lambda: asyncio.run(work()))
 
 
@@ -30,7 +30,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 def _without_traceback(work: Callable[[], T]) -> T | Rejected:
-    """Return the Rejected of ``work``.
+    """Return the result of ``work``, or the Rejected that it raises.
 
     The traceback is dropped, because it would keep the body alive, which the event loop would then have to free.
     """

@@ -11,8 +11,8 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 class PlainBodies:
     """Wraps ``app`` for the single request of ``cycle``, uvicorn's response writer, which chunks a body by default.
 
-    uvicorn checks a body against its declared length; for a body without a length, each part is declared when it is
-    sent.
+    uvicorn checks a body against its declared length. For a body without a length, the length of each part is declared
+    when the part is sent.
     """
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:

@@ -33,7 +33,7 @@ class ChunkWriter(Protocol):
         """Return the chunks sent before those of the first delta."""
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """Return the chunks of a delta; empty if it has nothing to send yet."""
+        """Return the chunks of a delta; an empty list if there is nothing to send yet."""
 
     def last_chunks(self) -> list[dict[str, Any]]:
         """Return the chunks sent after those of the last delta."""

@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 async def read_json(request: Request, read: Callable[[dict[str, Any]], T], *, optional: bool = False) -> T:
-    """Return ``read`` of the JSON object in the request body, off the event loop if the body is large.
+    """Return the result of ``read`` for the JSON object in the request body; off the event loop if the body is large.
 
     optional: treat an absent body as an empty object.
-    Raises Rejected: 415 for another content type, another charset or a compressed body, 413 for too many elements,
-    else 400.
+    Raises Rejected with status 415 if the content type or charset is not supported or the body is compressed, with 413
+    if the body has too many elements, and with 400 if it is invalid.
     """
     body = await request.body()
     if optional and not body:
@@ -57,8 +57,9 @@ def _parse_object(body: bytes) -> dict[str, Any]:
 
 
 def parse(body: bytes) -> Any:
-    """Parse a JSON text. Raises Rejected for NaN and Infinity, numbers outside the range of a float, duplicate keys,
-    unpaired surrogates, invalid UTF-8, nesting deeper than ``MAX_DEPTH``, and objects with more than ``MAX_KEYS`` keys.
+    """Parse a JSON text. Raises Rejected if it is not valid JSON, or if it has NaN, Infinity, numbers outside the range
+    of a float, duplicate keys, unpaired surrogates, invalid UTF-8, nesting deeper than ``MAX_DEPTH``, or an object with
+    more than ``MAX_KEYS`` keys.
     """
     try:
         text = body.decode()
@@ -84,8 +85,9 @@ def parse(body: bytes) -> Any:
 
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
-    """Parse the arguments of a tool call. Returns None if ``text`` is not an object that can be written as JSON again:
-    truncated, NaN, a number outside the range of a float, an unpaired surrogate, nested too deep, too many keys.
+    """Parse the arguments of a tool call. Returns None if ``text`` is not an object that can be written as JSON again,
+    because it is truncated, nested too deep or has NaN, a number outside the range of a float, an unpaired surrogate or
+    too many keys.
     """
     try:
         _check_num_keys(text)
@@ -97,7 +99,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
 
 
 def convert(value: dict[str, Any], kind: type[B], where: str = "") -> B:
-    """Convert the object to ``kind``. Raises a Rejected whose ``param`` names the invalid field.
+    """Convert the object to ``kind``. Raises Rejected, with the field in ``param``, if a field is invalid.
 
     where: path of the object in the request body; "" for the body itself.
     """
@@ -136,7 +138,7 @@ class _NotFinite(ValueError):
 def _check(root: Any) -> None:
     """Check depth, numbers and strings. It iterates level by level, because recursion could overflow the stack.
 
-    Raises _NotFinite or Rejected.
+    Raises _NotFinite if a number is NaN or infinite, and Rejected if the depth or a string is invalid.
     """
     level = [root]
     for _ in range(MAX_DEPTH + 1):
@@ -162,8 +164,8 @@ def _check_leaf(value: Any) -> None:
 def _check_num_keys(text: str) -> None:
     """Raises Rejected before the parser runs if it would read more than ``MAX_KEYS`` keys without the end of an object.
 
-    The check never counts too many keys, because a quote inside a string is escaped. The check misses keys between
-    strings that contain a brace, which ``_unique`` finds.
+    The check never counts too many keys, because a quote inside a string is escaped. It misses keys between strings
+    that contain a brace; ``_unique`` counts these keys.
     """
     start = 0
     while len(text) - start > SHORTEST_KEYS:

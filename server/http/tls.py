@@ -31,7 +31,7 @@ class Tls:
             raise StartupError(f"The certificate cannot be used: {_reason(error)}.") from error
 
     def reload_if_changed(self) -> bool:
-        """Reload changed files. Returns True if a new certificate is in use; keeps the previous one on an error."""
+        """Reload changed files. Returns True if a new certificate is in use. On an error, the previous one is kept."""
         times = self._modification_times()
         if times == self._loaded_times:
             return False
@@ -58,7 +58,7 @@ class Tls:
 
 
 def tls_from(config: AccessConfig) -> Tls | None:
-    """Load the certificate. Returns None for plain HTTP. Raises StartupError if the certificate cannot be used."""
+    """Load the certificate. Returns None if none is configured. Raises StartupError if it cannot be used."""
     files = (config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs, config.ssl_keyfile_password)
     return None if all(value is None for value in files) else Tls(config)
 

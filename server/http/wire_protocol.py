@@ -42,7 +42,7 @@ class WireLimits:
 
 
 class WireProtocol(HttpToolsProtocol):
-    """One connection: uvicorn's protocol with our limits and error replies.
+    """One connection: uvicorn's protocol with ebbtide's limits and error replies.
 
     At most one request is arriving (``_arriving``). Earlier requests wait for their answers in order; the first of them
     is ``_running``. A refusal ends the input of the connection and is sent after the answers to earlier requests.
@@ -57,7 +57,7 @@ class WireProtocol(HttpToolsProtocol):
         self._arriving_cycle: RequestResponseCycle | None = None  # set when the head is complete
         self._running: RequestResponseCycle | None = None  # the request that the application is answering
         self._refusal: Rejected | None = None  # a refusal that waits for the answers to earlier requests
-        self._parses_again = False  # the head of a request whose upgrade offer was removed
+        self._parses_again = False  # True while a head is parsed again after its upgrade offer was removed
         self._mark: StreamMark | None = None  # the mark of the running request
         self._probe: PeerProbe | None = None  # the check of a client that has ended its input
         self._timer: asyncio.TimerHandle | None = None
@@ -168,7 +168,7 @@ class WireProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]  # starlette and uvicorn type scopes differently
 
     def _drop_input(self) -> None:
-        """Ignore the rest of a request that is being answered early."""
+        """Ignore all further input of the connection, and stop the receive timeout."""
         self._ignores_input = True
         self._stop_timer()
 
@@ -208,7 +208,7 @@ class WireProtocol(HttpToolsProtocol):
         self._parses_again = False
 
     def _check_head(self, size: int) -> Rejected | None:
-        """Return the error for a request whose head of ``size`` bytes is not accepted."""
+        """Return the error for the request whose head has ``size`` bytes; None if the head is accepted."""
         if size > MAX_HEAD_BYTES:
             return wire_refusal.large_head()
         if len(self.headers) > MAX_HEADERS:

@@ -1,4 +1,4 @@
-"""Exports metrics under the names of vLLM or SGLang, with the meaning that they have there. Counts nothing itself."""
+"""Exports metrics under the names of vLLM or SGLang, with the meaning that they have there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .snapshots import Snapshots
 
 
 def parse_metric_aliases(names: str) -> list[MetricAliases]:
-    """Parse a list such as "vllm,sglang". Raises StartupError for an unknown or repeated engine."""
+    """Parse a list such as "vllm,sglang". Raises StartupError if an engine is unknown or repeated."""
     wanted = names.split(",") if names else []
     if not set(wanted) <= set(ENGINE_ALIASES) or len(set(wanted)) < len(wanted):
         raise StartupError(
@@ -82,7 +82,7 @@ class _Collector:
         return max(value, 0.0)
 
     def _cache_info(self, name: str) -> Iterator[Metric]:
-        """Yield a gauge with the pool sizes as labels, as other engines do; nothing before the first snapshot."""
+        """Yield a gauge with the pool sizes as labels, as other engines do; before the first snapshot, nothing."""
         page_size = int(self.snapshots.value("page_size"))
         if page_size:
             num_pages = int(self.snapshots.value("max_total_num_tokens")) // page_size

@@ -12,7 +12,7 @@ GAUGE_TEXTS = {
     "num_retracted_reqs": "Requests that were retracted under memory pressure and are not running again yet.",
     "num_grammar_queue_reqs": "Requests that wait for their grammar to be compiled; they do not block others.",
     "new_token_ratio": "Share of the remaining output tokens that admission reserves memory for; rises under pressure.",
-    "token_usage": "Share of the KV pool that is neither free nor evictable, 0 to 1; the fullest of several pools.",
+    "token_usage": "Share of the KV pool that is neither free nor evictable, 0 to 1; of the fullest pool if several.",
     "kv_pool_usage": "Share of one KV pool (not the host tier) that is neither free nor evictable, from 0 to 1.",
     "max_total_num_tokens": "Size of the KV pool in tokens.",
     "page_size": "Number of tokens per page of the KV pool.",
@@ -57,7 +57,7 @@ TOTAL_TEXTS = {
     "http_responses_total": "Started HTTP responses, by endpoint, status and method. Clients that "
     "disconnect before the response are not counted.",
     "num_invalid_logits_total": "Requests that ended because the model's logits were NaN or infinite.",
-    "kv_invariant_violations_total": "Mismatches found by the memory invariant checker; a value above 0 is a bug.",
+    "kv_invariant_violations_total": "Mismatches found by the memory invariant checker; a value above 0 shows a bug.",
 }
 
 HISTOGRAM_TEXTS = {
@@ -111,7 +111,7 @@ LABELS: dict[str, tuple[str, ...]] = {
 }
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000, 2560)
-# A retraction takes at least a step; at most, the wait of a protected request in a long queue.
+# A retracted request runs again after one step at the earliest; a protected request may wait in a long queue.
 RESUME_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 COUNT_BUCKETS = (0, 1, 2, 3, 4, 5, 8, 16, 32)
 STEP_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -128,7 +128,7 @@ SIZES = ("request_prompt_tokens", "request_generation_tokens", "request_params_m
 
 
 def help_text(name: str) -> str:
-    """Return the help text of a series; for an unknown one, its name in words."""
+    """Return the help text of a series; if the series is unknown, its name in words."""
     known = GAUGE_TEXTS.get(name) or TOTAL_TEXTS.get(name) or HISTOGRAM_TEXTS.get(name)
     return known or f"{name.replace('_', ' ').capitalize()}."
 

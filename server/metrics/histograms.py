@@ -1,4 +1,4 @@
-"""Histograms with cheap updates, since some are observed for every token. Not thread-safe."""
+"""Histograms with cheap updates, since some are observed for every token. The module is not thread-safe."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Latency samples of the last minute, for quantiles that need no long history. Kept only while somebody looks."""
+"""Latency samples of the last minute, for quantiles. They are kept only while a viewer of the console is connected."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
 
-SLICES = 60  # slices of a window
-PER_FACTOR_OF_E = 20  # buckets per factor of e: a quantile is exact to 2.5 %
+SLICES = 60  # number of slices of a window
+PER_FACTOR_OF_E = 20  # number of buckets per factor of e: a quantile is exact to 2.5 %
 SHORTEST_S = 1e-6
 
 
@@ -21,7 +21,7 @@ class LatencyWindow:
         self._slices[-1][round(math.log(max(seconds, SHORTEST_S)) * PER_FACTOR_OF_E)] += count
 
     def next_slice(self) -> dict[str, float] | None:
-        """Start a new slice, and return the figures of the one that ends: see ``figures``."""
+        """Start a new slice, and return the ``figures`` of the slice that ends."""
         ended = self._slices[-1]
         self._slices.append(Counter())
         return figures(ended)
@@ -40,7 +40,7 @@ def figures(samples: Counter[int]) -> dict[str, float] | None:
 
 
 def _quantile(samples: Counter[int], rank: float) -> float:
-    """Return the smallest bucket's value up to which there are ``rank`` samples or more."""
+    """Return the value of the first bucket at which the cumulative number of samples reaches ``rank``."""
     seen = 0
     for bucket in sorted(samples):
         seen += samples[bucket]

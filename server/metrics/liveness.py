@@ -1,4 +1,4 @@
-"""Liveness and readiness of the daemon, from heartbeats of its children. Independent of sockets."""
+"""Liveness and readiness of the daemon, from heartbeats of its children. The module does not depend on sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_HEARTBEAT = Heartbeat("scheduler", 0)
 
 
 class Liveness:
-    """Tracks the state of the children. clock: seconds in which the front was running, without suspended time."""
+    """Tracks the state of the children. clock: returns seconds, without the time in which the machine was suspended."""
 
     def __init__(
         self, clock: Callable[[], float], config: WatchdogConfig = DEFAULTS, children: Sequence[str] = CHILDREN
@@ -90,7 +90,7 @@ class Liveness:
         return self._scheduler.stalled_s + self._clock() - self._last_beat["scheduler"]
 
     def timed_out_child(self) -> str | None:
-        """Return a child whose last heartbeat is older than the watchdog timeout and which counts as dead; None if
+        """Return a child that counts as dead, because its last heartbeat is older than the watchdog timeout; None if
         there is none.
         """
         if self._dead:

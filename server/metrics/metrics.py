@@ -40,7 +40,7 @@ class FrontMetrics:
     """All metrics of the served model.
 
     Attributes:
-        windows: if set, latencies are recorded here too. The console sets it while somebody looks.
+        windows: if set, latencies are recorded here, too. The console sets it while a viewer is connected.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class FrontMetrics:
         return generate_latest(self._registry)
 
     async def route(self, _: Request) -> Response:
-        """GET /metrics."""
+        """Show all metrics in the Prometheus text format."""
         return Response(self.render(), headers={"content-type": CONTENT_TYPE})
 
     def _register(self, name: str) -> None:

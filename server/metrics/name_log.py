@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 log = logging.getLogger(__name__)
 MAX_NAMES = 100  # after this number of different names, nothing more is logged
-MAX_NAMED = 5  # names in one line; the others are counted
-MAX_CHARS = 100  # of one name
+MAX_NAMED = 5  # maximum number of names in one line; the others are counted
+MAX_CHARS = 100  # maximum number of characters of a name in the log
 
 
 class NameLog:

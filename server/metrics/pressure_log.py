@@ -47,7 +47,7 @@ class PressureLog:
         self._changed(self._num_seen)
 
     def resumed(self, resumptions: Iterable[Resumption]) -> None:
-        """Record that victims run again or have ended. Ignores those of dropped events."""
+        """Record that victims run again or have ended. Victims of dropped events are ignored."""
         for resumption in resumptions:
             number, victim = self._waiting.pop(resumption.rid, (0, {}))
             if number:
@@ -55,7 +55,7 @@ class PressureLog:
                 self._changed(number)
 
     def on_scheduler_death(self) -> None:
-        """Record that no victim will resume: its scheduler has ended."""
+        """Record that no victim will run again, because the scheduler has ended."""
         for number, victim in self._waiting.values():
             victim["outcome"] = "engine_dead"
             self._changed(number)

@@ -43,11 +43,11 @@ class CallStyle:
     """The form in which a template expects assistant messages with calls.
 
     Attributes:
-        arguments_as_text: arguments are a JSON string instead of an object.
-        content_is_none: the content of a message with only calls is None instead of "".
-        short_ids: call ids have nine characters.
-        single_calls: a message has at most one call.
-        objects_only: arguments that are not a JSON object are not rendered.
+        arguments_as_text: True if arguments are a JSON string instead of an object.
+        content_is_none: True if the content of a message with only calls is None instead of "".
+        short_ids: True if call ids have nine characters.
+        single_calls: True if a message has at most one call.
+        objects_only: True if arguments that are not a JSON object are not rendered.
     """
 
     arguments_as_text: bool = False

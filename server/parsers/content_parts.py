@@ -107,7 +107,7 @@ class ContentPartSink:
         self.call_open = False
 
     def finish(self) -> None:
-        """End the output. End the output. If it had no call, whitespace that was held back becomes text."""
+        """End the output. If the output had no call, whitespace that was held back becomes text."""
         if self._blank and not self.num_calls:
             self._add(ContentPart(Kind.TEXT, self._blank))
         self._blank = ""

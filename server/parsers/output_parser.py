@@ -31,7 +31,7 @@ class ParserConfig:
 
     Attributes:
         reasoning: format of the model's reasoning; None if the model does not reason.
-        starts_in_reasoning: the prompt ends inside the reasoning.
+        starts_in_reasoning: True if the prompt ends inside the reasoning.
         reasoning_mode: the form in which reasoning is returned.
         parse_calls: parser of tool calls; None if the output cannot have calls.
         max_calls: maximum number of calls, after which further ones are dropped; None for no limit.
@@ -84,7 +84,7 @@ class OutputParsers:
         self._parsers: dict[int, _ChoiceParser] = {}
 
     def parse(self, delta: Delta) -> ParsedDelta:
-        """Parse the next delta of its choice."""
+        """Parse the next delta of a choice."""
         if self._config.reasoning is None and self._config.parse_calls is None:
             return ParsedDelta(delta, [ContentPart(Kind.TEXT, delta.text)] if delta.text else [], delta.finish)
         parser = self._parsers.get(delta.index)

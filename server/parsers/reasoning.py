@@ -17,7 +17,7 @@ class ReasoningFormat:
     Attributes:
         opens: start marker.
         closes: end marker.
-        always: the output starts with reasoning even without the start marker.
+        always: True if the output starts with reasoning even without the start marker.
     """
 
     opens: str

@@ -1,6 +1,6 @@
 """Detects the sequences of roles that a chat template accepts, and rearranges conversations accordingly.
 
-The template is probed by rendering sample conversations. The template does not accept a message if its text is missing
+The template is probed by rendering sample conversations. It does not accept a message if the message's text is missing
 from the result. Rearranging does not change the texts of messages.
 """
 
@@ -21,12 +21,12 @@ class RoleRules:
     """The sequences of roles that a template accepts.
 
     Attributes:
-        takes_system: accepts a system message at the beginning.
-        takes_more_systems: accepts further system messages, at the beginning and later.
-        takes_repeats: accepts consecutive messages of the user, and of the assistant.
-        takes_call_after_text: accepts an assistant message with calls directly after one without calls.
-        takes_user_after_result: accepts a user message directly after the result of a call.
-        system_needs_final_user: the system message is rendered only if the last message is the user's.
+        takes_system: True if it accepts a system message at the beginning.
+        takes_more_systems: True if it accepts further system messages, at the beginning and later.
+        takes_repeats: True if it accepts consecutive messages of the user, and of the assistant.
+        takes_call_after_text: True if it accepts an assistant message with calls directly after one without calls.
+        takes_user_after_result: True if it accepts a user message directly after the result of a call.
+        system_needs_final_user: True if it renders the system message only if the last message is the user's.
     """
 
     takes_system: bool = True
@@ -85,7 +85,7 @@ def join_repeats(messages: list[Message], rules: RoleRules) -> list[Message]:
 
 
 def keep_system(messages: list[Message], rules: RoleRules) -> list[Message]:
-    """Return the messages with the system message in the last user message if the template would leave it out."""
+    """Return the messages. If the template would omit the system message, move its text to the last user message."""
     is_kept = not rules.system_needs_final_user or messages[-1]["role"] == "user"
     if is_kept or messages[0]["role"] != "system":
         return messages
@@ -128,7 +128,7 @@ def _must_join(one: Message, other: Message, rules: RoleRules, first: Message) -
 
 
 def _joined(group: list[Message]) -> Message:
-    """Return the first message of the group with the texts, the reasoning and the calls of all."""
+    """Return the first message of the group, with the texts, the reasoning and the calls of all messages."""
     if len(group) == 1:
         return group[0]
     joined = {**group[0], "content": _joined_text([message["content"] for message in group])}

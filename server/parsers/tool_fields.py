@@ -1,4 +1,7 @@
-"""Tool fields of requests: the offered functions and the rules for calling them. Independent of templates."""
+"""Tool fields of requests: the offered functions and the rules for calling them.
+
+The module does not depend on templates.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class ToolFields(Protocol):
 
     @property
     def parallel_tool_calls(self) -> bool | None:
-        """False allows at most one call per answer."""
+        """False if an answer may have at most one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,8 @@ class ToolOptions:
     Attributes:
         tools: the functions in the form that chat templates take.
         schemas: the functions that may be called, with the JSON schemas of their arguments.
-        required: the answer must consist of calls.
-        named: the answer must be one call of this function.
+        required: True if the answer must consist of calls.
+        named: the function of which the answer must be one call; None if there is no such function.
         max_calls: maximum number of calls in an answer; None for no limit.
     """
 

@@ -1,4 +1,5 @@
-"""Tools for templates without tool support: functions go into the system message, calls and results into plain text.
+"""Tools for templates without tool support: the functions are described in the system message, and calls and results
+are written as plain text.
 
 Calls use the hermes format, which small models follow most reliably.
 """

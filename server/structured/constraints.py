@@ -1,4 +1,4 @@
-"""Converts the constraint of a request to a Lark grammar. Handles the fields of all APIs; does not compile grammars."""
+"""Converts the constraint of a request, in any API, to a Lark grammar. The module does not compile grammars."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NamedSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """``response_format``. schema: JSON schema of an object, as in llama-server."""
+    """The field ``response_format``. schema: JSON schema of an object, as in llama-server."""
 
     type: str
     json_schema: NamedSchema | None = None
@@ -43,7 +43,7 @@ class ResponseFormat(msgspec.Struct):
 
 
 class StructuredOutputs(msgspec.Struct):
-    """``structured_outputs``, as in vLLM. Exactly one field must be set."""
+    """The field ``structured_outputs``, as in vLLM. Exactly one of its fields must be set."""
 
     json: Any = None
     regex: str | None = None
@@ -68,7 +68,7 @@ class Constraint:
     """A constraint on the output.
 
     Attributes:
-        lark: grammar.
+        lark: the grammar.
         param: name of the request field.
         unread: True if ``lark`` is the client's own grammar, in GBNF or Lark, which the compile thread still has to
             convert.
@@ -80,7 +80,7 @@ class Constraint:
 
 
 def constraint_of(fields: ConstraintFields) -> Constraint | None:
-    """Return the request's constraint, or None.
+    """Return the request's constraint; None if it has none.
 
     Raises Rejected if the request has several constraints or an invalid one.
     """
@@ -139,11 +139,11 @@ def regex_constraint(regex: str, param: str) -> Constraint:
 
 
 def choice_constraint(choices: list[str], param: str) -> Constraint:
-    """Allow exactly one of ``choices``. Raises Rejected if there are no choices, too many, or an empty one."""
+    """Allow exactly one of ``choices``. Raises Rejected if there are no choices or too many, or if one is empty."""
     if len(choices) > MAX_CHOICES:
         raise Rejected(f"'{param}' has {len(choices)} choices: at most {MAX_CHOICES} are allowed.", param=param)
     if not choices or not all(choices):
-        raise Rejected(f"'{param}' must have at least one entry and no empty one.", param=param)
+        raise Rejected(f"'{param}' must have at least one entry and no empty entry.", param=param)
     written = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
     return sized(
         f"start: CHOICE\nCHOICE: {written}", param

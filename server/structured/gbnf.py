@@ -1,6 +1,6 @@
 """Converts GBNF grammars to Lark and checks Lark grammars of clients. The module does not compile grammars.
 
-It runs in a compile thread, because a large grammar takes about a second.
+The conversion runs in a compile thread, because a large grammar takes about a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ GBNF_RULE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\n]*|(?P<ru
 
 
 def lark_of_ebnf(text: str) -> str:
-    """Convert a grammar in Lark or GBNF to Lark. Raises GrammarError if the text is neither or has too many rules."""
+    """Convert a grammar in Lark or GBNF to Lark.
+
+    Raises GrammarError if the text has an unsupported directive or too many rules, or is neither Lark nor valid GBNF.
+    """
     for word in DIRECTIVES:
         if word in text:
             raise GrammarError(f"{word} is not supported in a grammar.")

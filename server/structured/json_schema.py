@@ -16,7 +16,7 @@ from ebbtide.errors import Rejected
 from .schema_references import num_levels, target
 
 MAX_DEPTH = 64
-MAX_SUBSCHEMAS = 10_000  # maximum length of a reference cycle, which then uses a quarter of the compile thread's stack
+MAX_SUBSCHEMAS = 10_000  # a reference cycle of this length uses a quarter of the compile thread's stack
 # Maximum number of states of the automaton for "multipleOf", which the compiler builds without any limit:
 # 50,000 states take half a second; 12345.678 would take minutes and all memory.
 MAX_MULTIPLE = 20_000

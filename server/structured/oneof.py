@@ -10,12 +10,13 @@ from typing import Any
 from .json_schema import NAMED, ONE, SEVERAL
 from .schema_references import target
 
-MAX_REFERENCES = 16  # maximum per alternative, which also ends reference cycles
+MAX_REFERENCES = 16  # maximum number of references followed per alternative, which also ends reference cycles
 Schema = Any
 
 
 def oneof_to_anyof(schema: Schema) -> Schema:
-    """Return an equivalent schema with ``anyOf`` for each ``oneOf`` that a required string property decides.
+    """Return an equivalent schema with ``anyOf`` for each ``oneOf`` whose alternatives a required string property tells
+    apart.
 
     The schema must be well formed (``check_schema``). The argument is not modified. Other ``oneOf`` keywords are kept.
     """

@@ -1,4 +1,4 @@
-"""Resolves references in a JSON schema and measures its depth through them. Does not validate."""
+"""Resolves references in a JSON schema and measures its depth through them. The module does not validate schemas."""
 
 from __future__ import annotations
 

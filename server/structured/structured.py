@@ -102,7 +102,9 @@ class StructuredOutput:
         return result
 
     async def _compile_in_time(self, constraint: Constraint) -> CompileResult | None:
-        """Return None if compiling takes too long; loading the vocabulary and waiting for a thread do not count."""
+        """Compile a constraint. Returns None if that takes too long, without the loading of the vocabulary and the wait
+        for a thread.
+        """
         loop = asyncio.get_running_loop()
         guidance = self._guidance
         if guidance is None:

@@ -1,6 +1,7 @@
 """Grammars for forced calls: JSON for every model family, with arguments that are valid under their schemas.
 
-Objects get only the keys in a schema unless it explicitly allows others, because small models would invent keys.
+Objects get only the keys in a schema unless the schema explicitly allows others, because small models would invent
+keys.
 """
 
 from __future__ import annotations

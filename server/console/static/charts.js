@@ -5,7 +5,7 @@ import { count, duration, percent, rate } from "./format.js";
 import { color, holderColor } from "./holders.js";
 
 const HEIGHT = 150;
-// Each entry paints over the one before, so that the areas appear stacked.
+// Each entry is painted over the entry before it, so that the areas appear stacked.
 const STACK = [
   { key: "quarantined", label: "Quarantined" },
   { key: "evictable", label: "Evictable" },

@@ -1,4 +1,4 @@
-// A chat with the served model. The conversation is kept by the page only.
+// A chat with the served model. Only the page stores the conversation.
 
 import { base, call, events } from "./api.js";
 import { byId, h, setHidden, setText } from "./dom.js";
@@ -35,7 +35,7 @@ export class Chat {
     this.abort?.abort();
     this.turns = [];
     this.sent = null;
-    this.messages.replaceChildren(h("p", { class: "empty" }, "Nothing was said yet. Answers stream from this server; nothing is stored."));
+    this.messages.replaceChildren(h("p", { class: "empty" }, "There are no messages yet. Answers are streamed from this server, which does not store them."));
     setText(byId("chat-stats"), "");
     this.showCode();
   }

@@ -1,4 +1,4 @@
-// Builds and updates elements. Text is only ever inserted as text.
+// Builds and updates elements. Strings are inserted as text, never as HTML.
 
 export const byId = (id) => document.getElementById(id);
 

@@ -1,4 +1,4 @@
-// The figures of the last minutes as columns, for the charts. Only what was received while the page was visible.
+// The figures of the last minutes as columns, for the charts. Only snapshots received while the page is visible count.
 
 const LONGEST_S = 600;
 const RATE_OVER_S = 1.5;

@@ -1,4 +1,4 @@
-// One bar per pool: its books in tokens.
+// Shows one bar per pool: its accounting in tokens.
 
 import { h, KeyedList, setHidden, setText } from "./dom.js";
 import { count, percent, plural } from "./format.js";

@@ -61,7 +61,7 @@ export class Pressure {
   showDetail() {
     const event = this.chosen;
     if (!event) {
-      if (!this.detail.firstChild) this.detail.append(h("p", { class: "empty" }, "Select an event to see its victims, its cost, and when they came back."));
+      if (!this.detail.firstChild) this.detail.append(h("p", { class: "empty" }, "Select an event to see its victims, its cost, and when the victims ran again."));
       return;
     }
     const text = JSON.stringify(event);
@@ -80,7 +80,7 @@ export class Pressure {
       victims(event));
   }
 
-  // The timeline shows the last ``seconds`` up to ``now``: a mark per event, and a bar until its last victim is back.
+  // The timeline shows the last ``seconds`` up to ``now``: a mark per event, and a bar until its last victim runs again or ends.
   draw(now = this.now, seconds = this.seconds) {
     this.now = now;
     this.seconds = seconds;
@@ -155,7 +155,7 @@ function summary(event) {
   return `${cause}: ${plural(event.victims.length, "victim")}, ${plural(freed, "token")} freed${aborted}`;
 }
 
-// Returns the time at which the last victim ran again or ended; null if one waits.
+// Returns the time at which the last victim ran again or ended; null if a victim still waits.
 function backAt(event) {
   if (event.victims.some((victim) => victim.outcome === null)) return null;
   return event.time + Math.max(0, ...event.victims.map((victim) => victim.waited_s ?? 0));

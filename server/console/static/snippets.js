@@ -1,4 +1,4 @@
-// A chat request as a curl command and as a Python program. The API key is named, never shown.
+// A chat request as a curl command and as a Python program. Both read the API key from an environment variable.
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 

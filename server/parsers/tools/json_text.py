@@ -12,7 +12,7 @@ ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 BEGINS_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# Expected next. VALUE_OR_END and KEY_OR_END occur only directly after an opening bracket.
+# The part that is expected next. VALUE_OR_END and KEY_OR_END occur only directly after an opening bracket.
 VALUE, VALUE_OR_END, KEY, KEY_OR_END, COLON, AFTER, STRING, SCALAR_GOES_ON = range(8)
 
 
@@ -97,7 +97,7 @@ class JsonText:
         self.done = not self._open
 
     def _bracket_or_string(self, text: str, at: int) -> int:
-        """Loose mode: only brackets and strings have a meaning."""
+        """In loose mode, only brackets and strings have a meaning."""
         character = text[at]
         if character == '"':
             self._is_key = False
@@ -153,10 +153,7 @@ class JsonText:
         return at
 
     def _fail(self, at: int) -> int:
-        """Report invalid JSON.
-
-        Record an error without consuming the character, because the caller may continue in loose mode.
-        """
+        """Record invalid JSON. The character is not consumed, because the caller may continue in loose mode."""
         self.bad = True
         return at
 

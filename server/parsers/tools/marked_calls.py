@@ -32,7 +32,8 @@ class MarkedCallFormat:
         opens: markers that start a call or a list of calls.
         closes: markers that may follow a call, in any order.
         skips: markers that may precede a call; they are ignored.
-        head: matches the text before arguments that follow a name; the group that matched is the name.
+        head: pattern of the text between a marker and the arguments, if it is a name; the group that matches is the
+            name.
         bare: True if an object at the start of the output is also a call.
         separator: text between objects.
         listed: True if calls are written as a list after a marker.
@@ -217,7 +218,7 @@ def json_value(scanner: StreamScanner) -> ParserCoroutine[str | None]:
 
 
 def _behind_mark(scanner: StreamScanner, names: Collection[str], form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """Parse the text after a marker. If that text is not a call, starts none."""
+    """Parse the text after a marker. If that text is not a call, no call is started."""
     first = yield from scanner.skip_spaces()
     if first == "[":
         yield from call_list(scanner, names)

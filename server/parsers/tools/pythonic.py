@@ -37,7 +37,7 @@ def pythonic_calls(
 
 
 def _list(scanner: StreamScanner, names: Collection[str], closes: tuple[str, ...]) -> ParserCoroutine[None]:
-    """Parse a complete list of calls. Adds nothing if ``text`` is not such a list."""
+    """Parse a complete list of calls. Adds nothing if the text is not such a list."""
     yield from scanner.skip_spaces()
     if not (yield from scanner.literal("[")):
         return

@@ -18,7 +18,8 @@ SPACES = " \t\r\n"
 class StreamScanner:
     """A position in the growing text of one output, and the sink for the findings.
 
-    ``mark`` saves a position to which ``reject`` returns, to handle what follows as text; ``accept`` discards it.
+    ``mark`` saves a position. ``reject`` returns to it, so that the text after it is handled as plain text; ``accept``
+    discards it.
     """
 
     def __init__(self, sink: ContentPartSink) -> None:
@@ -81,7 +82,7 @@ class StreamScanner:
         return character
 
     def literal(self, expected: str) -> ParserCoroutine[bool]:
-        """Consume ``expected`` if it comes next. Returns False and consumes nothing otherwise."""
+        """Consume ``expected`` and return True if it comes next. Otherwise, return False and consume nothing."""
         while True:
             ahead = self._text[self._at : self._at + len(expected)]
             if ahead == expected:

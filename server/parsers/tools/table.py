@@ -26,7 +26,7 @@ class ToolFormat:
     Attributes:
         signs: texts, one of which every chat template of this format contains.
         markers: texts that may be control tokens; the detokenizer must keep them for the parser.
-        form: the form for a grammar if the format writes calls as JSON objects with a name; else None.
+        form: the syntax for building a grammar; None if calls are not JSON objects with a name.
     """
 
     signs: tuple[str, ...]
@@ -117,7 +117,7 @@ def _pythonic(signs: tuple[str, ...], marks: tuple[tuple[str, ...], tuple[str, .
     return ToolFormat(signs, (*marks[0], *marks[1]), read)
 
 
-# In order of detection: if the sign of one format contains the sign of another, it comes first.
+# In order of detection: if the sign of one format contains the sign of another, the former comes first.
 FORMATS: dict[str, ToolFormat] = {
     "seed_oss": _xml(("<seed:tool_call>",), SEED_OSS),
     "qwen3_coder": _xml(("<function=",), QWEN3_CODER),
