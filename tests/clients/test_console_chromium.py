@@ -159,7 +159,7 @@ def test_a_chat_streams_and_its_curl_command_is_the_request(
     assert "It'\\''s <b>bold</b>" in page.locator("#curl").text_content()  # type: ignore[operator]
     with page.expect_request("**/v1/chat/completions") as sent:
         page.press("#prompt", "Enter")
-    body = sent.value.post_data_json
+    body: Any = sent.value.post_data_json
     assert (body["seed"], body["max_tokens"], body["stream"]) == (7, 30, True)
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
     lengths = set()
