@@ -30,7 +30,6 @@ ROPES: list[dict[str, Any]] = [
     {"rope_scaling": {"rope_type": "linear", "factor": 2}},
     {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5}, "rope_scaling": {}},
     {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 256}, "rope_theta": 5e5},
-    {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 256, "low_freq_factor": 4, "high_freq_factor": 1}},
     {"rope_scaling": LLAMA3},
     {"rope_scaling": LLAMA3, "original_max_position_embeddings": 128},
     {"rope_scaling": YARN},
