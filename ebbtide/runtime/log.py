@@ -95,7 +95,7 @@ def setup_logging(process: str, level: str, log_format: str = "text") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(LEVELS[level])
-    for noisy in ("httpx", "httpcore", "urllib3", "filelock", "asyncio"):
+    for noisy in ("httpx", "httpcore", "urllib3", "filelock", "asyncio", "torch"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, LEVELS[level]))
 
 
