@@ -53,7 +53,7 @@ class Extras:
     """Optional dependencies of a scheduler.
 
     Attributes:
-        policies: by default the policies that the configuration selects.
+        policies: the policies; if it is None, those that the configuration selects.
         compiler: compiles grammars; if it is None, requests with a grammar are refused.
         observer: notified of pages that are added to or removed from the prefix cache.
         on_free: called with all pages of the first pool that become free.

@@ -70,7 +70,7 @@ class Scheduler:
 
     @property
     def idle_changes(self) -> tuple[int, int, int]:
-        """Counters that show whether statistics changed while nothing ran: open sessions, flushes, ended requests."""
+        """Numbers of open sessions, flushes and ended requests: a change shows that the statistics have changed."""
         return self.num_sessions, self.dispatcher.control.num_flushes, self.state.metrics.num_ends
 
     @property
@@ -250,7 +250,7 @@ class Scheduler:
             self.state.lifecycle.queue_siblings(req)
 
     def _sampled(self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None) -> None:
-        """Apply the output tokens of one item. Tokens after one that ends the request are dropped."""
+        """Apply the output tokens of one item. Tokens after the token that ends the request are dropped."""
         req.samples_in_flight -= 1
         lifecycle = self.state.lifecycle
         for count, token in enumerate(tokens, 1):

@@ -22,7 +22,7 @@ class _Deadline:
     due_s: float  # time at which the limit is checked next
     number: int
     rid: str = field(compare=False)
-    limit_s: float = field(compare=False)  # since the arrival
+    limit_s: float = field(compare=False)  # seconds from the arrival to the limit
     starts: bool = field(compare=False)  # True for the queue timeout, False for the request timeout
 
 

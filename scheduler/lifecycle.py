@@ -149,8 +149,8 @@ class Lifecycle:
         Args:
             reason: "stop" or "length".
             tokens: the last output tokens, which were not sent yet.
-            logprobs: parallel to ``tokens``; None if the request did not ask for log-probabilities.
-            embedding: the vector, if the request asked for one.
+            logprobs: parallel to ``tokens``; None if log-probabilities were not requested.
+            embedding: the vector, if one was requested.
         """
         self._end(req, ReleaseReason.FINISH, reason)
         self._outbox.close(req, reason, tokens, logprobs, embedding)

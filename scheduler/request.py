@@ -71,13 +71,13 @@ class Request:
     pages: list[int] = field(default_factory=list)
     num_shared: int = 0
     node: CacheNode | None = None  # prefix cache node at the end of its shared pages
-    sent_pages: int = 0  # number of page-table entries that the runner knows
+    sent_pages: int = 0  # number of page-table entries that were sent to the runner
     row_ready: bool = False  # True if the runner has its sampling state
     started: bool = False  # True if its first TokenItem was sent
     is_retracted: bool = False  # True from a retraction until the request runs again
     protected: bool = False  # True after --max-retractions retractions: the request is not retracted again
     stop_ids: frozenset[int] = frozenset()  # token ids that end its output
-    sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this one's prompt pages
+    sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this choice's prompt pages
     history: History = field(default_factory=History)
     shares_known: bool = False  # True if ``known`` is a list that other choices use too
     tag: str = field(init=False)  # the text that names it in messages
@@ -99,7 +99,7 @@ class Request:
 
     @property
     def is_waiting(self) -> bool:
-        """True if the request is in the queue or held back."""
+        """True if the request is in the queue, or waits for its first choice."""
         return self.phase is Phase.WAITING
 
     @property

@@ -1,4 +1,4 @@
-"""One log line per request at its end. Never logs prompts or answers."""
+"""Writes one log line per request at its end. Prompts and answers are never logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLIENT_LEFT = 499  # the status in the line if the client closed the connection 
 
 
 class RequestLog:
-    """Logs requests. clock: the one of ``ResponseStream.received_s``."""
+    """Logs requests. clock: the clock of ``ResponseStream.received_s``."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

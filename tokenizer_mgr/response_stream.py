@@ -56,12 +56,12 @@ class Delta:
 
 @dataclass(slots=True)
 class StreamFacts:
-    """What the log says about a request. The dicts are keyed by the index of the choice.
+    """The data about a request for the log. The dicts are keyed by the index of the choice.
 
     Attributes:
         first_token_s: time of the first token, on the clock of ``received_s``; None before it.
-        num_choices: choices of each prompt. The first one of them counts for prompt and cached tokens, because the
-            others find in the cache what the first has computed.
+        num_choices: number of choices of each prompt. Prompt and cached tokens are those of the first choice, because
+            the other choices share the prefix that the first has computed.
     """
 
     first_token_s: float | None = None
@@ -73,7 +73,7 @@ class StreamFacts:
     finishes: dict[int, str] = field(default_factory=dict)
 
     def add(self, index: int, item: TextItem) -> None:
-        """Record the totals that an item carries."""
+        """Record the totals that an item contains."""
         self.output_tokens[index] = item.num_output_tokens
         is_first = index % self.num_choices == 0
         if item.prompt_tokens and is_first:
@@ -161,7 +161,7 @@ class ResponseStream:
 
     @property
     def error(self) -> Rejected | None:
-        """The error that ended the request, if one did."""
+        """The error that ended the request; None if there is no error."""
         return self._error
 
     def add(self, index: int, item: TextItem) -> bool:

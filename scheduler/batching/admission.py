@@ -66,7 +66,8 @@ class _Reservations:
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
         """True if ``usable`` pages suffice for all reservations and a candidate with ``num_tokens`` tokens.
 
-        num_locked: pages of the candidate that are already locked. growth: tokens by which it is expected to grow.
+        num_locked: number of the candidate's pages that are already locked. growth: tokens by which the candidate is
+            expected to grow.
         """
         size = self._page_size
         return self._reserved + (self.pool.pages_for(num_tokens) - num_locked) * size + growth <= usable * size

@@ -18,7 +18,7 @@ RETRACT_LOOKAHEAD = 20  # output tokens that the estimate after a retraction add
 
 
 class NewTokenRatio:
-    """``value`` is always in [minimum, 1]."""
+    """Holds the ratio as ``value``, which is always in [minimum, 1]."""
 
     def __init__(self, conservativeness: float = 1.0) -> None:
         self.initial = min(INIT_RATIO * conservativeness, 1.0)
@@ -27,7 +27,7 @@ class NewTokenRatio:
         self._decay = (self.initial - self.minimum) / DECAY_STEPS
 
     def decay(self) -> None:
-        """Call after each step with a decode row."""
+        """Lower the ratio, but not below its minimum. Call it after each step with a decode row."""
         self.value = max(self.value - self._decay, self.minimum)
 
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
@@ -41,7 +41,7 @@ class NewTokenRatio:
         self.value = min(max(self.value, new_estimate_ratio, self.minimum), 1.0)
 
     def reset(self) -> None:
-        """Call when nothing runs and nothing waits."""
+        """Set the ratio to its initial value. Call it when no request runs or waits."""
         self.value = self.initial
 
 

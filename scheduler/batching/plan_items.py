@@ -76,7 +76,7 @@ class PlanItems:
         return num_samples
 
     def _writes_elsewhere(self, req: Request) -> tuple[PageWrite, ...]:
-        """Return the pages that the runner does not know yet, for all pools except the first."""
+        """Return the pages that were not sent to the runner yet, for all pools except the first."""
         unsent = [(number, *pool.take_unsent(req)) for number, pool in enumerate(self._more_pools, 1)]
         return tuple(PageWrite(number, index, pages) for number, index, pages in unsent if pages)
 

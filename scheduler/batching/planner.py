@@ -30,7 +30,8 @@ class Planner:
     def plan(self, now: float, *, has_steps_in_flight: bool) -> list[PlanItem]:
         """Returns the items of the next step; an empty list if nothing can run.
 
-        If pages are missing while steps are in flight, it waits for the results, which may free pages.
+        If a request must be retracted while steps are in flight, returns an empty list, because the results of these
+        steps may free memory and must be delivered.
         """
         reason = self._retract_reason(has_steps_in_flight=has_steps_in_flight)
         if reason is not None:

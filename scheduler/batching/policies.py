@@ -19,7 +19,7 @@ def fcfs(waiting: Iterator[Request], _match_len: Callable[[Request], int]) -> It
 def longest_prefix_match(waiting: Iterator[Request], match_len: Callable[[Request], int]) -> Iterator[Request]:
     """``lpm``: the longest cached prefix first, among the first ``LPM_WINDOW`` requests.
 
-    No request overtakes one that was retracted, or that was overtaken ``LPM_MAX_PASSED`` times.
+    No request overtakes a request that was retracted, or that was already overtaken ``LPM_MAX_PASSED`` times.
     """
     window = list(islice(waiting, LPM_WINDOW))
     aged = [req for req in window if req.is_retracted or req.history.times_passed >= LPM_MAX_PASSED]

@@ -59,7 +59,7 @@ class GrammarCompiler(Protocol):
         """
 
     def drain_durations(self) -> list[float]:
-        """Durations, in seconds, of the compilations that ended since the last call."""
+        """Return the durations, in seconds, of the compilations that ended since the last call."""
 
 
 class NoCompiler:

@@ -1,4 +1,4 @@
-"""Answers an operator's questions about requests, sessions and pages. Reads the scheduler's state and changes nothing.
+"""Answers an operator's questions about requests, sessions and pages, without changing the scheduler's state.
 
 Each answer has bounded size and cost, so that it fits between two steps.
 """
@@ -18,8 +18,8 @@ from ..memory.session_aware_cache import SessionSlot
 from ..request import Phase, Request
 from ..sessions.session_controller import SessionController
 
-MAX_PAGES = 4096  # pages described in one answer
-MAX_ENTRIES = 1024  # requests in one state, or sessions, described in one answer
+MAX_PAGES = 4096  # maximum number of pages described in one answer
+MAX_ENTRIES = 1024  # maximum number in one answer: of running requests, of waiting requests, and of sessions
 
 
 class Inspector:

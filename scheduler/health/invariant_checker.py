@@ -1,4 +1,4 @@
-"""Memory invariants: the counters of all owners must add up to the size of the pool, and the ledger must agree.
+"""Memory invariants: the counters of all owners add up to the size of the pool, and the ledger records the same owners.
 
 The module only reads the owners' counters and data structures.
 """
@@ -146,7 +146,7 @@ class InvariantChecker:
             )
 
     def _unbalanced(self, pool: AuditedPool, terms: str) -> NoReturn:
-        """Raise InvariantViolation for a wrong sum, with the pages that explain the difference."""
+        """Raises InvariantViolation, because a sum is wrong, with the pages that explain the difference."""
         errors = pool.find_ownership_errors(self._lifecycle.running)
         raise InvariantViolation(_of(pool, f"{terms}; {describe(errors, pool.ledger)}"))
 

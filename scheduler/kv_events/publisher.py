@@ -47,7 +47,7 @@ class ReplayBuffer:
 
 
 class KvEventPublisher:
-    """Publishes the events of ``recorder``, one batch per step, and replays missed batches on request. Never blocks.
+    """Publishes the events of ``recorder``, one batch per step, and replays missed batches on request. It never blocks.
 
     The constructor raises StartupError if a socket cannot be bound.
     """

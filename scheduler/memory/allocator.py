@@ -52,7 +52,7 @@ class PageAllocator:
             self._on_free(pages)
 
     def free_pages(self, start: int = 0, end: int | None = None) -> list[int]:
-        """A copy of a slice of the free list, for audits."""
+        """Return a copy of a slice of the free list, for audits."""
         return self._free[start:end]
 
     def reset(self, free: list[int]) -> None:

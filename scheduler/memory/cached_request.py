@@ -25,7 +25,7 @@ class CachedRequest(PageOwner, Protocol):
     pages: list[int]
     num_shared: int
     node: CacheNode | None
-    sent_pages: int  # number of page-table entries that the runner knows
+    sent_pages: int  # number of page-table entries that were sent to the runner
     protected: bool  # True if the request is never retracted again
     max_samples: int  # maximum number of output tokens of one decode item
 
@@ -55,4 +55,4 @@ class CachedRequest(PageOwner, Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """True if the request has no row: it is in the queue or held back."""
+        """True if the request has no row: it is in the queue, or waits for its first choice."""

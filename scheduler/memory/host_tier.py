@@ -1,7 +1,7 @@
 """The host tier: K/V of retracted requests in host memory, so that they resume with a copy instead of a prefill.
 
 It is a separate pool with its own accounting. It decides which pages to copy and keeps their numbers; the runner copies
-the bytes as the plan says.
+the bytes as the plan specifies.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HostCopy:
 
     @property
     def tag(self) -> str:
-        """Name in messages."""
+        """The copy's name in messages."""
         return f"the host copy of {self.req.tag}"
 
 

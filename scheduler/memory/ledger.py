@@ -22,7 +22,7 @@ class PageOwner(Protocol):
 
     @property
     def tag(self) -> str:
-        """Name in messages."""
+        """The owner's name in messages."""
 
     @property
     def is_locked(self) -> bool:

@@ -27,7 +27,7 @@ class Node:
 
     @property
     def tag(self) -> str:
-        """Name in messages."""
+        """The node's name in messages."""
         return f"a tree node of {len(self.pages)} pages"
 
     @property
@@ -78,10 +78,10 @@ class CacheObserver(Protocol):
     """
 
     def stored(self, node: Node) -> None:
-        """``node`` was added to the tree as a leaf."""
+        """Handle the addition of ``node`` to the tree as a leaf."""
 
     def removed(self, pages: Sequence[int]) -> None:
-        """``pages`` were removed from the tree."""
+        """Handle the removal of ``pages`` from the tree."""
 
     def rebuilt(self, nodes: Iterable[Node]) -> None:
-        """The tree was rebuilt: it now consists of ``nodes``, parents before children."""
+        """Handle a rebuilt tree, which now consists of ``nodes``, parents before children."""

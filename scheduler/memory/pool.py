@@ -20,7 +20,7 @@ from .prefix_cache import BasePrefixCache
 
 
 class Pool:
-    """Pages of one kind."""
+    """The pages of one kind of KV, with the prefix cache."""
 
     name = FULL_POOL
 

@@ -59,7 +59,7 @@ class BasePrefixCache(AuditedCache, Protocol):
         """Find the longest cached prefix of ``req``, at most ``limit`` pages. The match leaves at least one known token
         to compute.
 
-        It has no side effects, so it can be repeated for a request that is not admitted.
+        The search has no side effects, so it can be repeated for a request that is not admitted.
         """
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:

@@ -37,7 +37,7 @@ class SessionSlot:
 
     @property
     def tag(self) -> str:
-        """Name in messages."""
+        """The slot's name in messages."""
         return f"the slot of session {self.session}"
 
     @property

@@ -15,7 +15,7 @@ class SessionLimits:
     """Quotas of sessions."""
 
     max_sessions: int = 1000  # maximum number of sessions that are open at the same time
-    timeout_s: float = 600.0  # idle seconds until a session expires, unless it was opened with a timeout of its own
+    timeout_s: float = 600.0  # idle seconds until a session expires, unless it was opened with another timeout
     max_per_owner: int | None = None  # maximum number of open sessions of one API key; None for no limit
 
 

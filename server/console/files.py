@@ -61,7 +61,7 @@ def _file(path: Path) -> Endpoint:
 class ConsoleAtRoot:
     """Middleware that answers a browser's GET / with the page. Other clients get the answer of ``app``.
 
-    It wraps the key check, because a browser cannot send a key before the page has asked for it.
+    It wraps the key check, because a browser cannot send a key before the page has asked the user for the key.
     """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:

@@ -235,7 +235,7 @@ class _Daemon:
     async def _drain(self, front: Frontend) -> None:
         """Wait for open requests.
 
-        Abort the remaining ones after the shutdown timeout, after a second signal, or during a pause.
+        Abort the remaining requests after the shutdown timeout, after a second signal, or during a pause.
         """
         front.start_draining()
         self._service.notify("STOPPING=1", f"STATUS=draining {front.num_open} open requests")

@@ -243,7 +243,7 @@ class WireProtocol(HttpToolsProtocol):
             self._refuse(wire_refusal.late(self._limits.receive_timeout_s))
 
     def _refuse(self, error: Rejected) -> None:
-        """Reply to the arriving request after the earlier ones and close the connection; drop further input."""
+        """Send ``error`` after the answers to earlier requests, close the connection, and drop further input."""
         self._drop_input()
         is_answered = self._cancel_arriving()
         if is_answered:

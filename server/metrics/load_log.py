@@ -1,4 +1,4 @@
-"""One log line about the load every few seconds while there is work."""
+"""Writes one log line about the load every few seconds while there is work."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def tool_constraint(options: ToolOptions) -> Constraint:
 def calls_alternative(options: ToolOptions, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
     """Return calls in the model's format as the Lark rule ``alternative``, for an output with another constraint.
 
-    mark: converts a text or control token to Lark. Arguments may be any object: an unsupported schema
-        must not reject the request.
+    mark: converts a text or control token to Lark. Arguments may be any object, so that a request with an unsupported
+        schema is not rejected.
     """
     call = f'"{{\\"name\\": " NAME ", \\"{form.key}\\": " any_object "}}"'
     opens = "" if form.bare else f"{' '.join(map(mark, (*form.skips, form.opens[0])))} GAP "
