@@ -35,7 +35,7 @@ class ServerConfig:
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "TCP port to listen on; 0 selects a free port", within="[0, 65535]")
     served_model_name: tuple[str, ...] = option_list(
-        "the model's name in the API; repeatable: answers have the first name (default: derived from MODEL)",
+        "the model's name in the API; repeatable: answers contain the first name (default: derived from MODEL)",
         flag="--served-model-name",
         metavar="NAME",
     )
@@ -75,7 +75,8 @@ class ServerConfig:
         "", "also export metrics under the names of vllm, sglang, or vllm,sglang", metavar="NAMES"
     )
     clamp_max_tokens: Literal["none", "messages", "all"] = option(
-        "messages", "routes on which a max_tokens that exceeds the context is reduced to what is left, instead of 400"
+        "messages",
+        "routes on which a max_tokens that exceeds the context is reduced to fit, instead of answered with 400",
     )
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
@@ -171,7 +172,7 @@ class SchedulerConfig:
     )
     max_retractions: int = option(
         3,
-        "retractions after which a request is never retracted again; 0: never retract, -1: no bound",
+        "retractions after which a request is never retracted again; 0: never retract, -1: no limit",
         within="[-1, inf)",
     )
     max_queued_requests: int | None = option(
@@ -182,10 +183,10 @@ class SchedulerConfig:
         "if the page accounting is inconsistent: end the process, take the pages out of service, or do not check",
     )
     kv_events: str | None = option(
-        None, "publish the blocks of the prefix cache to routers here: tcp://127.0.0.1:5557", metavar="ADDRESS"
+        None, "address that publishes the prefix cache's blocks, such as tcp://127.0.0.1:5557", metavar="ADDRESS"
     )
     kv_events_replay: str | None = option(
-        None, "answer requests for missed events here: tcp://127.0.0.1:5558", metavar="ADDRESS"
+        None, "address that answers requests for missed events, such as tcp://127.0.0.1:5558", metavar="ADDRESS"
     )
     enable_streaming_session: bool = option(False, "sessions keep the KV of their turns between requests")
     max_sessions: int = option(1000, "limit on open sessions; further ones get 429", metavar="N", within="[1, inf)")
@@ -218,7 +219,8 @@ class RunnerConfig:
         within="[0, 1024]",
     )
     deterministic: bool = option(
-        False, "refuse to start unless the logits of a request are equal bit for bit alone, in any batch and recomputed"
+        False,
+        "refuse to start unless a request's logits are bitwise equal when it runs alone, in a batch or is recomputed",
     )
     quantization: Literal["auto", "none", "int8"] = option(
         "auto",

@@ -135,7 +135,7 @@ class GrammarMatcher:
 
     Attributes:
         mask: tokens that may come next, one bit per token id, least significant bit first; b"" if there is none.
-        complete: no token other than an end token may follow.
+        complete: True if no token other than an end token may follow.
     """
 
     __slots__ = ("_eos_ids", "_inner", "complete", "mask")

@@ -70,7 +70,7 @@ class PlanItem(Part, frozen=True):
             for the row.
         prompt_logprobs: tokens whose log-probabilities this item must return.
         more_pages: the same as ``pages`` for the other pools; at most one entry per pool.
-        embeds: the item must return the normalized hidden state of its last token.
+        embeds: True if the item must return the normalized hidden state of its last token.
     """
 
     row: int
@@ -131,7 +131,7 @@ class ItemFailure(Part, frozen=True):
 
     Attributes:
         item: index in ``StepPlan.items``.
-        problem: for the log.
+        problem: description for the log.
         invalid_logits: True if the logits leave no token to sample; otherwise an exception was raised.
     """
 
@@ -174,7 +174,7 @@ class Runner(Protocol):
     def info(self) -> RunnerInfo: ...
 
     def submit(self, plan: StepPlan) -> None:
-        """Start a plan. It returns after reading the plan's inputs, before the plan has been computed."""
+        """Start a plan. The method returns after reading the plan's inputs, before the plan has been computed."""
 
     def collect(self) -> StepResult:
         """Wait for the oldest plan in flight and return its result."""

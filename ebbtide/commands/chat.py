@@ -69,7 +69,7 @@ def chat(args: argparse.Namespace) -> int:
         try:
             return _talk(runner, conversation)
         except KeyboardInterrupt:
-            return 0  # the user pressed Ctrl-C again while the first one was handled
+            return 0  # the user pressed Ctrl-C again while the first Ctrl-C was handled
         finally:
             runner.run(_disconnect(conversation, http))
 
@@ -101,7 +101,7 @@ async def _disconnect(conversation: Conversation, http: aiohttp.ClientSession) -
 
 
 def _talk(runner: asyncio.Runner, conversation: Conversation) -> int:
-    """Read and handle lines until the input ends. Ctrl-C outside an answer discards the line; a second one quits."""
+    """Read and handle lines until the input ends. Ctrl-C outside an answer discards the line; a second Ctrl-C quits."""
     prompt = _prompt()
     answered, interrupted = True, False
     while True:

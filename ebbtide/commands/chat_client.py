@@ -58,7 +58,7 @@ class Settings:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the fields that every request has."""
+        """Return the request fields that are the same in every request."""
         chosen = {"max_tokens": self.max_tokens, "temperature": self.temperature}
         given = {name: value for name, value in chosen.items() if value is not None}
         return {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **given}
@@ -116,7 +116,7 @@ class Conversation:
                 if time.monotonic() - began > AWAY_S:
                     raise
                 if not waits:
-                    self._note(f"{error}: waiting for the server to retry.")
+                    self._note(f"{error}: waiting until the server is available again.")
                 waits = True
                 await asyncio.sleep(RETRY_S)
             except Refused as error:

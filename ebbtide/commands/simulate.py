@@ -115,7 +115,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         "--headroom",
         type=int,
         metavar="PAGES",
-        help="pages per running row that a retraction frees in addition to the next step; no effect on vllm and sglang",
+        help="pages per running row that a retraction frees beyond the next step's need; no effect on vllm and sglang",
     )
 
 

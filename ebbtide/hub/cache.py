@@ -87,7 +87,7 @@ class CachedRepository:
         return ModelFiles(str(choice.name), str(first.parent), first.name)
 
     def touch(self, choice: Choice) -> None:
-        """Record in the access times of the weights that the model is used; a read-only cache is left as it is."""
+        """Set the access times of the weights to the present. Does nothing if the cache is read-only."""
         assert self.snapshot is not None
         for file in [self.snapshot / path for path in choice.weights]:
             with contextlib.suppress(OSError):

@@ -52,7 +52,7 @@ class _Hub:
         from huggingface_hub import HfApi, constants
         from huggingface_hub.utils import disable_progress_bars
 
-        disable_progress_bars()  # those of the small files
+        disable_progress_bars()  # the bars of the small files
         self._api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or constants.ENDPOINT)
         self._cache = hub_cache_dir()
         self._pause_s = pause_s

@@ -1,4 +1,4 @@
-"""Names such as ``OWNER/NAME:Q4_K_M``, and which files of a repository a name means. Uses neither network nor disk."""
+"""Parses names such as ``OWNER/NAME:Q4_K_M`` and selects their files in a repository. Uses neither network nor disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w./-]+))?")
 QUANTIZATION = re.compile(
     r"(?<![A-Za-z0-9])((?:UD-)?(?:I?Q|TQ)\d\w*|MXFP4\w*|BF16|FP?16|FP?32)(?![A-Za-z0-9_])", re.IGNORECASE
 )
-PREFERRED = "Q4_K_M"  # the quantization of OWNER/NAME, without a label, if the repository has several
+PREFERRED = "Q4_K_M"  # the quantization for OWNER/NAME without a label if the repository has several
 NO_MODELS = ("mmproj", "imatrix")  # GGUF files that hold an image encoder or calibration data
 SINGLE_FILE = "model.safetensors"
 SMALL_FILES = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
@@ -70,7 +70,7 @@ def quantization_of(path: str) -> str | None:
 
 
 def gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the GGUF models of a repository: label → its parts in order. A file without a label is its own label.
+    """Return the GGUF models of a repository: label → parts in order. The label of a file without one is its path.
 
     Of several files with the same label the first one keeps it; the label of the others is their path.
     """

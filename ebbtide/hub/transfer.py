@@ -19,7 +19,7 @@ from ..errors import StartupError
 
 log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5  # connections without a new byte after which a download fails
-TIMEOUT_S = 30.0  # seconds of silence after which a connection is given up
+TIMEOUT_S = 30.0  # seconds without received data after which a connection is closed
 PAUSE_S = 1.0  # seconds between two connections
 
 
@@ -28,8 +28,8 @@ class LargeFile:
     """A file that the repository stores by its SHA-256 (Git LFS).
 
     Attributes:
-        path: in the repository.
-        size: in bytes.
+        path: path in the repository.
+        size: size in bytes.
     """
 
     path: str
@@ -62,7 +62,7 @@ class Transfer:
         """Write the file to ``blobs``, named by its SHA-256. Continues with the part that an earlier call left there.
 
         Raises StartupError if the content is not the expected one; the exceptions of ``lost`` if the connection breaks
-        repeatedly, and OSError if the file cannot be written. The part then stays, except if its content is wrong.
+        repeatedly, and OSError if the file cannot be written. The part is kept unless its content is wrong.
         """
         part = blobs / f"{file.sha256}.incomplete"
         with part.open("ab") as target:
@@ -101,7 +101,7 @@ class Transfer:
             if offset and response.status_code != HTTPStatus.PARTIAL_CONTENT:  # the server ignores the range
                 target.truncate(0)
                 bar.update(-offset)
-            for chunk in response.iter_bytes():  # of any size: what arrived before an interruption is kept
+            for chunk in response.iter_bytes():  # of any size, so that all bytes before an interruption are kept
                 target.write(chunk)
                 bar.update(len(chunk))
 

@@ -10,8 +10,8 @@ class InspectReq(Message, frozen=True):
 
     Attributes:
         call: id that the reply repeats.
-        max_requests: maximum number of running requests described, and the same number of waiting ones.
-        max_sessions: maximum number of sessions described, the last opened ones.
+        max_requests: maximum number of running requests in the answer, and also of waiting requests.
+        max_sessions: maximum number of sessions in the answer, which are those opened last.
     """
 
     call: str
@@ -62,7 +62,7 @@ class RequestInfo(Part, frozen=True):
         state: "running", "waiting" or "retracted" (it waits after a retraction).
         num_pages: pages of the first pool that the request uses, shared ones included.
         age_s: seconds since the request arrived in the scheduler.
-        protected: the request is never retracted again.
+        protected: True if the request is never retracted again.
     """
 
     rid: str

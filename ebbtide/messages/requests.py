@@ -18,7 +18,7 @@ class SamplingParams(Part, frozen=True):
         logprobs: number of alternatives to return per output token; None for no log-probabilities.
         prompt_logprobs: number of alternatives per prompt token except the first token; only the first choice of a
             prompt has prompt log-probabilities.
-        embedding: return the normalized hidden state of the last prompt token; ``max_tokens`` is then 0.
+        embedding: True to return the normalized hidden state of the last prompt token; ``max_tokens`` is then 0.
     """
 
     max_tokens: int
@@ -44,7 +44,7 @@ class TextParams(Part, frozen=True):
 
     Attributes:
         stop: stop strings.
-        include_stop: keep the matched stop string in the text.
+        include_stop: True to keep the matched stop string in the text.
         min_tokens: as in SamplingParams; stop strings completed before this many output tokens are ignored.
         shown_ids: control tokens that are kept even with ``skip_special_tokens``, because a parser needs them.
         shown_stop_ids: stop tokens whose text is kept in the output; the text of other stop tokens is dropped.
@@ -71,8 +71,8 @@ class SessionTurn(Part, frozen=True):
             full prompt of the turn; False to refuse a larger value.
         parent: turn to branch from; "" for the latest. This field and the next three apply to plain sessions only.
         offset: number of parent tokens to keep; -1 for all.
-        replace: remove the parent's later turns.
-        drop_previous_output: remove the parent's output tokens.
+        replace: True to remove the parent's later turns.
+        drop_previous_output: True to remove the parent's output tokens.
         refusal: the reason why the messages cannot be a first turn (empty ``prompt``) or a later turn (empty
             ``continuation``).
     """

@@ -13,7 +13,7 @@ class OpenSessionReq(Message, frozen=True):
 
     Attributes:
         call: id that the reply repeats.
-        streaming: keep the KV of the session's turns between requests.
+        streaming: True to keep the KV of the session's turns between requests.
         timeout_s: seconds without a turn until the session is closed; None for the server's default.
     """
 
@@ -33,7 +33,10 @@ class CloseSessionReq(Message, frozen=True):
 
 
 class ListSessionsReq(Message, frozen=True):
-    """Front → scheduler: list one session, or all of an owner's if ``session_id`` is "". The answer is a ``Reply``."""
+    """Front → scheduler: list one session, or all sessions of the owner if ``session_id`` is "".
+
+    The answer is a ``Reply``.
+    """
 
     call: str
     owner: str = ""

@@ -63,7 +63,7 @@ class PressureVictim(Part, frozen=True):
 
     Attributes:
         tokens_to_recompute: tokens to recompute when the request resumes, if none of them stays cached.
-        offloaded: its KV was copied to the host tier.
+        offloaded: True if the request's KV was copied to the host tier.
     """
 
     rid: str

@@ -45,7 +45,7 @@ class StreamStart(Part, frozen=True):
 
 
 class PressureUsage(Part, frozen=True):
-    """The cost of memory pressure for one request; sent only if the request was retracted."""
+    """The cost of memory pressure for one request; present only if the request was retracted."""
 
     num_retractions: int
     recomputed_tokens: int

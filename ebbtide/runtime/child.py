@@ -133,7 +133,7 @@ class Child:
             hint = " The system may be out of memory." if code == -signal.SIGKILL else ""
             return f"The {self.title} process was killed by signal {-code}.{hint}"
         if code == 0:
-            return f"The {self.title} process ended with exit code 0, as on SIGTERM; its log does not tell who sent it."
+            return f"The {self.title} process ended with exit code 0, as on SIGTERM; its log does not name the sender."
         return f"The {self.title} process ended with exit code {code}; its log says why."
 
     @property

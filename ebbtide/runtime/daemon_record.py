@@ -1,4 +1,4 @@
-"""What a running daemon tells this user's commands about itself: one file in its private directory."""
+"""The record by which this user's commands find a running daemon: one file in the daemon's private directory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_record(directory: Path, record: DaemonRecord) -> None:
 
 
 def living_records() -> list[DaemonRecord]:
-    """Return the records of this user's running daemons, the oldest first. Daemons that still load have none."""
+    """Return the records of this user's running daemons, the oldest first. A daemon that is loading has no record."""
     records = []
     for directory in living_daemons().values():
         with contextlib.suppress(OSError, msgspec.MsgspecError):

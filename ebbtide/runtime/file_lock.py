@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def only_one(lock: Path, waiting_for: str) -> Iterator[None]:
-    """Hold ``lock``. The system releases it when the process ends for any reason.
+    """Hold ``lock`` while the block runs. The system releases it when the process ends for any reason.
 
-    waiting_for: what the log says if another process holds the lock.
+    waiting_for: noun phrase for the log line that is written if another process holds the lock.
     """
     with lock.open("w") as file:
         try:

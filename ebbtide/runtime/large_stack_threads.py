@@ -11,7 +11,7 @@ STACK_BYTES = 256 * 1024 * 1024  # bytes of address space; memory is committed o
 def large_stack_pool(num_threads: int, name: str) -> ThreadPoolExecutor:
     """Return a pool whose threads are already started, each with ``STACK_BYTES`` of stack.
 
-    The stack size is set for the whole process meanwhile: a thread started concurrently may get a large stack too.
+    Until the function returns, the stack size is set for the whole process: other new threads may get it too.
     """
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
     together = threading.Barrier(num_threads + 1)

@@ -26,9 +26,9 @@ def thread_stacks() -> list[str]:
 
 
 def write_dump(text: str, *, path: str = "") -> None:
-    """Write to stderr, and atomically to the file ``path`` if given. It waits at most ``WRITE_S`` seconds.
+    """Write to stderr, and atomically to the file ``path`` if given. The function waits at most ``WRITE_S`` seconds.
 
-    It bypasses logging, because a hanging thread may hold the lock of a log handler.
+    The function bypasses logging, because a hanging thread may hold the lock of a log handler.
     """
     writing = threading.Thread(target=_write, args=(text, path), name="dump", daemon=True)
     writing.start()

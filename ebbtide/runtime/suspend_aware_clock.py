@@ -9,7 +9,7 @@ class SuspendAwareClock:
     """Counts the seconds during which this process was able to run. ``advance`` must be called regularly.
 
     At most ``longest_gap_s`` seconds count between two calls. A longer gap means that the process was stopped, the
-    machine was suspended, or it was too busy to run the process.
+    machine was suspended, or the machine was too busy to run it.
     """
 
     def __init__(self, clock: Callable[[], float], longest_gap_s: float) -> None:

@@ -1,6 +1,6 @@
 """Renders a model's chat template as transformers does, without importing transformers.
 
-Templates come with the model and are not trusted: they run in jinja's sandbox and cannot change what they are given.
+Templates come with the model and are not trusted: they run in jinja's sandbox and cannot change their arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# The names under which messages carry reasoning. Templates of most models read the first, those of gpt-oss the second.
+# The field names of reasoning in messages. Templates of most models read the first name, those of gpt-oss the second.
 REASONING = ("reasoning_content", "thinking", "reasoning")
 OPEN_END = "CONTINUE_FINAL_MESSAGE_TAG "  # marks the end of a message that the model continues
 
@@ -51,7 +51,7 @@ class ChatTemplate:
         """
         source = self._choose(has_tools=tools is not None)
         if not messages:
-            raise ValueError("there is no message")
+            raise ValueError("the conversation has no message")
         shown = [_shown(message) for message in messages]
         end = _mark_end(shown[-1], source) if continue_final_message else ""
         text = _compiled(source).render(
@@ -82,7 +82,7 @@ def _shown(message: Message) -> Message:
 
 
 def _mark_end(message: Message, source: str) -> str:
-    """Append the mark to the content of the message. Returns the content."""
+    """Append the mark to the content of the message, and return the content without the mark."""
     content = message.get("content")
     if not isinstance(content, str):
         raise ValueError("the final message has no content to continue")
@@ -117,7 +117,7 @@ def _compiled(source: str) -> jinja2.Template:
 
 
 class _GenerationBlocks(Extension):
-    """``{% generation %}`` marks the answers of the assistant for training; the text in it is written as it is."""
+    """``{% generation %}`` marks the answers of the assistant for training; its text is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja declares it
 
@@ -131,7 +131,7 @@ class _GenerationBlocks(Extension):
 
 
 class _Dict:
-    """``dict`` of templates: an instance, because the class has attributes that lead out of the sandbox."""
+    """The ``dict`` that templates call: an instance, because attributes of the class lead out of the sandbox."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -141,7 +141,7 @@ class _Dict:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """``namespace`` of templates, which refuses names with an underscore at the start."""
+    """The ``namespace`` that templates call. It refuses names that start with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *given = args
@@ -175,5 +175,5 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja's own filter escapes the characters of HTML."""
+    """The ``tojson`` filter of templates. Unlike jinja's own filter, it does not escape HTML characters."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -31,9 +31,9 @@ class Kind:
     Attributes:
         build: the tokenizer without added tokens and post-processor.
         prepared: changes the texts of the tokens before the tokenizer is built.
-        adds_bos: whether BOS is added to a text if the file does not say so.
-        adds_eos: the same for EOS.
-        removes_spaces: whether a control token removes the spaces that follow it.
+        adds_bos: returns True if BOS is added to a text when the file has no flag for it.
+        adds_eos: True if EOS is added to a text when the file has no flag for it.
+        removes_spaces: returns True if a control token removes the spaces that follow it.
         special: default ids of the special tokens.
     """
 

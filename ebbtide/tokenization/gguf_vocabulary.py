@@ -1,4 +1,4 @@
-"""The vocabulary that the header of a GGUF file describes. Knows no tokenizer library."""
+"""The vocabulary that the header of a GGUF file describes. The module does not depend on a tokenizer library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoredVocabulary:
     """A vocabulary as a GGUF file stores it.
 
     Attributes:
-        header: of the file.
+        header: header of the file.
         tokens: texts by id.
         kinds: GGUF's numbers of the token types by id.
     """
@@ -39,14 +39,14 @@ class StoredVocabulary:
         return [(left, right) for left, _, right in (one.partition(" ") for one in stored)]
 
     def scores(self) -> list[float]:
-        """Return the scores by id, 0 where the file has none. Raises StartupError for a score that is not finite."""
+        """Return the scores by id, 0 for an id without a score. Raises StartupError for a score that is not finite."""
         stored = [float(value) for value in self.header.array(f"{PREFIX}scores")]
         if not all(isfinite(value) for value in stored):
             raise StartupError(f"The array {PREFIX}scores of {self.header.path} contains a number that is not finite.")
         return [*stored, *[0.0] * (len(self.tokens) - len(stored))]
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a yes-or-no setting of the tokenizer."""
+        """Return a boolean setting of the tokenizer, or ``default`` if the file lacks it."""
         return bool(self.header.metadata.get(PREFIX + name, default))
 
     def token(self, name: str, default: int | None = None) -> str | None:
@@ -56,7 +56,7 @@ class StoredVocabulary:
 
 
 def stored_vocabulary(header: GGUFHeader) -> StoredVocabulary:
-    """Return the vocabulary in a file; an absent token type is that of a normal token."""
+    """Return the vocabulary in a file; a token without a stored type counts as a normal token."""
     tokens = header.strings(f"{PREFIX}tokens")
     kinds = [int(value) for value in header.array(f"{PREFIX}token_type")][: len(tokens)]
     return StoredVocabulary(header, tokens, [*kinds, *[NORMAL] * (len(tokens) - len(kinds))])

@@ -53,7 +53,7 @@ def smollm2_path() -> Path:
 
 
 def resolve_model(model: str) -> ModelFiles:
-    """Return the files of MODEL. The files must be on disk; only a model of the Hub is downloaded if it is not.
+    """Return the files of MODEL. A Hub model is downloaded if it is not on disk.
 
     Raises StartupError with one sentence if the model does not exist.
     """
@@ -70,7 +70,7 @@ def resolve_model(model: str) -> ModelFiles:
 
 
 def resolve_embedding_model(model: str | None) -> ModelFiles | None:
-    """Return the files of --embedding-model, None if there is none.
+    """Return the files of --embedding-model, or None if the flag is not given.
 
     Raises StartupError with one sentence if it is not a folder in Hugging Face format.
     """
@@ -97,7 +97,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def token_ids(value: object, where: str) -> set[int]:
-    """Convert the value of ``eos_token_id`` in the file ``where``: one id, a list of ids, or None or −1 for no id.
+    """Convert the value of ``eos_token_id`` in the file ``where``: an id, a list of ids, or None or −1 for no id.
 
     Raises StartupError for any other value.
     """

@@ -21,7 +21,7 @@ def token_bytes(backend: Any, vocab_size: int) -> list[bytes]:
     added = backend.get_added_tokens_decoder()
     kinds = _decoder_kinds(backend)
     if "ByteLevel" in kinds:
-        # The tokenizers library reads an added token in the byte alphabet too: its "đem" loses the first letter.
+        # The tokenizers library also decodes added tokens by the byte alphabet, which drops the first letter of "đem".
         return [token.encode() if token and i in added else _from_byte_level(token) for i, token in enumerate(tokens)]
     if "Metaspace" in kinds or "ByteFallback" in kinds:
         return [_from_sentencepiece(token, byte_fallback="ByteFallback" in kinds) for token in tokens]

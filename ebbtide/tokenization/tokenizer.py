@@ -171,7 +171,7 @@ class FastTokenizer:
                 continue_final_message=chat.continue_final_message,
             )
         except (TemplateError, TypeError, ValueError, LookupError, OverflowError) as error:
-            # Templates raise arbitrary exceptions about roles and their order; all of them concern these messages.
+            # Templates raise arbitrary exceptions about roles and their order: the messages are always the cause.
             raise Rejected(f"The chat template refuses these messages: {error}"[:500], param="messages") from error
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
@@ -188,7 +188,7 @@ class FastTokenizer:
 
     @cached_property
     def _renamed(self) -> RenamedControlTokens:
-        """Created when a message first contains the text of a control token: it is a second tokenizer."""
+        """Created only when a message contains the text of a control token, because it is a second tokenizer."""
         return RenamedControlTokens(self._backend, self._parts.special)
 
     def _end_of_turn(self) -> set[int]:

@@ -22,7 +22,7 @@ from .tokenizer import FastTokenizer, TextTokenizer, load_parts, load_tokenizer
 from .tokenizer_parts import TokenizerParts
 
 PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # the files that transformers may read
-REFUSED = 3  # exit code of the other process; its output is then the sentence
+REFUSED = 3  # exit code of the other process after an error that it has printed as one sentence
 
 
 class _Stored(msgspec.Struct, frozen=True):

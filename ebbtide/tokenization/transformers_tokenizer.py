@@ -14,7 +14,7 @@ from .tokenizer_parts import TokenizerParts
 
 
 def load_with_transformers(directory: Path) -> TokenizerParts:
-    """Load the tokenizer. Raises StartupError if it has no fast version, and exceptions of the library."""
+    """Load the tokenizer. Raises StartupError if it has no fast version; transformers raises others."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, **_plain_config(directory))

@@ -1,6 +1,6 @@
 """One request to an OpenAI-compatible server, timed as its tokens arrive.
 
-The module knows nothing of other requests.
+The module does not depend on other requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXAMPLE_CHARS = 200
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
-    """Return the Authorization header; {} without an API key."""
+    """Return the Authorization header, or {} if there is no API key."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
@@ -60,8 +60,8 @@ class Outcome:
     Attributes:
         token_times: arrival times of the chunks with content.
         output_tokens: the server's count; None if it does not report one.
-        error: type of failure; "" if the request succeeded.
-        example: message of the failure.
+        error: kind of the failure; "" if the request succeeded.
+        example: message of the failure; "" if there is none.
     """
 
     started: float
@@ -76,12 +76,12 @@ class Outcome:
 
     @property
     def num_output_tokens(self) -> int:
-        """The server's count of output tokens, else the number of chunks."""
+        """The server's count of output tokens, or the number of chunks if the server reports no count."""
         return len(self.token_times) if self.output_tokens is None else self.output_tokens
 
 
 class Failure(Exception):
-    """A failed request. kind: short text that is the same for all failures of a type. The message is an example."""
+    """A failed request. kind: short text that is the same for all failures of one type."""
 
     def __init__(self, kind: str, message: str = "") -> None:
         super().__init__(message)
@@ -151,7 +151,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
 async def send(session: aiohttp.ClientSession, target: Target, job: Job, started: float | None = None) -> Outcome:
     """Send one request and wait for its end. Does not raise for errors of the server or the network.
 
-    started: the time at which the request was due, if that is in the past.
+    started: time from which the latencies are measured; None for the time of the call.
     """
     outcome = Outcome(started=time.perf_counter() if started is None else started)
     try:
@@ -219,7 +219,7 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
 
 
 async def json_error(response: aiohttp.ClientResponse) -> Any:
-    """Return the ``error`` field of the answer, or its text if it is not JSON."""
+    """Return the ``error`` field of the answer, or the answer's text if the answer is not JSON."""
     text = (await response.content.read(MAX_LINE_BYTES)).decode(errors="replace")
     try:
         answer = json.loads(text)
@@ -229,7 +229,7 @@ async def json_error(response: aiohttp.ClientResponse) -> Any:
 
 
 def _failure(kind: str, error: Any) -> Failure:
-    """Return a failure, with the error code in its name if there is one."""
+    """Return a failure whose kind contains the error code if there is one."""
     if not isinstance(error, Mapping):
         return Failure(kind, str(error)[:EXAMPLE_CHARS])
     code = error.get("code")

@@ -25,8 +25,8 @@ class Measurement:
     """A load and its result.
 
     Attributes:
-        concurrency: None for an open loop.
-        calibration: None if the server does not count tokens.
+        concurrency: number of requests in flight; None for an open loop.
+        calibration: the measured tokens per word; None if the server does not count tokens.
     """
 
     target: Target
@@ -52,7 +52,7 @@ async def measure(target: Target, workload: Workload, *, concurrency: int, num_w
 
 
 async def _warm_up(session: aiohttp.ClientSession, target: Target, workload: Workload, words: Calibration) -> None:
-    """The warm-up sends other prompts than the measurement, whose prompts must not be in a prefix cache."""
+    """Send prompts that differ from the measured ones, which must not be in the server's prefix cache."""
     jobs = make_jobs(workload, words, stream="warmup")
     await drive(session, target, jobs, concurrency=len(jobs), on_outcome=lambda outcome: None)
 

@@ -47,12 +47,12 @@ class Calibration:
 
     @classmethod
     def between(cls, few: tuple[int, int], many: tuple[int, int]) -> Calibration:
-        """Return the linear estimate that fits two measured prompts, each (words, tokens)."""
+        """Return the linear estimate through two measured prompts, each given as (words, tokens)."""
         per_word = (many[1] - few[1]) / (many[0] - few[0])
         return cls(per_word, few[1] - few[0] * per_word)
 
     def num_words(self, num_tokens: int) -> int:
-        """Return the number of words for about ``num_tokens`` tokens; at least one."""
+        """Return the number of words, at least one, that have about ``num_tokens`` tokens."""
         return max(1, round((num_tokens - self.overhead) / self.tokens_per_word))
 
 
@@ -62,7 +62,7 @@ class Workload:
 
     Attributes:
         shared_prefix: fraction of every prompt that is the same for all prompts.
-        request_rate: mean arrivals per second (Poisson); None sends each request after an earlier one ends.
+        request_rate: mean arrivals per second (Poisson); None sends each request when an earlier one has ended.
     """
 
     num_requests: int

@@ -1,4 +1,4 @@
-"""A server for one command: a running one that serves the model, else a new one that ends with the command."""
+"""Finds a running server for one command, or starts a server that ends with the command."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ READY = re.compile(r"ebbtide serves (.*) on (https?://\S+)\n")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers.
+    """A server that accepts requests.
 
     Attributes:
-        url: without /v1.
+        url: base URL without /v1.
         needs_key: True if requests need an API key.
     """
 
@@ -37,7 +37,9 @@ class Server:
 
 @contextmanager
 def server_for(model: str, flags: Sequence[str] = ()) -> Iterator[Server]:
-    """Yield a server for MODEL. A new server gets ``flags``, listens on a free port and is stopped on exit.
+    """Yield a running server for MODEL, or a new one if no running server serves MODEL.
+
+    A new server gets ``flags``, listens on a free port and is stopped on exit.
 
     Raises StartupError if the new server cannot start; the server has then printed the reason.
     """
@@ -63,7 +65,7 @@ def _find(model: str) -> DaemonRecord | None:
 
 def _start(model: str, flags: Sequence[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "ebbtide.server.cli", "serve", model, "--port", "0", "--log-level", "warning"]
-    # In a session of its own: Ctrl-C stops an answer and not the server.
+    # The server runs in a session of its own, so that Ctrl-C stops the answer and not the server.
     return subprocess.Popen(
         [*command, *flags], stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=_end_with_parent
     )

@@ -1,4 +1,4 @@
-"""``ebbtide ps``: this user's running servers."""
+"""``ebbtide ps``: lists this user's running servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _row(record: DaemonRecord) -> tuple[str, ...]:
 
 
 def _load(url: str) -> tuple[str, str, str]:
-    """Return running and waiting requests and the use of the pool, from /metrics, which needs no API key."""
+    """Return the numbers of running and waiting requests and the pool usage from /metrics, which needs no API key."""
     import ssl
     import urllib.request
 

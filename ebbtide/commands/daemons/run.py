@@ -1,4 +1,4 @@
-"""``ebbtide run``: a chat with a model, or the answer to one prompt, without a server that the user starts."""
+"""``ebbtide run``: chats with a model or answers one prompt. It starts a server if none serves the model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ KEY_VARIABLE = "EBBTIDE_API_KEY"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``ebbtide run``."""
-    parser.add_argument("model", metavar="MODEL", help="as for ebbtide serve; a running server with it is used")
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="answer this and end; piped input is added to it")
+    parser.add_argument("model", metavar="MODEL", help="model, as for ebbtide serve; a running server of it is used")
+    parser.add_argument(
+        "prompt", nargs="?", metavar="PROMPT", help="prompt; the command ends after its answer; piped input is appended"
+    )
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--max-tokens", type=positive_int, metavar="N", help="maximum output tokens of an answer")
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature (default: the server's)")
-    parser.add_argument("--context-length", type=positive_int, metavar="TOKENS", help="of a server that is started")
+    parser.add_argument("--context-length", type=positive_int, metavar="TOKENS", help="context length of a new server")
     parser.add_argument("--api-key", metavar="KEY", help=f"API key of a running server (default: {KEY_VARIABLE})")
 
 
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _prompt(given: str | None) -> str | None:
-    """Return the prompt and what is piped to the command; None for a chat in the terminal."""
+    """Return the prompt followed by the piped input; None for a chat in the terminal."""
     if sys.stdin.isatty():
         return given
     try:

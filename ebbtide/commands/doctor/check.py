@@ -16,7 +16,7 @@ class Check:
         topic: what was checked.
         status: fail: a server does not start or does not work; warn: it works with a limitation.
         found: one sentence or the value that was found.
-        remedy: a command or a flag that mends it; "" if there is nothing to mend.
+        remedy: a command or a flag that removes the problem; "" if there is no problem.
     """
 
     topic: str

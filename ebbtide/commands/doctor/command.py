@@ -1,4 +1,4 @@
-"""``ebbtide doctor``: one line per check, with the command that mends what is wrong."""
+"""``ebbtide doctor``: prints one line per check, with a command that removes the problem if there is one."""
 
 from __future__ import annotations
 

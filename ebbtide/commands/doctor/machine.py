@@ -51,7 +51,7 @@ def check_memory() -> Check:
 
 
 def check_gpu() -> Check:
-    """Check whether PyTorch can use the GPU. A machine without a GPU is in order."""
+    """Check whether PyTorch can use the GPU. A machine without a GPU passes the check."""
     try:
         from ebbtide.model_runner.device import choose_device
     except ImportError as error:

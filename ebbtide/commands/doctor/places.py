@@ -19,7 +19,7 @@ from ..table import size_text
 from .check import Check
 
 LITTLE_SPACE = 5_000_000_000  # bytes
-SOCKET_NAME_LENGTH = 40  # bytes of a socket's path behind TMPDIR
+SOCKET_NAME_LENGTH = 40  # bytes of a socket's path after TMPDIR
 
 
 def check_port(port: int | None = None) -> Check:
@@ -43,7 +43,7 @@ def _taken(port: int, error: OSError) -> Check:
 
 
 def check_folders() -> Iterator[Check]:
-    """Check that models, kernels and sockets can be written."""
+    """Check that the folders of models, kernels and sockets can be written."""
     yield _check_folder("cache", cache_dir(), "EBBTIDE_CACHE")
     yield _check_folder("Hub cache", hub_cache_dir(), "HF_HUB_CACHE")
     folder = Path(tempfile.gettempdir())

@@ -1,6 +1,6 @@
 """The size of a model, read from its configuration and the headers of its weights. Reads no weights; imports no torch.
 
-The numbers are those of full multi-head or grouped-query attention. A model whose configuration does not have the usual
+The KV size assumes full multi-head or grouped-query attention. A model whose configuration does not have the usual
 fields has no number.
 """
 
@@ -24,10 +24,10 @@ MAX_HEADER_BYTES = 100 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What determines the memory of a model. None: the configuration does not say it.
+    """The numbers that determine a model's memory. A value is None if the files do not contain it.
 
     Attributes:
-        num_parameters: of all tensors.
+        num_parameters: number of elements of all tensors.
         context_length: in tokens.
         kv_numbers: numbers that the KV cache holds per token.
         file_bytes: size of the weights on the disk.

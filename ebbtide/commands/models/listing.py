@@ -1,4 +1,4 @@
-"""``ebbtide list``: the models on this machine."""
+"""``ebbtide list``: lists the models on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = ("NAME", "SIZE", "KIND", "USED")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``ebbtide list``."""
-    parser.add_argument("--names", action="store_true", help="print only the names, one a line")
+    parser.add_argument("--names", action="store_true", help="print only the names, one per line")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ class LocalModel:
 
     Attributes:
         kind: format and quantization, and whether the download is incomplete.
-        files: its weights and, in a repository without other models, all other files.
+        files: the model's files on disk; for an interrupted download, the partial files.
         repository: the repository in the cache of the Hub; None for the packaged model.
     """
 
@@ -52,7 +52,7 @@ def local_model(name: str) -> LocalModel:
     """Return the model with this name. Raises StartupError if there is none."""
     models = local_models()
     chosen = [model for model in models if model.name.casefold() == name.casefold()]
-    if not chosen:  # OWNER/NAME without the quantization, if the cache holds only one
+    if not chosen:  # accept OWNER/NAME without a quantization if the cache holds only one
         chosen = [model for model in models if model.name.casefold().startswith(f"{name.casefold()}:")]
     if len(chosen) == 1:
         return chosen[0]

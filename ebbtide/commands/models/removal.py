@@ -17,8 +17,8 @@ from .local_models import LocalModel, local_model
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``ebbtide rm``."""
-    parser.add_argument("name", metavar="NAME", help="a name of ebbtide list")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("name", metavar="NAME", help="model name, as ebbtide list prints it")
+    parser.add_argument("-y", "--yes", action="store_true", help="delete without asking for confirmation")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +52,7 @@ def _uses(record: DaemonRecord, model: LocalModel) -> bool:
 
 def _confirmed(model: LocalModel) -> bool:
     if not sys.stdin.isatty():
-        raise StartupError(f"Give -y to delete {model.name} without a question.")
+        raise StartupError(f"Give -y to delete {model.name} without confirmation.")
     print(f"Delete {model.name} ({size_text(model.num_bytes)}) of {model.files[0].parent}? [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
 

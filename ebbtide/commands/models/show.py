@@ -1,4 +1,4 @@
-"""``ebbtide show``: the size of a model, and what fits into the memory of this machine."""
+"""``ebbtide show``: prints a model's size, and how many tokens of KV fit into this machine's memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..table import size_text
 from .facts import ModelFacts, read_facts
 from .local_models import local_model
 
-ELEMENT_BYTES = 2  # bfloat16, of the weights and the KV cache
-CPU_POOL_GIB = 4  # the size of the default pool on the CPU, at most
+ELEMENT_BYTES = 2  # size of bfloat16, the assumed type of the weights and the KV cache
+CPU_POOL_GIB = 4  # maximum size of the default pool on the CPU
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``ebbtide show``."""
-    text = "a name of ebbtide list, a folder in Hugging Face format, or a .gguf file"
+    text = "a name that ebbtide list prints, a folder in Hugging Face format, or a .gguf file"
     parser.add_argument("name", metavar="NAME", help=text)
 
 

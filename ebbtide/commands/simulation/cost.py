@@ -65,7 +65,7 @@ class CostRunner:
     def __init__(self, requests: list[TraceRequest], info: RunnerInfo) -> None:
         self.info = info
         self._requests = requests
-        self._rows: dict[int, tuple[int, int]] = {}  # row -> prompt tokens, known tokens at the end
+        self._rows: dict[int, tuple[int, int]] = {}  # row -> (number of prompt tokens, of prompt and output tokens)
         self._results: deque[StepResult] = deque()
 
     def submit(self, plan: StepPlan) -> None:

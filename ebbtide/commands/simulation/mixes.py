@@ -76,7 +76,7 @@ def _long_output(rng: random.Random, index: int) -> TraceRequest:
 
 
 def _agents(rng: random.Random, index: int) -> TraceRequest:
-    """Eight agents, each with its own long instructions, request short answers about changing material."""
+    """Eight agents, each with its own long instructions, request short answers about text that differs each time."""
     agent = rng.randrange(8)
     prefix_len = 1000 + 400 * agent
     prompt_len = prefix_len + _length(rng, 600, 0.8, 20, 6000)

@@ -95,7 +95,7 @@ class Simulation:
         self._run = Run([Record(request) for request in requests])
 
     def run(self) -> Run:
-        """Run until all requests have ended. Raises EbbtideError if the scheduler makes no progress: a bug."""
+        """Run until all requests have ended. Raises EbbtideError if the scheduler makes no progress, which is a bug."""
         scheduler = self._scheduler
         turns = 0
         while self._sent < len(self._requests) or not scheduler.idle:
@@ -173,7 +173,7 @@ class Simulation:
 
 
 def ample_pages(requests: list[TraceRequest], machine: Machine) -> int:
-    """Return a pool size for which no admission waits for memory: the largest batch with the largest reservations."""
+    """Return a pool size for which no admission waits: that of the largest batch with the largest reservations."""
     longest = max(512, max(request.num_outputs for request in requests))
     largest = sorted((request.prompt_len for request in requests), reverse=True)[: machine.num_rows]
     return sum(pages_for(prompt_len + longest, machine.page_size) + 2 for prompt_len in largest)

@@ -112,7 +112,7 @@ def test_a_child_that_was_told_to_end_has_logged_nothing(child: Child) -> None:
     tell(child, "stay")
     statuses(child)
     os.kill(child.pid, signal.SIGTERM)
-    said = "The tiny process ended with exit code 0, as on SIGTERM; its log does not tell who sent it."
+    said = "The tiny process ended with exit code 0, as on SIGTERM; its log does not name the sender."
     assert child.exit_description() == said
 
 
