@@ -52,7 +52,7 @@ from .state import AppState
 
 
 def routes(state: AppState) -> list[Route]:
-    """Return the route table. A new endpoint needs one file and one line here."""
+    """Return the route table. A new endpoint needs one file and one line in this function."""
     models = ModelRoutes(partial(served_models, state), state.created)
     health, sessions = HealthRoutes(state.liveness), SessionRoutes(state)
     control, tokens = ControlRoutes(state), TokenizeRoutes(state)

@@ -209,7 +209,7 @@ class Frontend:
         ]
 
     def start_draining(self) -> None:
-        """Answer new requests with 503; open ones continue."""
+        """Answer new requests with 503; open requests continue."""
         self.liveness.start_draining()
 
     def abort_all(self, message: str) -> None:

@@ -120,7 +120,7 @@ def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size
             "--kv-events and --disable-radix-cache are mutually exclusive: without a cache there are no events."
         )
     publisher = KvEventPublisher(context, config.kv_events, config.kv_events_replay, page_size)
-    log.info("address of KV events: %s, of their replay: %s", publisher.address, publisher.replay_address or "none")
+    log.info("KV events are published at %s; replay: %s", publisher.address, publisher.replay_address or "off")
     return publisher
 
 

@@ -147,7 +147,7 @@ class SessionController:
         return Reply(message.call, sessions=[self._describe(session) for session in sessions])
 
     def last_opened(self, limit: int) -> list[SessionInfo]:
-        """Describe the last ``limit`` sessions that were opened, the last one first, of all owners."""
+        """Describe the ``limit`` sessions of all owners that were opened last, the last opened session first."""
         return [self._describe(session) for session in islice(reversed(self._sessions.values()), limit)]
 
     def accept_turn(self, message: GenerateReq) -> GenerateReq:
@@ -207,7 +207,7 @@ class SessionController:
     def truncate_last_turn(self, rid: str, num_outputs: int) -> None:
         """Truncate a committed turn to ``num_outputs`` output tokens, because a stop string was found late.
 
-        It has no effect after another turn was accepted. Scans all sessions, which is acceptable for a rare event.
+        It has no effect after another turn was accepted. It scans all sessions, which is acceptable for a rare event.
         """
         for session in self._sessions.values():
             if session.last_rid == rid:

@@ -33,7 +33,7 @@ class ControlRoutes:
     state: AppState
 
     async def flush(self, request: Request) -> Response:
-        """Empty the prefix cache and drop the KV of idle sessions; 400 while requests are open.
+        """Empty the prefix cache and drop the KV of idle sessions; answer 400 if requests are open.
 
         ``?timeout=S`` waits up to S seconds until no request is open.
         """

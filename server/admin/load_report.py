@@ -32,14 +32,14 @@ class LoadsRoute:
     state: AppState
 
     async def brief(self, _: Request) -> Response:
-        """The current load in SGLang's older format: one entry per data-parallel rank, here always one."""
+        """Show the current load in SGLang's older format: one entry per data-parallel rank, here always one entry."""
         load = load_of(self.state)
         waiting = load["num_waiting_reqs"]
         entry = {"dp_rank": 0, "num_reqs": load["num_running_reqs"] + waiting, "num_waiting_reqs": waiting}
         return JSONResponse([{**entry, "num_tokens": load["num_used_tokens"]}])
 
     async def show(self, request: Request) -> Response:
-        """The current load. ``?include=core,memory,queues`` selects sections, ``?format=prometheus`` the format."""
+        """Show the current load. ``?include=core,memory`` selects sections, ``?format=prometheus`` the format."""
         sections = _sections(request.query_params.getlist("include"))
         form = request.query_params.get("format", "json")
         load = load_of(self.state)
@@ -76,7 +76,7 @@ def load_of(state: AppState) -> dict[str, float]:
 
 
 def _sections(asked: list[str]) -> set[str]:
-    """Return the selected sections, or all sections if the query names none. Raises Rejected for an unknown section."""
+    """Return the selected sections; all sections if the query names none. Raises Rejected if a section is unknown."""
     names = {name.strip() for entry in asked for name in entry.split(",") if name.strip()}
     for name in names.difference(SECTIONS, EMPTY_SECTIONS, ("all",)):
         known = ", ".join(("all", *SECTIONS))

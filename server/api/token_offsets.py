@@ -6,7 +6,7 @@ import codecs
 
 
 class TokenOffsets:
-    """Computes the offset of one token after the other. start: offset of the first token."""
+    """Computes the offsets of successive tokens. start: offset of the first token."""
 
     def __init__(self, start: int = 0) -> None:
         self._length = start

@@ -27,8 +27,8 @@ class UsageCount:
         if reasoning_tokens is not None:
             self._reasoning_tokens[delta.index] = reasoning_tokens
         self._output_tokens[delta.index] = delta.num_output_tokens
-        # Count cached tokens only for the first choice of a prompt: the others hit the prefix that the first has just
-        # computed.
+        # Count cached tokens only for the first choice of a prompt: the other choices hit the prefix that the first
+        # choice has just computed.
         if delta.cached_tokens is not None and delta.index % self._n == 0:
             self._cached_tokens[delta.index] = delta.cached_tokens
         if delta.prompt_tokens and delta.index % self._n == 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Flags that give the model, which is an argument without a flag here.
+# Flags of other servers that give the model. For ebbtide, the model is an argument without a flag.
 MODEL = ("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo")
 
 RENAMED = {

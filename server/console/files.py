@@ -41,7 +41,7 @@ def console_files() -> Mapping[str, Path]:
 
 
 def add_console_files(app: Starlette) -> None:
-    """Add the files to ``app``, outside /openapi.json. The page itself is the answer of ``ConsoleAtRoot``."""
+    """Add the files to ``app``, but not to /openapi.json. The page itself is the answer of ``ConsoleAtRoot``."""
     for name, path in console_files().items():
         app.add_route(name, _file(path), methods=["GET"], include_in_schema=False)
 

@@ -106,7 +106,7 @@ class Engine:
         self.child("detokenizer").send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
 
     def publish(self, url: str, names: Sequence[str]) -> None:
-        """Record for this user's commands that the daemon serves at ``url``. The directory contains the record.
+        """Record for this user's commands that the daemon serves at ``url``. The record is removed with the directory.
 
         names: the names of the models in the API.
         """

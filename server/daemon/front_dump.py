@@ -52,7 +52,7 @@ def silent_child_dump(name: str, pid: int, silence_s: float, lines: list[str]) -
 
 
 def _process_state(pid: int) -> str:
-    """Read the process state, which distinguishes stopped, computing and waiting for the disk."""
+    """Read the process state from /proc. It shows if the process is stopped, computes or waits for the disk."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError as error:

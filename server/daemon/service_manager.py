@@ -1,4 +1,4 @@
-"""Reports readiness, the stop and liveness to systemd, by the protocol of sd_notify(3)."""
+"""Reports readiness, stopping and liveness to systemd, by the protocol of sd_notify(3)."""
 
 from __future__ import annotations
 

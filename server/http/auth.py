@@ -49,8 +49,8 @@ class Keys:
         """
         found: Caller | None = None if self._users else Caller(may_control=self._admin is None)
         for digest in [_digest(key) for key in _presented_keys(headers)]:
-            # Compare every key even after a match, because the time must not reveal which key matched or how much of
-            # it.
+            # Compare every key even after a match, because the time must not reveal which key, or which part of a key,
+            # matched.
             known = sum(hmac.compare_digest(digest, user) for user in self._users) > 0
             is_admin = self._admin is not None and hmac.compare_digest(digest, self._admin)
             if is_admin or (known and not (found and found.is_admin)):

@@ -57,7 +57,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def add_docs(app: Starlette) -> None:
-    """Add the page and its files to ``app``, outside /openapi.json."""
+    """Add the page and its files to ``app``, but not to /openapi.json."""
     endpoints = {"/docs": _text(PAGE, "text/html; charset=utf-8"), "/docs/start.js": _text(START, SCRIPT)}
     endpoints |= {f"/docs/{name}": _file(name, media) for name, media in FILES.items()}
     for path, endpoint in endpoints.items():

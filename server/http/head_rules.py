@@ -12,7 +12,7 @@ from ebbtide.errors import Rejected
 
 from .wire_refusal import not_http, unknown_transfer_coding
 
-# RFC 9112 section 3.2 and RFC 3986 section 3.2.2: a name or an address, in lower case, and a port. It may be empty.
+# RFC 9112 section 3.2 and RFC 3986 section 3.2.2: a name or address, in lower case, and a port; both may be empty.
 HOST = re.compile(rb"(?:\[[0-9a-z._~:!$&'()*+,;=%-]+\]|(?:[0-9a-z._~!$&'()*+,;=-]|%[0-9a-f]{2})*)(?::[0-9]*)?")
 Headers = Sequence[tuple[bytes, bytes]]
 

@@ -29,7 +29,7 @@ def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_T
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _limit_unsent_data(listener, slow_reader_timeout_s)
         listener.bind(address)
-        listener.listen(BACKLOG)  # listen immediately, because another daemon could still bind the port until then
+        listener.listen(BACKLOG)  # listen immediately, because another daemon could bind the port before this call
     except OSError as error:
         listener.close()
         raise StartupError(

@@ -12,7 +12,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def head_without_offer(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
-    """Return the head of a request without its ``Upgrade`` headers and the names that belong to them."""
+    """Return the head of a request without its ``Upgrade`` headers and the ``Connection`` options that name them."""
     lines = [b"%s %s HTTP/%s" % (method, url, version.encode())]
     for name, value in headers:
         if name == b"connection":

@@ -28,7 +28,7 @@ from .upgrade_offers import head_without_offer
 from .wire_refusal import MAX_HEADERS, refusal_bytes
 
 LINGER_S = 1.0  # time for a refused client to read the reply; closing with unread input would reset the connection
-OVERFLOW_CONNECTIONS = 128  # connections above the limit that get a 503 reply; further ones are closed
+OVERFLOW_CONNECTIONS = 128  # number of connections above the limit that get a 503 reply; further ones are closed
 MAX_PIPELINED = 32  # maximum number of requests of one connection that wait for the answer to an earlier request
 PIECE_BYTES = 16 * 1024  # input is parsed and counted in pieces of this size
 

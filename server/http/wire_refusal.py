@@ -73,7 +73,7 @@ def many_connections(limit: int) -> Rejected:
 
 
 def many_pipelined(limit: int) -> Rejected:
-    """Return the error for a request that was sent while ``limit`` earlier ones wait for their turn."""
+    """Return the error for a request that was sent while ``limit`` earlier requests wait for their turn."""
     text = f"The connection has {limit} requests that wait for the answer to an earlier request."
     return Rejected(text, status=429, kind="rate_limit_error", code="too_many_pipelined_requests", retry_after_s=1)
 

@@ -47,7 +47,7 @@ class ContentPartSink:
     are held back until plain text follows.
 
     Attributes:
-        kind: kind of the latest part, or of the expected first one.
+        kind: kind of the latest part, or of the expected first part.
         num_calls: number of calls so far, at most ``max_calls`` (None for no limit); further calls are dropped.
         call_open: True if the latest call is not complete.
     """

@@ -1,4 +1,4 @@
-"""Separates reasoning from the rest of an output. A new reasoning format is a new entry in the table."""
+"""Separates reasoning from the rest of an output. A new reasoning format needs only a new entry in the table."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class RoleRules:
 
 
 def probe_roles(render: Render) -> RoleRules:
-    """Return the rules of a template except those that concern calls, because they depend on the form of calls."""
+    """Return the rules of a template without those for calls, which depend on the form of calls."""
     if not render(_chat("user")):
         return RoleRules()  # the model has no template
     takes_system = _takes(render, "system", "user")

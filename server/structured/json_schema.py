@@ -113,7 +113,7 @@ def check_schema(schema: Any, param: str) -> None:
             multiple, _odd_part(part.get("multipleOf", 1))
         )  # the product is limited, because the compiler may merge automata of alternatives
     if multiple > MAX_MULTIPLE:
-        raise Rejected(f"'{param}' has a 'multipleOf' of too many digits.", param=param)
+        raise Rejected(f"'{param}' has a 'multipleOf' with too many digits.", param=param)
     if isinstance(schema, dict) and num_levels(schema, lambda part: _inside(part, schema)) > MAX_DEPTH:
         raise Rejected(f"'{param}' is nested deeper than {MAX_DEPTH} levels through its references.", param=param)
 

@@ -77,7 +77,7 @@ class ScoreRoute:
         if len(queries) not in (1, len(documents)):
             raise Rejected(
                 f"'{first}' has {len(queries)} texts and '{second}' has {len(documents)}: '{first}' must have one text,"
-                " or as many as the other.",
+                f" or as many as '{second}'.",
                 param=first,
             )
         return _Score(body, Pairs(model, queries, documents), second, self.created)

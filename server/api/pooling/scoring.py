@@ -13,7 +13,7 @@ from .vectors import similarities, vector_of
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The documents to score, and one query for all of them or one for each."""
+    """The documents to score, and one query for all documents or one query for each."""
 
     model: PoolingModel
     queries: list[str]
