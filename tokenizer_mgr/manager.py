@@ -206,7 +206,7 @@ class TokenizerManager:
             self._abort_choices(stream, reason="timeout")
 
     def fail_all(self, error: Rejected) -> None:
-        """Fail every request that has no outcome yet with ``error``."""
+        """End with ``error`` every request that has no outcome yet."""
         for stream in list(self._streams.values()):
             stream.fail(error)
             self._abort_choices(stream, reason="shutdown")

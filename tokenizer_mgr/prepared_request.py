@@ -92,7 +92,7 @@ class Sender:
     def namespace(self, wanted: str) -> str:
         """Return the prefix cache namespace that a request uses.
 
-        A tag separates the namespaces of keys from those of salts.
+        The prefix "key:" separates the namespaces of API keys from those of cache salts.
         """
         return f"key:{self.owner}|{wanted}" if self.is_isolated and self.owner else wanted
 

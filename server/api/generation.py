@@ -121,7 +121,7 @@ async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Re
 async def prepare_off_loop(
     spec: RouteSpec[B], state: AppState, held: list[B], request_id: str, *, num_bytes: int
 ) -> Prepared:
-    """Prepare a request whose body has ``num_bytes`` bytes; if the body is large, in a thread.
+    """Prepare a request whose body has ``num_bytes`` bytes. If the body is large, this runs in a thread.
 
     held: the body, which is removed from the list. It is therefore freed in the thread, because freeing 480,000
         objects takes tens of milliseconds.

@@ -82,7 +82,7 @@ class Constraint:
 def constraint_of(fields: ConstraintFields) -> Constraint | None:
     """Return the request's constraint; None if it has none.
 
-    Raises Rejected if the request has several constraints or an invalid one.
+    Raises Rejected if the request has several constraints, or if the constraint is invalid.
     """
     found = [
         constraint

@@ -102,8 +102,9 @@ class StructuredOutput:
         return result
 
     async def _compile_in_time(self, constraint: Constraint) -> CompileResult | None:
-        """Compile a constraint. Returns None if that takes too long, without the loading of the vocabulary and the wait
-        for a thread.
+        """Compile a constraint. Returns None if the compilation takes too long.
+
+        Loading the vocabulary and waiting for a thread do not count as compilation.
         """
         loop = asyncio.get_running_loop()
         guidance = self._guidance

@@ -183,7 +183,7 @@ class PoolingService:
 
 
 async def _prepared(work: Work, *, num_bytes: int) -> Prepared:
-    """Prepare a request whose body has ``num_bytes`` bytes; if the body is large, in a thread."""
+    """Prepare a request whose body has ``num_bytes`` bytes. If the body is large, this runs in a thread."""
     preparing: Callable[[], Coroutine[Any, Any, Prepared]] = work.prepare
     return await (preparing() if num_bytes <= LARGE_BYTES else coroutine_in_thread(preparing))
 

@@ -51,7 +51,7 @@ class MarkedCallFormat:
 
 
 def marked_calls(scanner: StreamScanner, names: Collection[str], form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """Parse an output to its end. names: functions that may be called; calls of others are text."""
+    """Parse an output to its end. names: functions that may be called; calls of other functions are text."""
     if form.bare:
         scanner.mark()
         if (yield from scanner.skip_spaces()) in ("[", "{"):
@@ -138,7 +138,7 @@ def arguments_object(scanner: StreamScanner, name: str, close: str) -> ParserCor
 
 
 def _limit(scanner: StreamScanner, close: str) -> int:
-    """Return the index up to which the available text certainly precedes ``close``."""
+    """Return the index up to which the available text is certain to precede ``close``."""
     text, at = scanner.lookahead()
     stop = text.find(close, at)
     if stop >= 0:

@@ -1,6 +1,6 @@
 """The supported formats of tool calls.
 
-A new format is one entry here, and one file if no existing parser can handle it.
+A new format needs one entry here, and one file if no existing parser can handle it.
 """
 
 from __future__ import annotations

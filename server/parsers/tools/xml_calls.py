@@ -88,7 +88,8 @@ def _arguments(
 def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> ParserCoroutine[bool]:
     """Convert a value to JSON.
 
-    Strings are streamed; other values are added when they are complete. Returns False if the output ends inside it.
+    Strings are streamed; other values are added when they are complete. Returns False if the output ends inside the
+    value.
     """
     as_text = types == {"string"}
     yield from scanner.literal("\n")
