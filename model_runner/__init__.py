@@ -1,4 +1,4 @@
-"""The model runner: computes step plans. Independent of requests. Importing this package does not import torch."""
+"""The model runner: computes step plans, independently of requests. Importing this package does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.tokenization.model_files import ModelFiles, one_line
 
 
 def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> Runner:
-    """Load a model and size the KV pool; returns a runner that is ready for the first plan.
+    """Load a model, choose the size of the KV pool and return a runner that is ready for the first plan.
 
     progress: called with a short line at each stage of loading. Raises StartupError if the model cannot be loaded.
     """

@@ -1,4 +1,4 @@
-"""The input of one forward: a step plan flattened into tensors.
+"""The input of one forward pass: a step plan flattened into tensors.
 
 The module does not depend on models, sampling or backends.
 """

@@ -1,4 +1,4 @@
-"""Chooses the number of threads of a step on the CPU at the start, from the flag and from what the process may use."""
+"""Chooses, at start, the number of CPU threads of a step from the flag and the cores that the process may use."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ThreadChoice:
 
     Attributes:
         count: the number, or its upper bound.
-        adapts: whether steps may use fewer, see ``ThreadCounts``.
-        reason: where the number comes from.
+        adapts: True if steps may use fewer threads, see ``ThreadCounts``.
+        reason: origin of the number, for the log.
     """
 
     count: int
@@ -64,7 +64,7 @@ def use_threads(asked: int) -> bool:
 def one_thread() -> Iterator[None]:
     """Run torch's operations in the block with one thread, for many small ones.
 
-    With more, each operation waits for all threads, which takes a time slice on a busy machine.
+    With several threads, each operation waits for all of them, which takes a time slice on a busy machine.
     """
     count = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Whether the logits of a token depend only on the tokens of its own request, bit for bit."""
+"""Determines whether the logits of a token depend only on the tokens of its own request, bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def require_deterministic(name: str, reason: str | None) -> None:
 
 
 def obstacle(device: torch.device, dtype: torch.dtype, *, has_kernels: bool) -> str | None:
-    """Return a reason that is known before the model is loaded, if there is one."""
+    """Return a reason that is known before the model is loaded; None if there is none."""
     if device.type != "cpu":
         return "the model runs on CUDA"
     if not has_kernels:

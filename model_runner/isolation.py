@@ -31,7 +31,7 @@ def compute_isolated(
 ) -> tuple[list[Computed[T]], list[ItemFailure]]:
     """Compute all items together. If that raises, compute each item alone; only the items that raise again fail.
 
-    An exception that only the whole batch raises, such as a lack of memory, costs time but fails no item.
+    If only the whole batch raises an exception, for example for lack of memory, no item fails.
 
     Args:
         compute: must be repeatable after it raised an exception.

@@ -111,7 +111,7 @@ class PendingStep:
 
 
 def _item_result(pending: PendingItems, item: PlanItem, tokens: list[int], places: _Places) -> _ItemResult | None:
-    """The result of ``item``, whose outputs are at ``places``. None: the logits or hidden states are invalid."""
+    """Return the result of ``item``, whose outputs are at ``places``; None if its logits or states are invalid."""
     result = _ItemResult([], None, [])
     if item.prompt_logprobs is not None and pending.prompt_logprobs is not None:
         result.prompt_logprobs = pending.prompt_logprobs.of(places.target)

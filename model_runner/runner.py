@@ -1,6 +1,6 @@
 """The model runner: executes step plans on a real model.
 
-It works on rows, pages and tokens, and does not know requests.
+The module works on rows, pages and tokens, and does not depend on requests.
 """
 
 from __future__ import annotations

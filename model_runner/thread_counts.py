@@ -13,13 +13,13 @@ from statistics import median
 
 TRIAL_STEPS = 4  # steps with another number of threads that are compared with as many before them
 SHORT_TRIAL = 2  # steps after which a trial that is clearly slower ends
-FASTER, SLOWER = 0.93, 1.3  # ratios of times: below the first the number changes, above the second the trial ends
+FASTER, SLOWER = 0.93, 1.3  # ratios of times: below FASTER the number changes, above SLOWER the trial ends
 FIRST_PAUSE, LONGEST_PAUSE = 16, 256  # steps between trials; doubled after each trial that changes nothing
 
 
 @dataclass(slots=True)
 class _Sized:
-    """What is known about steps of similar sizes.
+    """The measurements of steps of similar sizes.
 
     Attributes:
         best: index of the current number of threads.
@@ -28,7 +28,7 @@ class _Sized:
         trial_times: seconds per token of the steps of the trial.
         pause: steps until the next trial.
         next_pause: the pause after a trial that changes nothing.
-        upwards: whether the next trial is of more threads.
+        upwards: True if the next trial uses more threads.
     """
 
     best: int
@@ -44,7 +44,7 @@ class ThreadCounts:
     """The number of threads by the size of a step. Call ``record`` after each ``choose``."""
 
     def __init__(self, most: int) -> None:
-        """most: the number of threads at first, and the largest."""
+        """most: the initial and maximum number of threads."""
         self._counts = [*(1 << power for power in range((most - 1).bit_length())), most]
         self._sizes: dict[int, _Sized] = {}
 
@@ -69,7 +69,7 @@ class ThreadCounts:
         return self._sizes.setdefault(num_tokens.bit_length(), _Sized(len(self._counts) - 1))
 
     def _start_trial(self, sized: _Sized) -> None:
-        """Try the next larger or the next smaller number, in turns."""
+        """Try the next larger and the next smaller number alternately."""
         for _ in range(2):
             other = sized.best + (1 if sized.upwards else -1)
             sized.upwards = not sized.upwards

@@ -78,7 +78,7 @@ class BackendModule(Protocol):
 
 
 def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, BackendModule]:
-    """Create the backend ``name``, or the first available one for "auto". Returns it and its name.
+    """Return the name and the module of the backend ``name``; "auto" selects the first available backend.
 
     Raises StartupError if the backend does not exist or is not available.
     """

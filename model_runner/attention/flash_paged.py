@@ -28,7 +28,7 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
     if find_spec("flash_attn") is None:
         return "it needs the package flash-attn"
     if dtype == torch.float32:
-        return "it has no float32"
+        return "it does not support float32"
     return None
 
 
@@ -71,7 +71,7 @@ class FlashAttention:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
         """See ``AttentionBackend``. Raises StartupError for a layer with sinks."""
         if layer.sinks is not None:
-            raise StartupError("The attention backend flash_attn has no attention sinks; choose triton.")
+            raise StartupError("The attention backend flash_attn does not support attention sinks; choose triton.")
         self.pool.write(layer.index, self._slots, k, v)
         paged = (-1, self.pool.page_size, layer.num_kv_heads, layer.head_dim)
         out: Tensor = self._attend(

@@ -71,7 +71,7 @@ class TorchAttention:
         return self.attend(q, layer)
 
     def attend(self, q: Tensor, layer: LayerAttention) -> Tensor:
-        """Yield the attention of the planned groups, in order; their K and V must be in the pool."""
+        """Return the attention of the planned groups, in order. Their K and V must already be in the pool."""
         outs = [
             self._attend(index, group, q[group.first : group.last], layer) for index, group in enumerate(self._groups)
         ]

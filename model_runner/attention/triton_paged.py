@@ -108,7 +108,7 @@ class TritonAttention:
         )
 
     def _decode(self, q: Tensor, out: Tensor, layer: LayerAttention) -> None:
-        """Attend splits of ``SPLIT_TOKENS`` tokens in parallel, then combine them."""
+        """Compute the attention of splits of ``SPLIT_TOKENS`` tokens in parallel, then combine the results."""
         batch = self._batch
         assert batch is not None
         longest = max(batch.starts[: batch.num_decodes]) + 1
@@ -135,7 +135,7 @@ class TritonAttention:
     def _launch(
         self, q: Tensor, out: Tensor, layer: LayerAttention, blocks: _Blocks, partial: tuple[Tensor, ...] | None
     ) -> None:
-        """Launch the attention kernel once; it writes splits to ``partial`` if that is given, else to ``out``."""
+        """Launch the attention kernel once; it writes splits to ``partial`` if given, else the result to ``out``."""
         batch = self._batch
         assert batch is not None
         num_splits = 1 if partial is None else partial[0].shape[2]
@@ -192,7 +192,7 @@ class TritonAttention:
     def _make_blocks(self, group: int, block_m: int, *, prefill: bool) -> _Blocks:
         batch = self._batch
         assert batch is not None
-        num_queries = block_m // group  # of a block
+        num_queries = block_m // group  # queries of a block
         first, last = (batch.num_decodes, len(batch.query_lens)) if prefill else (0, batch.num_decodes)
         num_blocks = sum(-(-length // num_queries) for length in batch.query_lens[first:last])
         counts = (self._lens[first:last] + (num_queries - 1)) // num_queries

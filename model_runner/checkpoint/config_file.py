@@ -1,6 +1,6 @@
 """Reads config.json into a transformers configuration. ``native_config`` reads most configurations of native families.
 
-It accepts different JSON types with the same meaning and does not depend on a model family.
+The module accepts different JSON types with the same meaning and does not depend on a model family.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Architecture:
     """Describes how to read models of one GGUF architecture.
 
     Attributes:
-        model_type: of transformers.
+        model_type: the model type in transformers.
         epsilon: the configuration field of the epsilon, and its metadata key.
         special: function that changes the common fields and adds those that only this architecture has.
         layouts: tensor kind, or kind and suffix → the function that undoes the converter's change.

@@ -42,7 +42,7 @@ def _qwen2_moe(fields: Fields, stored: Stored, config: Config) -> Config:
         "moe_intermediate_size": fields.integer("expert_feed_forward_length"),
         "shared_expert_intermediate_size": fields.integer("expert_shared_feed_forward_length"),
         "qkv_bias": stored.has("attn_q.bias"),
-        "norm_topk_prob": False,  # the format has no key for it; this value is what llama.cpp computes
+        "norm_topk_prob": False,  # the format has no key for it; llama.cpp computes with this value
     }
 
 
@@ -94,7 +94,7 @@ def _olmo2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _layer_kinds(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Set a sliding window in the layers that an array marks; without the array no layer has one."""
+    """Set a sliding window in the layers that an array marks; without the array no layer has a window."""
     window = fields.integer("attention.sliding_window", 0)
     marks = fields.array("attention.sliding_window_pattern")
     if window and len(marks) != config["num_hidden_layers"]:
@@ -169,7 +169,7 @@ def _gemma3(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _gemma_scale(config: Config, *, layers_of_27b: int) -> Config:
-    """The format has no key for the scale of attention; llama.cpp knows the 27B models by their number of layers."""
+    """Set the scale of attention, for which the format has no key, as llama.cpp does: by the number of layers."""
     whole = config["num_hidden_layers"] == layers_of_27b
     return {
         "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"] if whole else config["head_dim"]

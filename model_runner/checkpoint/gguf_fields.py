@@ -1,6 +1,7 @@
 """The metadata of one GGUF file, read key by key. If a key of the architecture is not read, the file is refused.
 
-Therefore no key is ignored silently: it is read, or it is listed as having no effect, or the file is refused. Knows no
+Therefore no key is ignored silently: it is read, it is listed as having no effect, or the file is refused. The module
+does not depend on a specific
 architecture.
 """
 
@@ -16,7 +17,7 @@ from ebbtide.tokenization.gguf_header import GGUFHeader, StoredArray
 WITHOUT_EFFECT = {
     "rope.scaling.finetuned",  # describes the training only
     "tensor_data_layout",  # describes the converter only
-    "pooling_type",  # of embeddings
+    "pooling_type",  # affects embeddings only
     # A model has one kind of norm; the converter writes both when the original configuration has both.
     "attention.layer_norm_rms_epsilon",
     "attention.layer_norm_epsilon",
@@ -36,7 +37,7 @@ class Fields:
         self._read: set[str] = set(WITHOUT_EFFECT)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """Return an integer. The elements of an array must be equal; the integer is one of them.
+        """Return an integer. If the value is an array, its elements must be equal, and one of them is returned.
 
         Raises StartupError if the file lacks the key and there is no default.
         """
@@ -46,7 +47,7 @@ class Fields:
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a number. The elements of an array must be equal; the number is one of them.
+        """Return a number. If the value is an array, its elements must be equal, and one of them is returned.
 
         Raises StartupError if the file lacks the key and there is no default.
         """
@@ -87,7 +88,7 @@ class Fields:
         return self._prefix + key in self._header.metadata
 
     def expect(self, key: str, allowed: Collection[float]) -> None:
-        """Refuse the file if the key has a value that is not in ``allowed``."""
+        """Raise StartupError if the key has a value that is not in ``allowed``."""
         if self.has(key) and (value := self.number(key)) not in allowed:
             raise self.refusal(key, f"is {value:g}, which is not supported")
 
@@ -100,7 +101,7 @@ class Fields:
         return [float(value) for value in values]
 
     def refuse_unread(self) -> None:
-        """Raises a StartupError that names a key of the architecture that was not read, if there is one."""
+        """Raise a StartupError that names an unread key of the architecture if there is one."""
         keys = (key.removeprefix(self._prefix) for key in self._header.metadata if key.startswith(self._prefix))
         for key in keys:
             if key not in self._read:

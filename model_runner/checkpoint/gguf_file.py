@@ -85,7 +85,7 @@ class GGUFFile:
             yield names.get(name, name), self._tensor(name)
 
     def stored_weights(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor | QuantizedRows]]:
-        """Yield what ``tensors`` yields, but leave matrices quantized whose format is in ``quantized_rows.KINDS``.
+        """Yield what ``tensors`` yields, but keep a matrix quantized if its format is in ``quantized_rows.KINDS``.
 
         A matrix is dequantized if the converter changed it in another way than by reordering its rows.
         """
@@ -95,7 +95,7 @@ class GGUFFile:
             yield names.get(name, name), self._tensor(name) if rows is None else rows
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Yield the name and stored shape of every tensor that ``tensors`` yields; some layouts change the shape."""
+        """Return the stored shape of every tensor that ``tensors`` yields, by name. Some layouts change the shape."""
         names = self._names(wanted)
         return {names.get(name, name): self._tensors[name][1].shape for name in self._stored_names()}
 
@@ -119,7 +119,7 @@ class GGUFFile:
     def _names(self, wanted: Collection[str]) -> dict[str, str]:
         """Return a map from the GGUF name of each parameter to its name in the model."""
         if not wanted:
-            return {}  # before the table below, whose size is the number of layers, has been compared with the tensors
+            return {}  # the number of layers, and thus the size of the table below, may not be checked yet
         number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == self._architecture_name)
         table = get_tensor_name_map(number, self.config_fields["num_hidden_layers"])
         names = {}
@@ -196,7 +196,7 @@ def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:
 
 
 def _check_extents(header: GGUFHeader) -> None:
-    """Raises StartupError if a tensor has an unknown quantization, extends beyond the end of its file, or has bytes in
+    """Raise StartupError if a tensor has an unknown quantization, extends beyond the end of its file, or has bytes in
     common with another tensor.
     """
     path, before, size = header.path, "", header.path.stat().st_size

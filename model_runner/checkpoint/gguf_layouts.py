@@ -12,32 +12,32 @@ Layout = Callable[[Tensor, dict[str, Any]], Tensor]
 
 
 def interleaved_queries(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """The rows of each query head were reordered from (half, pair) to (pair, half)."""
+    """Undo the reordering of each query head's rows from (half, pair) to (pair, half)."""
     return _undo_interleaving(values, config["num_attention_heads"])
 
 
 def interleaved_keys(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """The rows of each key head were reordered from (half, pair) to (pair, half)."""
+    """Undo the reordering of each key head's rows from (half, pair) to (pair, half)."""
     return _undo_interleaving(values, config["num_key_value_heads"])
 
 
 def norm_plus_one(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """In models whose norms multiply by one plus the weight, the stored weight includes the one."""
+    """Subtract 1, which the converter adds in models whose norms multiply by one plus the weight."""
     return values - 1
 
 
 def transposed(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """The weight of GPT-2's Conv1D is stored transposed. The biases are stored unchanged."""
+    """Transpose the weight of GPT-2's Conv1D, which is stored transposed. The biases are stored unchanged."""
     return values.mT if values.dim() == 2 else values
 
 
 def one_row(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """A matrix with a single row is stored as a vector."""
+    """Return a matrix with a single row, which is stored as a vector."""
     return values.reshape(1, -1)
 
 
 def qkv_per_head(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """GPT-NeoX keeps the rows of a head's query, key and value together; the converter separates them."""
+    """Group the rows of each head's query, key and value, which the converter separates, as in GPT-NeoX."""
     heads = config["num_attention_heads"]
     return values.reshape(3, heads, -1, *values.shape[1:]).transpose(0, 1).reshape(values.shape)
 

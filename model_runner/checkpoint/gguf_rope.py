@@ -1,4 +1,4 @@
-"""Rotary embedding of a GGUF file as transformers' ``rope_parameters``, with llama.cpp's meaning of the keys."""
+"""Converts a GGUF file's rotary embedding, as llama.cpp reads it, to transformers' ``rope_parameters``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _factor(fields: Fields) -> float:
 
 
 def _yarn(fields: Fields, factor: float, attention_factor: float) -> dict[str, Any]:
-    fields.expect("rope.scaling.yarn_ext_factor", (1.0, -1.0))  # YaRN: weight of the extrapolation; negative: 1
+    fields.expect("rope.scaling.yarn_ext_factor", (1.0, -1.0))  # YaRN: weight of the extrapolation; < 0 means 1
     parameters = {
         "rope_type": "yarn",
         "factor": factor,

@@ -1,4 +1,4 @@
-"""The interface of a model's configuration, which transformers' configurations have as well."""
+"""The interface of a model's configuration, which the configurations of transformers also implement."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads the configuration of a native family without transformers, whose import takes longer than a small model's load.
 
-Only plain configurations are read here: each field has its type and a valid value, and all layers rotate alike. Any
+Only plain configurations are read here: each field has its type and a valid value, and all layers rotate equally. Any
 other configuration is left to transformers, which converts or refuses it.
 """
 
@@ -34,7 +34,7 @@ SMALL_HEAD = 4  # transformers accepts an odd head size only up to this size
 
 
 class Rope(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The parameters of the rotary embedding; those that are absent stay absent."""
+    """The parameters of the rotary embedding; absent parameters stay absent."""
 
     rope_type: str | msgspec.UnsetType = msgspec.UNSET
     type: str | msgspec.UnsetType = msgspec.UNSET
@@ -120,7 +120,7 @@ class Qwen2(Common, kw_only=True):
 class Qwen3(Qwen2, kw_only=True):
     """Qwen3."""
 
-    head_dim: Size = 128  # this family does not derive it
+    head_dim: Size = 128  # this family does not derive it from hidden_size
     attention_bias: bool = False
 
 
@@ -131,7 +131,7 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-# Fields by which transformers reads a configuration in another way.
+# If one of these fields is present, transformers reads the configuration in another way.
 SPECIAL = {
     *("text_config", "decoder", "generator", "text_encoder", "is_encoder_decoder", "per_layer_config"),
     *("partial_rotary_factor", "mlp_layer_types", "quantization_config", "compression_config", "auto_map"),
@@ -164,7 +164,7 @@ def read_native(stored: Mapping[str, Any]) -> NativeConfig | None:
     if not isinstance(kind, str) or kind not in FAMILIES or SPECIAL & stored.keys() or not _is_finite(stored):
         return None
     if kind == "mistral" and "layer_types" in stored:
-        return None  # transformers' Ministral
+        return None  # transformers reads it as Ministral
     try:
         fields = msgspec.convert(stored, FAMILIES[kind])
     except msgspec.ValidationError:
@@ -223,7 +223,7 @@ def _is_valid(kind: str, values: Mapping[str, Any]) -> bool:
 
 
 def _rope(fields: Common, max_position_embeddings: int) -> dict[str, Any] | None:
-    """Return the parameters with their defaults; None if they are incomplete or of a kind that is not known."""
+    """Return the parameters with their defaults; None if they are incomplete or of an unknown kind."""
     rope: dict[str, Any] = msgspec.to_builtins(fields.rope_scaling) or msgspec.to_builtins(fields.rope_parameters) or {}
     rope.setdefault("rope_theta", fields.rope_theta)
     kind = rope.setdefault("rope_type", rope.get("type", "default"))

@@ -1,4 +1,4 @@
-"""Rows of a quantized weight, as GGUF stores them or quantized here, and their parts: quants and scales.
+"""Quantizes weights to int8, and splits rows of quantized weights, as GGUF stores them, into quants and scales.
 
 The module does not depend on files or kernels.
 """
@@ -80,7 +80,7 @@ def _split_8(kind: str, blocks: Tensor) -> Quants:
 
 
 def _split_small(kind: str, blocks: Tensor) -> Quants:
-    """Q4_0, Q4_1, Q5_0, Q5_1: scale, minimum if the format has one, 5th bits if it has them, and nibbles."""
+    """Q4_0, Q4_1, Q5_0, Q5_1: scale, minimum and 5th bits if the format has them, and nibbles."""
     fields = tuple(_halves(blocks, at) for at in range(0, 4 if kind.endswith("_1") else 2, 2))
     quants = _bits(blocks[..., -16:], (0, 4), 15)
     if kind.startswith("Q5"):
@@ -90,7 +90,7 @@ def _split_small(kind: str, blocks: Tensor) -> Quants:
 
 
 def _split_k(kind: str, blocks: Tensor) -> Quants:
-    """Q4_K, Q5_K: scales of scales and minimums, 12 bytes with 6 bits for each, 5th bits if it has them, nibbles."""
+    """Q4_K, Q5_K: scales of scales and minimums, 12 bytes with 6 bits for each, 5th bits only in Q5_K, and nibbles."""
     packed = blocks[..., 4:16]
     low, middle, high = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scales = torch.cat((low & 63, (high & 15) | (low >> 6 << 4)), -1)

@@ -1,7 +1,7 @@
 """Checks that the rotary parameters of a configuration give finite frequencies, for every kind of scaling.
 
-The formulas are those of transformers. A configuration of which transformers itself cannot compute frequencies for
-another reason is left to the code that loads the model.
+The formulas are those of transformers. If transformers itself cannot compute the frequencies of a configuration for
+another reason, the code that loads the model reports the error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .model_config import ModelConfig
 
 
 def check_rotary(config: ModelConfig, where: str) -> None:
-    """Raises StartupError if a kind of layer has rotary frequencies, or a factor of them, that are not finite.
+    """Raise StartupError if the rotary frequencies of a kind of layer, or their factor, are not finite.
 
     where: the file, for the message.
     """

@@ -43,7 +43,7 @@ class StoredTensor:
 
 
 class SafetensorsFiles:
-    """Return the weights in a folder. Raises StartupError if a file is missing or damaged."""
+    """The weights in a folder. The constructor raises StartupError if a file is missing or damaged."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -74,7 +74,7 @@ class SafetensorsFiles:
                     yield name, file.get_tensor(name)
 
     def quantization_method(self) -> str | None:
-        """Return the quantization method, as far as names and element types show it; None if they show none.
+        """Return the quantization method that the tensors' names and element types show; None if they show none.
 
         Integer tensors that are not weights, such as a stored mask, do not count.
         """
@@ -95,7 +95,7 @@ def _method_of(dtype: str) -> str:
 
 
 def _files(directory: Path) -> list[Path]:
-    """Return the files of a checkpoint: the single file, which wins over a stale index as in transformers, or the files
+    """Return the files of a checkpoint: the single file, even if there is an index, as in transformers; else the files
     in the index.
     """
     single, index = directory / SINGLE_FILE, directory / INDEX

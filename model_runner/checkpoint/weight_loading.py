@@ -27,7 +27,7 @@ def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, n
 
 
 def check_shapes(targets: dict[str, Tensor], shapes: Mapping[str, tuple[int, ...]], *, name: str) -> None:
-    """Raises the StartupError that ``fill`` would raise for tensors of these shapes."""
+    """Raise the StartupError that ``fill`` would raise for tensors of these shapes."""
     missing = dict(targets)
     for tensor_name, shape in shapes.items():
         _target(missing, tensor_name, shape, name)

@@ -30,7 +30,7 @@ class Checkpoint:
     """An opened checkpoint; the weights are still on disk.
 
     Attributes:
-        files: its location.
+        files: location of the checkpoint.
         config: the configuration, read by transformers unless its family is native.
         architecture: name of the class in transformers.
         stored_dtype: element type of the weights on disk; None if they are quantized or the configuration does not
@@ -62,7 +62,7 @@ class Checkpoint:
         yield from self.safetensors.tensors() if self.gguf is None else self.gguf.tensors(wanted)
 
     def stored_weights(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor | QuantizedRows]]:
-        """Yield what ``tensors`` yields, but leave matrices quantized whose format is in ``quantized_rows.KINDS``."""
+        """Yield what ``tensors`` yields, but keep a matrix quantized if its format is in ``quantized_rows.KINDS``."""
         yield from self.safetensors.tensors() if self.gguf is None else self.gguf.stored_weights(wanted)
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:

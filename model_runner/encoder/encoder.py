@@ -46,7 +46,7 @@ def load_encoder(files: ModelFiles, config: EncoderConfig) -> Encoder:
         raise StartupError(
             "--embedding-model needs the package sentence-transformers: pip install 'ebbtide[embeddings]'."
         ) from None
-    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # the progress of the daemon says the same
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # the daemon reports the same progress
     transformers.utils.logging.disable_progress_bar()
     try:
         if is_cross_encoder(Path(files.directory)):
@@ -134,7 +134,7 @@ class CrossEncoderModel:
 
 def _longest(model: Any, tokenizer: Any) -> int:
     """Return the maximum number of tokens of an input. A tokenizer without a limit states a huge number."""
-    name = "max_seq_length" if hasattr(model, "max_seq_length") else "max_length"  # of older cross-encoders
+    name = "max_seq_length" if hasattr(model, "max_seq_length") else "max_length"  # in older cross-encoders
     return int(getattr(model, name) or min(tokenizer.model_max_length, 1 << 20))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-WINDOW = 4096  # the oldest inputs, among which a batch is chosen
+WINDOW = 4096  # number of oldest inputs from which a batch is chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class WaitingInput:
 
     Attributes:
         value: the input; inputs of different types are not computed together.
-        num_tokens: with special tokens.
+        num_tokens: number of tokens, special tokens included.
         deadline_s: time at which the input is aborted; None for no limit.
     """
 
@@ -28,7 +28,7 @@ class EncoderQueue:
     """Inputs in the order of arrival."""
 
     def __init__(self, max_batch_tokens: int) -> None:
-        """max_batch_tokens: limit of the tokens of a batch with padding; one input is always allowed."""
+        """max_batch_tokens: maximum tokens of a batch, padding included; a single input may exceed it."""
         self._max_tokens = max_batch_tokens
         self._waiting: dict[str, WaitingInput] = {}
 
@@ -40,7 +40,7 @@ class EncoderQueue:
         self._waiting[one.rid] = one
 
     def remove(self, rid: str) -> None:
-        """Remove an input. Does nothing if it does not wait."""
+        """Remove an input. Does nothing if it is not waiting."""
         self._waiting.pop(rid, None)
 
     def pop_expired(self, now: float) -> list[WaitingInput]:
@@ -53,8 +53,8 @@ class EncoderQueue:
     def pop_batch(self) -> list[WaitingInput]:
         """Remove and return the inputs to compute next; empty if none waits.
 
-        The batch has the oldest input, so that none waits for ever, and those with the most similar lengths, so that
-        little is padded.
+        The batch contains the oldest input, so that none waits for ever, and those closest to it in length, so that
+        little padding is needed.
         """
         oldest = next(iter(self._waiting.values()), None)
         if oldest is None:

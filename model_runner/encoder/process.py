@@ -57,7 +57,7 @@ class Loop:
         self._heartbeat_due = clock()
 
     def turn(self) -> None:
-        """One iteration. It waits for a message only if no input waits."""
+        """Run one iteration. It blocks for a message only if no input is waiting."""
         self._send_heartbeat()
         wait_s = 0.0 if len(self._queue) else max(self._heartbeat_due - self._clock(), 0.001)
         for message in self._inbox.drain(wait_s):

@@ -28,7 +28,7 @@ X86 = platform.machine() in ("x86_64", "AMD64")
 VECTORS = ("-march=native", "-mprefer-vector-width=512") if X86 else ("-mcpu=native",)
 SPEED = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
 FLAGS = ("-std=c++17", *SPEED, "-Wno-psabi", "-shared", "-fPIC")
-TIMEOUT_S = 600.0  # of the clock: on a busy machine, 20 s of processor time take long
+TIMEOUT_S = 600.0  # wall time: a compilation takes 20 s of CPU time, and much longer on a busy machine
 FOLDER_VARIABLE = "EBBTIDE_KERNELS"
 
 
@@ -42,7 +42,7 @@ class Level:
 
     Attributes:
         vectors: compiler flags.
-        features: the features of the CPU that it needs, with torch's names.
+        features: CPU features that the level needs, by torch's names.
     """
 
     vectors: tuple[str, ...]
@@ -51,7 +51,7 @@ class Level:
 
 AVX2 = frozenset({"avx2", "bmi", "bmi2", "f16c", "fma3", "lzcnt"})
 AVX512 = frozenset({"avx512_f", "avx512_bw", "avx512_cd", "avx512_dq", "avx512_vl"})
-# The fastest first.
+# The levels, fastest first.
 LEVELS = {
     "x86-64-v4": Level(("-march=x86-64-v4", "-mprefer-vector-width=512"), AVX2 | AVX512),
     "x86-64-v3": Level(("-march=x86-64-v3",), AVX2),
@@ -59,9 +59,9 @@ LEVELS = {
 
 
 def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
-    """Return the library of ``source``, compiled if there is none yet. Raises BuildError if it cannot be compiled.
+    """Return the library of ``source``, compiled if there is none yet. Raises BuildError if that fails.
 
-    A library for the local CPU comes first. Without a compiler, one that ``ebbtide build-kernels`` has compiled for a
+    A library for the local CPU is preferred. Without a compiler, one that ``ebbtide build-kernels`` has compiled for a
     level of x86-64 is used.
 
     Args:
@@ -81,7 +81,7 @@ def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDL
 
 
 def build_library(source: Path, folder: Path, vectors: tuple[str, ...] = VECTORS) -> Path:
-    """Compile ``source`` into ``folder``. Raises BuildError if that fails, and OSError for the folder."""
+    """Compile ``source`` into ``folder``. Raises BuildError if that fails, OSError if ``folder`` is not writable."""
     compiler = find_compiler()
     if compiler is None:
         raise BuildError("it needs a C++ compiler")

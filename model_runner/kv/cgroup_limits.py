@@ -1,4 +1,4 @@
-"""The memory that the control groups (cgroup v1 and v2) of a container or systemd unit leave to the process."""
+"""Finds the memory that the control groups (cgroup v1 and v2) of a container or systemd unit leave to the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of this host that is available to a process. Does not import torch."""
+"""Determines the host memory that is available to this process. Does not import torch."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def lazy_zeros(size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def promised_bytes(process: str = "[0-9]*") -> int:
-    """Bytes that the pools of running processes, this one included, have reserved and not yet taken.
+    """Bytes that the pools of running processes, this one included, have reserved but not yet allocated.
 
     process: a pattern of process ids.
     """

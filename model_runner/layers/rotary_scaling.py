@@ -42,7 +42,7 @@ def _llama3(periods: Tensor, parameters: Parameters, context_length: int) -> tup
     )
     frequencies = 1.0 / periods
     wavelengths = 2 * math.pi / frequencies
-    share = (length / wavelengths - low) / (high - low)  # of the unscaled frequency
+    share = (length / wavelengths - low) / (high - low)  # weight of the unscaled frequency
     partly = (1 - share) * frequencies / factor + share * frequencies
     short = torch.where(wavelengths < length / high, frequencies, partly)
     return torch.where(wavelengths > length / low, frequencies / factor, short), 1.0

@@ -1,4 +1,4 @@
-"""The table of architectures with a native implementation; loads models by it."""
+"""Lists the architectures with a native implementation, and loads models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMPILED = {"llama": "llama_native"}
 
 
 def check_architecture(checkpoint: Checkpoint) -> None:
-    """Raises StartupError if class, configuration or stored tensors show that the model is not supported."""
+    """Raise StartupError if class, configuration or stored tensors show that the model is not supported."""
     if _module(checkpoint) == FALLBACK:
         from .transformers_backed import check_config
 
@@ -70,8 +70,10 @@ def load_model(
 ) -> Model:
     """Load a checkpoint with native code if the table has its architecture, else through transformers.
 
-    compiled: use the compiled code for the CPU; see ``has_compiled_code``. quantization: other code than the compiled
-        widens all weights. Raises StartupError for int8 without compiled code.
+    compiled: use the compiled code for the CPU; see ``has_compiled_code``.
+    quantization: format of the weights in the compiled code. Other code widens all weights.
+
+    Raises StartupError for int8 without compiled code.
     """
     name = _module(checkpoint)
     if compiled:
@@ -95,7 +97,7 @@ def _refuse_quantized(checkpoint: Checkpoint) -> None:
 
 
 def _check_num_layers(checkpoint: Checkpoint) -> None:
-    """Otherwise, a wrong number of layers would be noticed only after that many layers were created."""
+    """Check the number of layers before the layers are created, because a wrong number may exceed the memory."""
     num_layers = getattr(checkpoint.config.get_text_config(), "num_hidden_layers", 0)
     num_tensors = len(checkpoint.shapes(()))
     if isinstance(num_layers, int) and num_layers > num_tensors:

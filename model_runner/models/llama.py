@@ -130,9 +130,9 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
 def planned(
     checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device
 ) -> tuple[LlamaConfig, Rotary, list[str]]:
-    """Return the sizes, the rotary embedding and the names of the stored tensors, whose shapes have been checked.
+    """Check the shapes of the stored tensors, and return the sizes, the rotary embedding and the tensors' names.
 
-    Check before allocating memory, because a wrong size in the configuration may ask for any amount.
+    The check precedes the allocation of memory, because a wrong size in the configuration may ask for any amount.
     """
     config = LlamaConfig.read(checkpoint.config)
     config = replace(config, tied=config.tied and not _has_own_head(checkpoint))

@@ -1,4 +1,4 @@
-"""The parts of a transformers configuration that the Llama family uses. No other file knows the names of its fields."""
+"""Converts the fields of a transformers configuration that the Llama family uses to attributes with types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LlamaConfig:
 
     @classmethod
     def read(cls, config: ModelConfig) -> LlamaConfig:
-        """Convert a configuration. Raises StartupError for an activation that is not implemented."""
+        """Convert a configuration. Raises StartupError if its activation or number of heads is not supported."""
         fields = config.to_dict()
         if fields["hidden_act"] != "silu":
             raise StartupError(
@@ -74,7 +74,7 @@ class LlamaConfig:
 def _windows(model_type: str, fields: dict[str, object]) -> tuple[int | None, ...]:
     """Llama has no windows, even if its configuration has a field for them.
 
-    Qwen lists the layers that have a window; in Mistral all layers have it.
+    Qwen lists the layers that have a window; in Mistral all layers have the window.
     """
     window = fields.get("sliding_window")
     num_layers = fields["num_hidden_layers"]

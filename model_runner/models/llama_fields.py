@@ -1,6 +1,6 @@
 """Lists the fields of config.json that the Llama family reads, and other fields that would change its results.
 
-No part of a model's mathematics may be ignored. The reference is transformers: a field that its class of the family
+A field that affects results is read or refused. The reference is transformers: a field that its class of the family
 ignores has no effect here either, even if the field's name suggests one.
 """
 
@@ -63,7 +63,7 @@ ROPE_READ = (ROPE_NUMBERS - {"partial_rotary_factor"}) | {"rope_type", "type", "
 
 
 def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str) -> None:
-    """Raises StartupError if a field that is not read could change the results.
+    """Raise StartupError if a field that is not read could change the results.
 
     fields: the fields of config.json. where: the file, for the message.
     """

@@ -69,7 +69,7 @@ class NativeLlama:
         quantization: Quantization = "auto",
         vectors: tuple[str, ...] = VECTORS,
     ) -> None:
-        """weights: the tensors under their Hugging Face names, each taken and packed before the next."""
+        """weights: the tensors under their Hugging Face names, each packed before the next is read."""
         self._config = config
         self._rotary = rotary.in_dtype(torch.float32)
         self._library = load_kernels(vectors)
@@ -115,7 +115,7 @@ class NativeLlama:
     def of(
         cls, model: llama.LlamaModel, *, quantization: Quantization = "auto", vectors: tuple[str, ...] = VECTORS
     ) -> NativeLlama:
-        """A model with the weights of ``model``, which are not packed yet."""
+        """Return a model with the weights of ``model``, which are not packed yet."""
         weights = model.targets().items()
         return cls(model.config, model.rotary, weights, quantization=quantization, vectors=vectors)
 
@@ -144,7 +144,7 @@ class NativeLlama:
         return f"{self.weight_bytes / 2**20:.0f} MiB, {bits:.2f} bits each ({kinds})"
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """See ``Model``; returns normalized states, [W, hidden padded with zeros]. Attends by itself."""
+        """See ``Model``; returns normalized states, [W, hidden padded with zeros]. Attention is compiled code too."""
         pool = attention.pool
         cos, sin = self._rotary.table(batch.positions)
         num_wanted = batch.wanted.shape[0]
@@ -201,7 +201,7 @@ class NativeLlama:
         return self._vectors[name].data_ptr() if name in self._vectors else None
 
     def _linear(self, names: list[str], *, alternating: bool = False) -> LinearWeights:
-        """One layer of several weights. Blocks of 16 outputs alternate between them, or they follow one another."""
+        """Join several weights to one layer: their blocks of 16 outputs alternate, or each weight follows the other."""
         weights = [self._packed[name] for name in names]
         table = block_table(weights, alternating=alternating)
         self._tensors.append(table)

@@ -64,7 +64,7 @@ class CompiledModule(Protocol):
 
 
 def refuse_int8(quantization: Quantization, name: str) -> None:
-    """Raises StartupError if the model ``name``, which has no compiled code, should have weights in int8."""
+    """Raise StartupError if the model ``name``, which has no compiled code, should have weights in int8."""
     if quantization == "int8":
         raise StartupError(
             f"--quantization int8 is not supported for {name} with these settings: it needs the compiled code for "

@@ -137,7 +137,7 @@ class AttentionPlug:
         head_dim].
         """
         if self._answer is None:
-            raise RuntimeError("attention was called outside a forward")
+            raise RuntimeError("attention was called outside a forward pass")
         q, k, v = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
         out = self._answer(AttentionCall(self._num_calls, q, k, v, attention_mask, options))
         self._num_calls += 1

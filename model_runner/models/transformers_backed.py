@@ -33,7 +33,7 @@ from .transformers_attention import AttentionPlug, BackendAnswer, CallRecorder, 
 from .transformers_probe import PROBE_TOKENS, check_against_eager, small_windows
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-# The errors that model code raises if it does not support being run this way.
+# The errors that model code raises if it cannot run in this way.
 FOREIGN_ERRORS = (
     RuntimeError,
     ValueError,
@@ -160,7 +160,7 @@ def _model_class(architecture: str, config: ModelConfig) -> type[transformers.Pr
 def _obstacle(model_class: type[transformers.PreTrainedModel], config: ModelConfig) -> str | None:
     """Return the reason why an architecture is not supported; None if it may be.
 
-    It checks the class, then the configuration.
+    The class is checked before the configuration.
     """
     if config.is_encoder_decoder:
         return "it has an encoder"
@@ -204,7 +204,7 @@ def _read_model(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) ->
 
 
 def _read_gguf(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-    """Fills the parameters from the file's tensors.
+    """Fill the parameters from the file's tensors.
 
     ``from_pretrained`` is not used, because it would require the package accelerate.
     """
@@ -219,7 +219,7 @@ def _read_gguf(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> 
 
 
 def _gguf_targets(model: Any) -> dict[str, Tensor]:
-    """Return the parameters that have tensors in a GGUF file: no tied ones, and the parts of fused experts."""
+    """Return the parameters that have tensors in a GGUF file: no tied parameters, and fused experts in parts."""
     targets = {}
     for name, parameter in model.state_dict().items():
         if name in model.all_tied_weights_keys:

@@ -36,7 +36,7 @@ HALF_TOLERANCE = 0.1
 
 
 def check_against_eager(model: Any, ours: Model, attention_name: str, longest: int | None = None) -> None:
-    """Raises StartupError if the logits differ. Afterwards ``model`` uses the attention ``attention_name``.
+    """Raise StartupError if the logits differ. Afterwards ``model`` uses the attention ``attention_name``.
 
     longest: also compare at the last positions of a context of this length, if it is longer than the sequences.
     """
@@ -99,7 +99,7 @@ def _chunked(ours: Model, ids: Tensor, positions: Tensor, model: Any) -> list[Te
     """
     _, module = choose_backend("torch", ids.device, model.dtype)
     pool = KVPool(ours.kv_shape, 3, PAGE, dtype=model.dtype, device=ids.device)
-    pool.data.fill_(100.0)  # nan makes a read of unwritten slots visible
+    pool.data.fill_(100.0)  # this value makes a read of unwritten slots visible
     backend = module.build(pool)
     results: list[Tensor] = []
     for items in ([(0, 0, FIRST_CHUNK)], [(0, FIRST_CHUNK, PROBE_TOKENS), (1, 0, PROBE_TOKENS)]):

@@ -47,7 +47,7 @@ def stage_targets(specs: list[PromptLogprobSpec], vocab_size: int) -> Tensor:
     """
     ids = [target for spec in specs for target in spec.targets]
     if min(ids) < 0 or max(ids) >= vocab_size:
-        raise PlanError(f"Prompt log-probabilities are asked for token ids outside 0..{vocab_size - 1}.")
+        raise PlanError(f"Prompt log-probabilities are requested for token ids outside 0..{vocab_size - 1}.")
     return host_tensor(ids, np.int64)
 
 

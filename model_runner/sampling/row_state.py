@@ -13,7 +13,7 @@ from ebbtide.plan import RowInit
 
 from ..transfers import host_tensor
 
-FORCED = 1e4  # the value of logit_bias 100: larger than any logit, but differences stay exact in float32
+FORCED = 1e4  # the value of logit_bias 100: above all logits; float32 still distinguishes the sums with them
 BAN_AT, FORCE_AT = -100.0, 100.0
 
 

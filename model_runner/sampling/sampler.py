@@ -22,8 +22,8 @@ from .row_state import RowInputs, RowState, stage_row
 from .token_masks import TokenMasks, stage_masks
 from .top_p_top_k import Draw, DrawInputs, draw_tokens, stage_draws
 
-NO_TOKEN = -1  # in place of a token id: the mask allows none
-INVALID_LOGITS = -2  # in place of a token id: the logits are nan, infinite, or leave nothing to sample
+NO_TOKEN = -1  # in place of a token id: the mask allows no token
+INVALID_LOGITS = -2  # in place of a token id: the logits are nan, infinite, or leave no token to sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class PendingLogprobs:
         self._values: list[list[Any]] = []
 
     def of(self, sample: int) -> TokenLogprob | None:
-        """The log-probabilities of one sample; None if its row asked for none. Waits until they are computed."""
+        """Return the log-probabilities of one sample; None if its row requested none. Waits until they are computed."""
         place = self._places.get(sample)
         if place is None:
             return None

@@ -21,7 +21,9 @@ from ..transfers import host_tensor
 MASK64 = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # step of SplitMix64 (Steele, Lea, Flood 2014)
 UNIFORM_BITS = 52  # one bit less than a double has, so that uniform * total rounds to less than total
-LEAST_TEMPERATURE = 1e-5  # at a lower temperature the division would overflow; the choice is greedy long before
+LEAST_TEMPERATURE = (
+    1e-5  # the division overflows at lower temperatures; the choice is already greedy far above this one
+)
 SORTED_FIRST = 1024  # number of most likely tokens to sort: sorting a whole vocabulary is slow on the CPU
 
 
@@ -117,7 +119,7 @@ def draw_tokens(logits: Tensor, inputs: DrawInputs) -> Tensor:
     int64 [D].
 
     The CDF runs over the token ids in float64. A row that contains nan gives an arbitrary token and affects no other
-    row. On the CPU, compiled code is used if there is a compiler.
+    row. On the CPU, compiled code is used if it can be built.
     """
     function = load_draw_tokens() if logits.device.type == "cpu" else None
     return draw_with_torch(logits, inputs) if function is None else _draw_compiled(function, logits, inputs)
@@ -176,7 +178,7 @@ def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:
 def _borders(probs: Tensor, limits: Tensor, shares: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the number of tokens to keep and the probability of the least likely of them, both [R, 1].
 
-    It considers only the ``width`` most likely tokens. The third result, bool [R], is True for rows for which these
+    Only the ``width`` most likely tokens are considered. The third result, bool [R], is True for rows for which these
     tokens were enough.
     """
     ordered = probs.topk(width, -1).values.double()

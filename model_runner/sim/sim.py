@@ -98,7 +98,7 @@ class SimRunner:
 
     @classmethod
     def from_config(cls, config: RunnerConfig) -> SimRunner:
-        """The runner for ``MODEL sim``. By default the context is 32,768 tokens and the pool 65,536.
+        """Return the runner for ``MODEL sim``. By default the context is 32,768 tokens and the pool 65,536.
 
         The host tier has ``kv_offload_gb`` GiB, at 64 KiB per token.
         """
@@ -217,7 +217,7 @@ class SimRunner:
             pool.write(np.array(rows, dtype=np.int64), where, values)
 
     def _contexts(self, items: Sequence[PlanItem]) -> list[int]:
-        """One hash per item over the slots that its last token reads; 0 without a sample or embedding."""
+        """Return one hash per item over the slots that its last token reads; 0 without a sample or embedding."""
         contexts: list[int] = []
         for item in items:
             if not (item.num_samples or item.embeds):

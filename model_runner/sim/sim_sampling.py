@@ -23,7 +23,7 @@ FIRST, COUNT = 32, 95  # printable ASCII
 STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT: all characters are visited
 EOS_EVERY = 128
 NO_TOKEN = -1  # the result if the mask allows no token
-INVALID_LOGITS = -2  # the result if the logits leave nothing to sample
+INVALID_LOGITS = -2  # the result if the logits leave no token to sample
 MASK = (1 << 64) - 1
 
 Logits = NDArray[np.float64]
@@ -80,7 +80,7 @@ class SimRow:
 def choose(
     row: SimRow, context: int, index: int, mask: bytes = b"", num_ids: int = 0
 ) -> tuple[int, TokenLogprob | None]:
-    """Output token ``index`` of a row whose context hashes to ``context``. Changes no state.
+    """Return output token ``index`` of a row whose context hashes to ``context``. Changes no state.
 
     mask: as in ``PlanItem``. num_ids: as ``StepPlan.num_token_ids``.
     """
@@ -100,7 +100,7 @@ def choose(
 
 
 def _token(row: SimRow, raw: Logits, index: int, allowed: NDArray[np.bool_] | None, num_ids: int) -> int:
-    """A token id, NO_TOKEN or INVALID_LOGITS."""
+    """Return a token id, NO_TOKEN or INVALID_LOGITS."""
     logits = _adjusted(row, raw.copy(), index)
     if allowed is not None:
         if not allowed.any():
@@ -113,7 +113,7 @@ def _token(row: SimRow, raw: Logits, index: int, allowed: NDArray[np.bool_] | No
 
 
 def logprob_of(context: int, target: int, num_top: int) -> TokenLogprob:
-    """The log-probability of ``target`` after a context, before any sampling parameters; nan if the logits are."""
+    """The log-probability of ``target`` after a context, before any sampling parameters; nan if the logits are nan."""
     log_probs = _log_softmax(_logits(context))
     rank = int((log_probs > log_probs[target]).sum()) + 1
     return _token_logprob(log_probs, target, num_top, rank)

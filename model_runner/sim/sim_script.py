@@ -45,7 +45,7 @@ class SimScript:
             ) from error
 
     def output_for(self, prompt: Sequence[int]) -> Output:
-        """The scripted output of a prompt given as token ids; empty if there is none."""
+        """Return the scripted output of a prompt given as token ids; empty if there is none."""
         text = bytes(token for token in prompt if token < 256)
         by_prefix = (output for prefix, output in self._outputs if text.startswith(prefix))
         by_content = (output for texts, output in self._rules if all(part in text for part in texts))
@@ -60,7 +60,7 @@ def _bytes(output: object) -> Output:
     if isinstance(output, str):
         return output.encode()
     if isinstance(output, list) and None in output:
-        bytes(value for value in output if value is not None)  # raises if one is not a byte
+        bytes(value for value in output if value is not None)  # raises if a value is not a byte
         return output
     if isinstance(output, list):
         return bytes(output)
