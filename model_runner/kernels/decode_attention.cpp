@@ -10,11 +10,11 @@ namespace {
 
 struct Shape {
     int64_t num_tokens;   // tokens whose K/V is stored
-    int64_t num_decodes;  // the first of them, which attend
+    int64_t num_decodes;  // number of decode tokens, which come first; only they attend
     int64_t num_heads, num_kv_heads, head_dim, page_size, table_width;
     int64_t q_stride, k_stride, v_stride;  // elements between tokens; heads lie head_dim apart
-    int64_t window;                        // 0: none
-    float scale, softcap;                  // softcap 0: none
+    int64_t window;                        // 0 for no window
+    float scale, softcap;                  // softcap: 0 for none
 };
 
 inline float load(float x) { return x; }
@@ -50,7 +50,7 @@ inline float exp_negative(float x) {
     return p * power;
 }
 
-// DIM 0: the argument decides; a constant lets the compiler unroll.
+// DIM: the size, a constant so that the compiler unrolls the loop; 0 if only the argument ``size`` has it.
 template <int DIM>
 inline float dot(const float* a, const float* b, int64_t size) {
     const int64_t dim = DIM ? DIM : size;

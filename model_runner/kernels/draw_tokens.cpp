@@ -14,9 +14,9 @@ namespace {
 
 struct Row {
     float temperature;
-    int64_t top_k;  // the vocabulary's size: off
-    float top_p;    // 1: off
-    float min_p;    // 0: off
+    int64_t top_k;  // turned off by the vocabulary's size
+    float top_p;    // turned off by 1
+    float min_p;    // turned off by 0
     double uniform;
 };
 
@@ -27,7 +27,7 @@ struct Scratch {
     std::vector<float> border;
 };
 
-constexpr int64_t kBuckets = 0x3f80 + 1;  // of floats up to 1.0
+constexpr int64_t kBuckets = 0x3f80 + 1;  // number of buckets for floats up to 1.0
 
 inline int64_t bucket_of(float weight) {
     uint32_t bits;
@@ -63,7 +63,7 @@ struct Kept {
     int64_t ties;
 };
 
-// The most likely tokens: top_k of them, and of those the fewest whose weight reaches top_p of theirs.
+// The most likely tokens: top_k of them, and of those the fewest whose sum reaches the share top_p of their sum.
 Kept top_of(const Row& row, int64_t count, Scratch& s) {
     s.counts.assign(kBuckets, 0);
     s.sums.assign(kBuckets, 0.0);
@@ -78,7 +78,7 @@ Kept top_of(const Row& row, int64_t count, Scratch& s) {
             if (bucket_of(s.weights[i]) == bucket) s.border.push_back(s.weights[i]);
         std::sort(s.border.begin(), s.border.end(), std::greater<float>());
     };
-    // The weight of the top_k.
+    // The sum of the top_k weights.
     double total = 0;
     int64_t num = 0;
     for (int64_t bucket = kBuckets - 1; bucket >= 0 && num < row.top_k; --bucket) {
@@ -90,7 +90,7 @@ Kept top_of(const Row& row, int64_t count, Scratch& s) {
         sorted(bucket);
         for (int64_t i = 0; num < row.top_k; ++i, ++num) total += s.border[i];
     }
-    // Descend until the wanted share of it is reached.
+    // Descend through the buckets until the wanted share of that sum is reached.
     const double wanted = row.top_p < 1 ? row.top_p * total : INFINITY;
     double reached = 0;
     num = 0;
@@ -143,7 +143,7 @@ int64_t draw(const float* logits, int64_t count, const Row& row, Scratch& s) {
                 if (s.weights[i] > 0) last = i;
                 if (reached > target) return i;
             }
-            return last;  // the sum of a block in vectors was greater by its rounding
+            return last;  // the vectorized sum of the block was rounded to a greater number
         }
         before += block;
     }
@@ -155,7 +155,7 @@ int64_t draw(const float* logits, int64_t count, const Row& row, Scratch& s) {
 
 extern "C" {
 
-// logits: float32 [rows][count], consecutive. tokens: int64 [rows]. A row with nan yields some token.
+// logits: float32 [rows][count], consecutive. tokens: int64 [rows]. A row with nan yields an arbitrary token.
 void draw_tokens(const float* logits, int64_t rows, int64_t count, const float* temperatures, const int64_t* top_ks,
                  const float* top_ps, const float* min_ps, const double* uniforms, int64_t num_threads, int64_t* tokens) {
 #pragma omp parallel num_threads(static_cast<int>(std::min(num_threads, rows)))

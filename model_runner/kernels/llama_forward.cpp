@@ -1,6 +1,6 @@
 // The forward pass of a Llama-family model on the CPU, one call per step: embedding, layers, final norm.
 //
-// All threads run through the stages together and meet at a barrier after each. Activations between layers are float32;
+// All threads run through the stages together, with a barrier after each stage. Activations between layers are float32;
 // the inputs of the linear layers are bfloat16. Nothing a row computes depends on the other rows of its batch.
 
 #include <omp.h>
@@ -25,7 +25,7 @@ namespace {
 struct LayerWeights {
     const float *input_norm, *q_norm, *k_norm, *mlp_norm;  // q_norm and k_norm: null, or [head_dim]
     Linear qkv, out, gate_up, down;                        // gate_up: blocks of 16 outputs, gate and up in turn
-    int64_t window;                                        // 0: none
+    int64_t window;                                        // 0 for no window
 };
 
 struct ModelWeights {
@@ -53,7 +53,7 @@ inline void pause() {
 #endif
 }
 
-// A barrier that spins for some microseconds and then sleeps: on a busy machine the thread that is late needs the core.
+// A barrier that spins for some microseconds and then sleeps: on a busy machine a late thread needs the core.
 class Barrier {
 public:
     explicit Barrier(int threads) : threads_(threads) {}
@@ -112,7 +112,7 @@ struct Job {
 
 inline int64_t padded(int64_t k) { return (k + 31) / 32 * 32; }
 
-// A model whose weights lie elsewhere, and the buffers of a step. One thread at a time may call it.
+// A model, which only points to its weights, and the buffers of a step. One thread at a time may call it.
 class Llama {
 public:
     explicit Llama(const ModelWeights& weights) : w_(weights), layers_(weights.layers, weights.layers + weights.num_layers) {}
@@ -123,7 +123,7 @@ public:
 #pragma omp parallel num_threads(static_cast<int>(w_.num_threads))
         {
 #pragma omp single
-            {  // OpenMP may give fewer threads than it is asked for
+            {  // OpenMP may start fewer threads than requested
                 threads_ = omp_get_num_threads();
                 meeting = std::make_unique<Barrier>(threads_);
             }
@@ -178,7 +178,7 @@ private:
         for (int64_t i = thread; i < count; i += threads_) work(i);
     }
 
-    // Units of 64 outputs are handed out one by one. store(row, column, sums, size) gets a row of a unit.
+    // Units of 64 outputs are assigned to threads one by one. store(row, column, sums, size) receives a row of a unit.
     template <typename Store>
     void linear(const Linear& layer, const Activation* x, int64_t count, std::atomic<int64_t>& counter,
                 LinearScratch& scratch, const Store& store) {
@@ -320,14 +320,14 @@ private:
     Activation *x_ = nullptr, *attended_ = nullptr, *act_ = nullptr;
     std::vector<Job> jobs_;
     std::vector<std::atomic<int64_t>> counters_;
-    int threads_ = 1;  // of the present step
+    int threads_ = 1;  // number of threads of the current step
 };
 
 }  // namespace
 
 extern "C" {
 
-// 0 if the operating system lets this process use AMX tiles, or the kernels do not need them.
+// Returns 0 if the operating system lets this process use AMX tiles, or the kernels do not need them.
 int prepare() {
 #if defined(__AMX_BF16__) && defined(__linux__)
     return static_cast<int>(syscall(SYS_arch_prctl, 0x1023, 18));  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -340,16 +340,16 @@ Llama* create(const ModelWeights* weights) { return new Llama(*weights); }
 
 void destroy(Llama* model) { delete model; }
 
-// Bytes of an activation: 2 for bfloat16, 4 for float32.
+// Returns the bytes of an activation: 2 for bfloat16, 4 for float32.
 int activation_bytes() { return sizeof(Activation); }
 
-// The number of threads of all later calls.
+// Sets the number of threads of all later calls.
 void use_threads(Llama* model, int64_t count) { model->use_threads(count); }
 
-// Numbers of a vector.
+// Returns the number of floats in a vector.
 int lanes() { return kLanes; }
 
-// states: [num_wanted][hidden, padded to 32], the padding zero.
+// states: [num_wanted][hidden, padded to 32]; the padding is zero.
 void forward(Llama* model, const Batch* batch, Activation* states) { model->forward(*batch, states); }
 
 void logits(Llama* model, const Activation* states, int64_t count, float* out) { model->logits(states, count, out); }

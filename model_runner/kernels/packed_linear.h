@@ -1,7 +1,7 @@
 // Linear layers with packed weights: AMX tiles, AVX512-BF16, or float32 multiply-adds.
 //
 // Weights are packed in blocks of 16 outputs. In bfloat16 a block is [K / 2][16][2]: the 32-bit lane n of a row holds the
-// two weights k, k + 1 of output n. One layout serves all three: it is AMX's tile of 16 pairs, one operand of vdpbf16ps,
+// two weights k, k + 1 of output n. All three use this layout: it is AMX's tile of 16 pairs, one operand of vdpbf16ps,
 // and two shifts from float32. Quantized blocks are widened part by part while they are multiplied. K is padded to a
 // multiple of 32 with zeros. An output's sum runs over k in an order that depends on the instruction set only, never on
 // the number of rows: a row's result is the same in every batch.
@@ -14,13 +14,13 @@
 
 #include "quantized_weights.h"
 
-constexpr int64_t kColumns = 64;  // of one unit of work
-constexpr int64_t kRows = 32;     // of one block of results
+constexpr int64_t kColumns = 64;  // outputs of one unit of work
+constexpr int64_t kRows = 32;     // rows of one block of results
 
 struct Linear {
-    const Block* blocks;  // a multiple of 4; those behind the last output are copies of another
+    const Block* blocks;  // their number is a multiple of 4; blocks after the last output repeat another block
     const float* bias;    // [N] or null
-    int64_t n, k;         // k: padded
+    int64_t n, k;         // k includes the padding
 };
 
 #if defined(__AMX_BF16__)
@@ -49,7 +49,7 @@ inline void zero_sums() {
     _tile_zero(3);
 }
 
-// The first and the second pair of tiles at two places.
+// Loads the first pair of tiles from ``low`` and the second pair from ``high``.
 inline void load_sums(const float* low, const float* high) {
     _tile_loadd(0, low, kColumns * 4);
     _tile_loadd(1, low + 16, kColumns * 4);
@@ -57,7 +57,7 @@ inline void load_sums(const float* low, const float* high) {
     _tile_loadd(3, high + 16, kColumns * 4);
 }
 
-// The four tiles side by side: [16][64].
+// Stores the four tiles side by side: [16][64].
 inline void store_sums(float* to) {
     _tile_stored(0, to, kColumns * 4);
     _tile_stored(1, to + 16, kColumns * 4);
@@ -112,7 +112,7 @@ __attribute__((noinline)) inline void multiply(const uint16_t* x, int64_t ldx, i
 
 inline void release_tiles() {}
 
-// Vectors that 16 outputs take.
+// The number of vectors that hold 16 outputs.
 constexpr int kVecs = 16 / kLanes;
 
 // The products of the inputs k, k + 1 of kLanes outputs with the pair of activations at x, added to sum.
@@ -135,7 +135,7 @@ inline Vec add_pair(Vec sum, const float* x, const float* w) {
     return sum + x[1] * load(w + 16);
 }
 
-// Distance of the weights of kLanes outputs and the next kLanes.
+// The distance between the weights of kLanes outputs and those of the next kLanes outputs.
 template <typename W>
 constexpr int kStep = sizeof(W) == 2 ? 2 * kLanes : kLanes;
 
@@ -159,7 +159,7 @@ inline void multiply_part(const Activation* x, int64_t ldx, const W* const* w, i
         for (int v = 0; v < BLOCKS * kVecs; ++v) store(sums + r * kColumns + v * kLanes, acc[r][v]);
 }
 
-// ROWS x BLOCKS sums stay in registers; rows that are left over are done in fewer at a time.
+// ROWS x BLOCKS sums stay in registers; the remaining rows are computed with smaller ROWS.
 template <int ROWS, int BLOCKS, typename W>
 inline void multiply_by(const Activation* x, int64_t ldx, int64_t rows, const W* const* w, int64_t k, bool more,
                         float* sums) {
@@ -188,7 +188,7 @@ struct Free {
 template <typename T>
 class Buffer {
 public:
-    // Zeroed when it grows: what lies behind a row's last value must be finite.
+    // Zeroed when it grows: the values after a row's last one must be finite.
     T* at_least(int64_t count) {
         if (count > size_) {
             const int64_t bytes = (count * sizeof(T) + 63) / 64 * 64;
@@ -210,10 +210,10 @@ struct LinearScratch {
     Buffer<Activation> widened;  // [4 blocks][inputs][16]
 };
 
-// Inputs that are widened at a time: with few rows they stay in the first cache, with many in the second.
+// Inputs that are widened at a time: with few rows they stay in the L1 cache, with many rows in the L2 cache.
 constexpr int64_t kFewInputs = kPairs ? 128 : 64, kManyInputs = kPairs ? 2048 : 1024;
 
-// The products of ``count`` rows with the 64 outputs of 4 blocks. take(row, sums) gets each row once.
+// The products of ``count`` rows with the 64 outputs of 4 blocks. take(row, sums) receives each row once.
 template <typename Take>
 inline void multiply_unit(const Block* blocks, int64_t k, const Activation* x, int64_t count, LinearScratch& s,
                           const Take& take) {

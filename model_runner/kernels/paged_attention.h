@@ -1,4 +1,4 @@
-// Causal attention over a page table. One job is some consecutive tokens of one item and one KV head.
+// Causal attention over a page table. One job computes consecutive tokens of one item for one KV head.
 //
 // Every query passes over its context in blocks of 64 positions that start at multiples of 64, with a running maximum
 // (online softmax, Milakov and Gimelshein 2018). Its operations depend on its own position and window only, so that a
@@ -49,7 +49,7 @@ inline void add_values(const float* weights, const float* values, float scale, i
 
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
-// The pool slots of a context, a block at a time; those behind the last position repeat it.
+// The pool slots of a context, a block at a time; slots after the last position repeat the last slot.
 struct Slots {
     const Cache& cache;
     const int32_t* pages;
@@ -88,8 +88,8 @@ inline float weigh_row(float* scores, int64_t first, int64_t from, int64_t own, 
     return scale;
 }
 
-// query: [count * group][head_dim], scaled. pages: the item's row of the page table. position: of the first token.
-// window: 0 for none. out: [count] rows of ``out_stride`` elements, of which the group's heads are written.
+// query: [count * group][head_dim], scaled. pages: the item's row of the page table. position: that of the first
+// token. window: 0 for none. out: [count] rows of ``out_stride`` elements, of which the group's heads are written.
 template <int DIM>
 void attend(const Cache& cache, int64_t kv_head, int64_t group, const float* query, const int32_t* pages,
             int64_t position, int64_t count, int64_t window, Activation* out, int64_t out_stride, AttentionScratch& s) {
@@ -105,7 +105,7 @@ void attend(const Cache& cache, int64_t kv_head, int64_t group, const float* que
         std::memcpy(now, next, sizeof now);
         slots.take(next);
         for (int64_t p = 0; p < kSpan; ++p) {
-            // The pages lie anywhere: while a block is widened, the next one is fetched.
+            // Pages are not consecutive in memory: prefetch the next block while this one is widened.
             for (int64_t d = 0; d < dim; d += 32) {
                 prefetch(cache.keys + next[p] * stride + kv_head * dim + d);
                 prefetch(cache.values + next[p] * stride + kv_head * dim + d);

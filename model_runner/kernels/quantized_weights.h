@@ -3,13 +3,13 @@
 // A block holds 16 outputs, as records of 32 inputs (kinds with superblocks: a header of 256 inputs before each 8). A
 // record is a header of scales, [16] each, and the quants. Quants lie in the order of the widened elements, packed so that
 // bits b * t … of a 32-bit lane belong to the t-th vector: a shift and a mask take out a vector. Widened weights are
-// those of the format's definition in float32; where activations are bfloat16, they are rounded to bfloat16.
+// computed in float32 as the format defines; if activations are bfloat16, the weights are rounded to bfloat16.
 
 #pragma once
 
 #include "simd.h"
 
-// What a linear layer reads: bfloat16 where the CPU multiplies it, else float32.
+// The element type that a linear layer reads: bfloat16 if the CPU multiplies bfloat16, else float32.
 #if defined(__AMX_BF16__) || defined(__AVX512BF16__)
 using Activation = uint16_t;
 #else
@@ -28,7 +28,7 @@ struct Block {
 constexpr int64_t kGroup = 32;                // inputs of a record
 constexpr int64_t kElements = 16 * kGroup;    // weights of a record
 constexpr bool kPairs = sizeof(Activation) == 2;
-constexpr int kParts = kPairs ? 2 : 16 / kLanes;  // vectors after which the outputs repeat
+constexpr int kParts = kPairs ? 2 : 16 / kLanes;  // number of vectors after which the outputs repeat
 
 // kLanes signed bytes. GCC 12 converts vectors of bytes one by one.
 inline Vec load_bytes(const uint8_t* p) {
@@ -115,7 +115,7 @@ struct Factors {
     }
 };
 
-// The bits of a quant, and its header. super: bytes in front of 8 records.
+// The bits of a quant, and its header. super: number of bytes before each 8 records.
 template <int64_t KIND>
 struct Format {
     static constexpr bool is_k = KIND == kQ4_K || KIND == kQ5_K || KIND == kQ6_K;
@@ -128,7 +128,7 @@ struct Format {
 
     static int64_t record_at(int64_t group) { return is_k ? (group / 8 + 1) * super + group * record : group * record; }
 
-    // Every product and every sum but that of a minimum is exact in float32, so that a fused multiply-add changes nothing.
+    // All products, and all sums except that of a minimum, are exact in float32: a fused multiply-add changes nothing.
     static void load_factors(const uint8_t* block, int64_t group, Factors& f) {
         const uint8_t* p = block + record_at(group);
         if constexpr (is_k) {
@@ -188,7 +188,7 @@ private:
 // The bits 4 * t … 4 * t + 3 of each lane, as numbers.
 inline Vec nibbles(Ints lanes, int t) {
 #if defined(__AVX512F__)
-    const __m512 numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);  // by the 4 lowest bits
+    const __m512 numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);  // by the low 4 bits
     return reinterpret_cast<Vec>(_mm512_permutexvar_ps(reinterpret_cast<__m512i>(lanes >> (4 * t)), numbers));
 #else
     return __builtin_convertvector((lanes >> (4 * t)) & 15, Vec);
@@ -240,7 +240,7 @@ inline void widen_records(const uint8_t* block, int64_t first, int64_t count, Ac
     for (int64_t i = 0; i < count; ++i) widen_record<KIND>(block, first + i, to + i * kElements);
 }
 
-// Of the namespace: a static variable of an inline function would be shared between libraries for different CPUs.
+// At namespace scope: a static variable of an inline function would be shared between libraries for different CPUs.
 constexpr void (*kWiden[])(const uint8_t*, int64_t, int64_t, Activation*) = {
     widen_records<kBfloat16>, widen_records<kQ8_0>, widen_records<kQ4_0>, widen_records<kQ4_1>, widen_records<kQ5_0>,
     widen_records<kQ5_1>,     widen_records<kQ4_K>, widen_records<kQ5_K>, widen_records<kQ6_K>,
@@ -251,5 +251,5 @@ inline void widen_block(const Block& block, int64_t first, int64_t count, Activa
     kWiden[block.kind](block.data, first, count, to);
 }
 
-// Where the input k of the output n lies among the widened weights of a block.
+// The index of input k of output n among the widened weights of a block.
 inline int64_t element(int64_t n, int64_t k) { return kPairs ? k / 2 * 32 + n * 2 + k % 2 : k * 16 + n; }

@@ -72,7 +72,7 @@ inline Vec exp(Vec x) {
     return is_tiny ? Vec{} : p * reinterpret_cast<Vec>(power);
 }
 
-// The lanes are added in halves.
+// The sum of all lanes. Each step adds one half of the lanes to the other.
 inline float sum(Vec x) {
     float lanes[kLanes];
     store(lanes, x);
@@ -89,7 +89,7 @@ inline float greatest(Vec x) {
     return most;
 }
 
-// a and b with neighbours at DISTANCE added; the results alternate between a and b.
+// Adds lanes at DISTANCE from each other in a and in b; the sums of a and b alternate in the result.
 template <int DISTANCE, int... LANES>
 inline Vec fold(Vec a, Vec b, std::integer_sequence<int, LANES...>) {
     const Ints own = {((LANES & DISTANCE) ? kLanes : 0) + LANES...};

@@ -8,7 +8,7 @@
 
 constexpr int64_t kInner = 32;  // numbers that one tile instruction sums over
 
-// out[c] = the elements c of the 16 rows.
+// out[c] = element c of each of the 16 rows.
 inline void transpose(const __m512i* rows, __m512i* out) {
     __m512i pairs[16], quads[16];
     for (int i = 0; i < 16; i += 2) {
@@ -45,7 +45,7 @@ inline void lay_out(const Cache& cache, int64_t kv_head, const int64_t* slots, i
                     int64_t last, const int64_t* next, TileScratch& s) {
     const int64_t dim = cache.head_dim, stride = cache.kv_heads * dim;
     const auto is_in = [&](int64_t p) { return first + p >= begin && first + p <= last; };
-    for (int64_t p = 0; p < kSpan; ++p)  // the pages lie anywhere: while a block is laid out, the next one is fetched
+    for (int64_t p = 0; p < kSpan; ++p)  // pages are not consecutive: prefetch the next block
         for (int64_t d = 0; d < dim; d += 32) {
             prefetch(cache.keys + next[p] * stride + kv_head * dim + d);
             prefetch(cache.values + next[p] * stride + kv_head * dim + d);
@@ -141,7 +141,7 @@ inline void attend_with_tiles(const Cache& cache, int64_t kv_head, int64_t group
             score_tiles(&s.query[tile * padded_dim], padded_dim, s.keys.data(), scores);
             for (int64_t r = 0; r < num; ++r) {
                 const int64_t own = position + (tile + r) / group, from = window && own >= window ? own - window + 1 : 0;
-                if (first > own || first + kSpan <= from) {  // nothing of the block is visible to this row
+                if (first > own || first + kSpan <= from) {  // no position of the block is visible to this row
                     scales[r] = 1;
                     std::memset(weights + r * kSpan, 0, kSpan * 2);
                     continue;
