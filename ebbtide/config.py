@@ -128,7 +128,7 @@ class LimitsConfig:
     )
     receive_timeout: float = option(
         60.0,
-        "seconds within which a request must arrive, else 408; the time is longer if it arrives at 16 KiB/s",
+        "seconds within which a request must arrive, else 408; exempt if it arrives at 16 KiB/s or faster",
         metavar="S",
         within="(0, inf)",
     )
@@ -183,10 +183,10 @@ class SchedulerConfig:
         "if the page accounting is inconsistent: end the process, take the pages out of service, or do not check",
     )
     kv_events: str | None = option(
-        None, "address that publishes the prefix cache's blocks, such as tcp://127.0.0.1:5557", metavar="ADDRESS"
+        None, "address on which to publish the prefix cache's blocks, such as tcp://127.0.0.1:5557", metavar="ADDRESS"
     )
     kv_events_replay: str | None = option(
-        None, "address that answers requests for missed events, such as tcp://127.0.0.1:5558", metavar="ADDRESS"
+        None, "address on which to answer requests for missed events, such as tcp://127.0.0.1:5558", metavar="ADDRESS"
     )
     enable_streaming_session: bool = option(False, "sessions keep the KV of their turns between requests")
     max_sessions: int = option(1000, "limit on open sessions; further ones get 429", metavar="N", within="[1, inf)")
@@ -220,7 +220,7 @@ class RunnerConfig:
     )
     deterministic: bool = option(
         False,
-        "refuse to start unless a request's logits are bitwise equal when it runs alone, in a batch or is recomputed",
+        "refuse to start unless a request's logits are bitwise equal alone, in any batch and when recomputed",
     )
     quantization: Literal["auto", "none", "int8"] = option(
         "auto",

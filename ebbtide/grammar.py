@@ -148,7 +148,7 @@ class GrammarMatcher:
         self._update_mask()
 
     def copy(self) -> GrammarMatcher:
-        """Return an independent matcher at the same position."""
+        """Return a second matcher at the same position that advances independently."""
         matcher = GrammarMatcher.__new__(GrammarMatcher)
         matcher._inner = self._inner.deep_copy()
         matcher._eos_ids, matcher.complete, matcher.mask = self._eos_ids, self.complete, self.mask

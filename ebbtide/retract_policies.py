@@ -16,7 +16,7 @@ class Retractable(Protocol):
 
     rid: str
     arrival: int  # position in the order of arrival
-    prompt_len: int  # tokens
+    prompt_len: int  # number of prompt tokens
     priority: int
 
     @property

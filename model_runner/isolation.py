@@ -35,7 +35,7 @@ def compute_isolated(
 
     Args:
         compute: must be repeatable after it raised an exception.
-        fatal: types of exceptions that no item causes and that are raised.
+        fatal: types of exceptions that no item can cause; they are raised.
     """
     try:
         return [Computed(list(range(len(items))), compute(list(items)))], []

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-TRIAL_STEPS = 4  # steps with another number of threads that are compared with as many before them
+TRIAL_STEPS = 4  # number of steps in a trial; their times are compared with those of as many earlier steps
 SHORT_TRIAL = 2  # steps after which a trial that is clearly slower ends
 FASTER, SLOWER = 0.93, 1.3  # ratios of times: below FASTER the number changes, above SLOWER the trial ends
 FIRST_PAUSE, LONGEST_PAUSE = 16, 256  # steps between trials; doubled after each trial that changes nothing

@@ -1,4 +1,4 @@
-"""Flags that several commands have, and argparse types for numbers with bounds."""
+"""Defines the flags that several commands share, and argparse types for numbers with bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def positive_int(text: str) -> int:
 
 
 def number(description: str, accepts: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return an argparse type for a number that ``accepts`` returns True for."""
+    """Return an argparse type for the numbers for which ``accepts`` returns True."""
 
     def parse(text: str) -> float:
         value = float(text)

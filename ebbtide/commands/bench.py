@@ -40,7 +40,7 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="request exactly --output-len tokens (on); use --no-ignore-eos if the server rejects unknown fields",
+        help="request exactly --output-len tokens (default: on); --no-ignore-eos is for servers that reject the field",
     )
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="folder for the libraries; set EBBTIDE_KERNELS to it when serving (default: the cache)",
+        help="folder for the libraries (default: the cache); set EBBTIDE_KERNELS to another folder when serving",
     )
 
 

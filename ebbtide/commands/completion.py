@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-NAMES_OF_MODELS = "ebbtide list --names"  # the shell command that completes the name of a model
+NAMES_OF_MODELS = "ebbtide list --names"  # the shell command that prints the model names for completion
 MODEL_ARGUMENTS = ("model", "name")
 
 

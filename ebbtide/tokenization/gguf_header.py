@@ -45,7 +45,7 @@ class StoredTensor:
     """A tensor of a GGUF file.
 
     Attributes:
-        name: GGUF's.
+        name: name in the GGUF file.
         shape: outermost dimension first.
         kind: GGML's number of the quantization.
         offset: position of its data, in bytes from the start of the file.
@@ -195,7 +195,7 @@ class _Cursor:
         return array
 
     def _strings(self, count: int) -> list[Scalar]:
-        """The reads are inlined as in ``_skip_strings``."""
+        """Read strings. The reads are inlined as in ``_skip_strings``."""
         data, at, length_at = self._data, self._at, struct.Struct("<Q").unpack_from
         strings: list[Scalar] = []
         for _ in range(count):
@@ -207,7 +207,7 @@ class _Cursor:
         return strings
 
     def _skip_strings(self, count: int) -> None:
-        """The reads are inlined, because a vocabulary with its merges has half a million strings."""
+        """Skip strings. The reads are inlined, because a vocabulary with its merges has half a million strings."""
         data, at, length_at = self._data, self._at, struct.Struct("<Q").unpack_from
         for _ in range(count):
             at += 8 + length_at(data, at)[0]

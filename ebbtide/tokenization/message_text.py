@@ -10,7 +10,7 @@ from typing import Any
 
 
 class MessageShield:
-    """Replaces texts in messages that look like control tokens before rendering, and restores them afterwards."""
+    """Replaces message texts that look like control tokens before rendering, and restores them afterwards."""
 
     def __init__(self, special_text: re.Pattern[str]) -> None:
         self._special_text = special_text

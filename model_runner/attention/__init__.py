@@ -71,7 +71,7 @@ class BackendModule(Protocol):
     """The interface of a backend module in the table."""
 
     def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Return the reason why this backend cannot be used ("it needs ..."); None if it can."""
+        """Return the reason why this backend cannot be used ("it needs ..."); None if it can be used."""
 
     def build(self, pool: KVPool) -> AttentionBackend:
         """Create the backend over ``pool``."""

@@ -1,7 +1,7 @@
 // The forward pass of a Llama-family model on the CPU, one call per step: embedding, layers, final norm.
 //
 // All threads run through the stages together, with a barrier after each stage. Activations between layers are float32;
-// the inputs of the linear layers are bfloat16. Nothing a row computes depends on the other rows of its batch.
+// the inputs of the linear layers have the type ``Activation``. The result of a row does not depend on the other rows.
 
 #include <omp.h>
 

@@ -117,7 +117,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _portable(source: Path) -> Path | None:
-    """Return the fastest library for a level of x86-64 that this CPU has."""
+    """Return the fastest library for a level of x86-64 that this CPU supports; None if there is none."""
     present = {name for name, value in torch.cpu.get_capabilities().items() if value}
     for level, needs in LEVELS.items():
         for folder in _folders() if needs.features <= present else ():

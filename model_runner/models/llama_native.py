@@ -1,6 +1,7 @@
 """The Llama family on the CPU: one call of compiled code per step, from the embedding to the final norm.
 
-Activations are in bfloat16, weights in bfloat16 or quantized.
+The inputs of linear layers are in bfloat16, or in float32 if the CPU does not multiply bfloat16. Weights are in
+bfloat16 or quantized.
 
 The result of a row depends on its own tokens only, bit for bit. Other rows, prefill chunks, pages and cache hits do not
 change it. The compiled code is in kernels/llama_forward.cpp.

@@ -85,8 +85,9 @@ class AttentionCall:
 
 
 def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: Any) -> Tensor:
-    """transformers' mask function. Return a mask filled with the window's size or NO_WINDOW, from which the layer reads
-    it.
+    """The mask function that transformers calls.
+
+    Return a mask filled with the window's size or NO_WINDOW; the layer reads the window from the mask.
 
     Raises StartupError if the mask is neither causal nor a causal window.
     """

@@ -1,7 +1,7 @@
 """Runs any decoder-only architecture of the transformers library whose attention can be replaced by ebbtide's.
 
 The model runs the tokens of a step as one row [1, T], with their positions and without a cache of its own. There is no
-list of supported architectures. A first forward pass records the attention calls. A second one checks that two
+list of supported architectures. A first forward pass records the attention calls. A second pass checks that two
 sequences, in chunks through the page table, give the same logits as the library's own attention.
 """
 

@@ -73,8 +73,11 @@ def compute_prompt_logprobs(
 
 
 def _logprobs(logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
-    """For p targets, both [p, 1 + num_top]: log-probabilities of the target and the most likely tokens, the first nan
-    if the row of logits is invalid; the target's rank and the ids of the most likely tokens."""
+    """Return two tensors [p, 1 + num_top] for p targets.
+
+    The first has the log-probabilities of the target and of the most likely tokens; the target's is nan if the logits
+    are nan or infinite. The second has the target's rank and the ids of the most likely tokens.
+    """
     values = logits.float().log_softmax(-1)
     chosen = values.gather(1, targets[:, None])
     chosen.masked_fill_(~values.amax(-1, keepdim=True).isfinite(), float("nan"))

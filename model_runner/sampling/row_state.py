@@ -1,4 +1,4 @@
-"""The sampling state of one row, with which a request's parameters and tokens change its logits."""
+"""The sampling state of one row: the parameters and earlier tokens that change the row's logits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RowState:
 
     Attributes:
         params: the request's sampling parameters.
-        prompt_len: tokens.
+        prompt_len: number of prompt tokens.
         ends: int64 [E], the end tokens, which are banned before ``min_tokens`` outputs.
         bias: float32 [vocab]; None without ``logit_bias``.
         counts: float32 [vocab], how often each token was output; None if no penalty needs it.

@@ -167,7 +167,7 @@ class SimRunner:
         results = [self._item_result(item, context, num_ids) for item, context in zip(items, contexts, strict=True)]
         for item, result in zip(items, results, strict=True):
             if item.num_samples:
-                self._row(item).note(max(result.token, 0))  # a step in flight reads it
+                self._row(item).note(max(result.token, 0))  # a step in flight may read this sample
         return results
 
     def _item_result(self, item: PlanItem, context: int, num_ids: int) -> SimItemResult:

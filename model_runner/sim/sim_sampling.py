@@ -35,7 +35,7 @@ class SimRow:
 
     Attributes:
         sampling: the request's parameters.
-        prompt_len: tokens.
+        prompt_len: number of prompt tokens.
         counts: number of times that each token was output.
         seen: the tokens of prompt and outputs.
         last: the row's last sample.

@@ -84,7 +84,7 @@ class CostRunner:
         return self._results.popleft()
 
     def _sample(self, item: PlanItem) -> int:
-        """Return the token that follows the item: the index of the output token, or the end token."""
+        """Return the token that follows the item: the end token, or the 1-based index of the output."""
         prompt_len, end = self._rows[item.row]
         known = item.start + (1 if item.tokens is None else len(item.tokens)) + 1
         return EOS if known >= end else known - prompt_len

@@ -41,7 +41,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pool size and a policy with its parameter. pool_fraction: fraction of the demand."""
+    """A pool size and a policy with its parameter. pool_fraction: pool size as a fraction of the demand."""
 
     policy: str
     parameter: float

@@ -23,7 +23,7 @@ TURNS_WITHOUT_STEP = 3  # maximum number of consecutive iterations that end requ
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The simulated machine without the size of its pool. headroom: None takes the headroom of the policy."""
+    """The simulated machine without the size of its pool. headroom: None for the headroom of the policy."""
 
     page_size: int = 16
     num_rows: int = 64
