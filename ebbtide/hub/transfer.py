@@ -92,7 +92,7 @@ class Transfer:
                 time.sleep(self._pause_s)
 
     def _receive(self, url: str, headers: dict[str, str], target: BinaryIO, bar: Any) -> None:
-        """Append to ``target`` what one connection delivers."""
+        """Append the bytes that one connection delivers to ``target``."""
         offset = target.tell()
         # Without "identity", a proxy could compress the file; the range would then count other bytes.
         asked = headers | {"accept-encoding": "identity"} | ({"range": f"bytes={offset}-"} if offset else {})

@@ -1,4 +1,4 @@
-"""Messages that show the scheduler's requests, sessions and pages to an operator. They contain no prompt text."""
+"""Messages that show requests, sessions and pages to an operator. The messages contain no prompt text."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ class SamplingParams(Part, frozen=True):
     """The sampling parameters of a request. The front validates all values and fills in all defaults.
 
     Attributes:
-        max_tokens: output tokens; by default the front sets what context and pool hold. 0 computes only the prompt.
+        max_tokens: maximum output tokens; by default as many as context and pool hold. 0 computes only the prompt.
         temperature: 0 means greedy.
         top_k: 0 disables it.
         seed: always set; the sample of output token i is a function of (seed, i) and the logits.
@@ -67,7 +67,7 @@ class SessionTurn(Part, frozen=True):
         continuation: replaces ``prompt`` if the session already has a turn; None to use ``prompt`` in both cases.
         head: number of leading tokens of ``continuation`` that close the previous turn; the tokens with which the
             stored turn already ends are dropped.
-        context_limit: True if ``sampling.max_tokens`` is reduced to what context and pool can hold in addition to the
+        context_limit: True if ``sampling.max_tokens`` is reduced to the tokens that context and pool hold beside the
             full prompt of the turn; False to refuse a larger value.
         parent: turn to branch from; "" for the latest. This field and the next three apply to plain sessions only.
         offset: number of parent tokens to keep; -1 for all.

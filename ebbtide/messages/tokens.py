@@ -23,7 +23,7 @@ class TokenLogprob(Part, frozen=True):
 
 
 class PromptLogprobs(Part, frozen=True):
-    """Log-probabilities of the next prompt tokens, in order. The first token of a prompt has none."""
+    """Log-probabilities of the next prompt tokens, in order. The first token has no log-probability."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob]

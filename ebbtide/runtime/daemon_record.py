@@ -40,7 +40,7 @@ class DaemonRecord(msgspec.Struct, frozen=True):
 
 
 def write_record(directory: Path, record: DaemonRecord) -> None:
-    """Write the record when the daemon is ready. It is removed with the daemon's directory."""
+    """Write the record when the daemon is ready. The record is removed with the daemon's directory."""
     unnamed = directory / f"{FILE}.new"
     unnamed.write_bytes(msgspec.json.encode(record))
     unnamed.rename(directory / FILE)

@@ -62,7 +62,7 @@ SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_
 def load_gguf_tokenizer(path: Path) -> TokenizerParts:
     """Return the tokenizer of a file.
 
-    Raises StartupError with one sentence if the metadata is not that of a tokenizer or its kind is unknown.
+    Raises StartupError with one sentence if the tokenizer's metadata is invalid or its kind is unknown.
     """
     header = read_header(path)
     name = header.metadata.get(f"{PREFIX}model")

@@ -67,7 +67,7 @@ class TextTokenizer(Protocol):
 
     @property
     def chat_template(self) -> str:
-        """Source of the model's chat template; "" if it has none."""
+        """Source of the model's chat template; "" if the model has none."""
 
     @property
     def info(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class TextTokenizer(Protocol):
         or a template variable.
 
         ``skip`` receives the rendered text, with control tokens of messages replaced, and returns the number of leading
-        characters to drop. It may raise Rejected.
+        characters to drop. ``skip`` may raise Rejected.
         """
 
 

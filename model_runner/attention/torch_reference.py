@@ -56,7 +56,7 @@ class TorchAttention:
             self._groups.insert(0, self._group(batch, 0, batch.num_decodes, first=0))
 
     def plan_chunks(self, batch: ForwardBatch) -> None:
-        """Like ``plan``, but ``attend`` then skips the decode items."""
+        """Prepare the prefill chunks only; ``attend`` then skips the decode items."""
         self._batch_slots = batch.slots
         self._masks.clear()
         self._groups = []

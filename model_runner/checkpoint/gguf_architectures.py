@@ -23,7 +23,7 @@ def _experts(fields: Fields) -> Config:
 
 
 def _llama(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Llama, Mistral and Mixtral. Llama with biases only for queries, keys and values is read as Qwen2."""
+    """Read Llama, Mistral and Mixtral. Llama with biases only on queries, keys and values is read as Qwen2."""
     num_experts = fields.integer("expert_count", 0)
     used = fields.integer("expert_used_count", 0)
     if num_experts:
@@ -112,7 +112,7 @@ def _cohere(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _cohere2(fields: Fields, stored: Stored, config: Config) -> Config:
-    """In every fourth layer, attention is full and there is no rotary embedding."""
+    """Add sliding windows. Every fourth layer has full attention and no rotary embedding."""
     window = fields.integer("attention.sliding_window")
     return {"logit_scale": fields.number("logit_scale"), "sliding_window": window}
 
@@ -153,7 +153,7 @@ def _gemma2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _gemma3(fields: Fields, stored: Stored, config: Config) -> Config:
-    """In every sixth layer, attention is full and the rotary base differs."""
+    """Add sliding windows. Every sixth layer has full attention and another rotary base."""
     local = fields.positive("rope.freq_base_swa", 10000.0)
     ropes = {
         "sliding_attention": {"rope_type": "default", "rope_theta": local},

@@ -111,7 +111,7 @@ def _elements(values: Tensor, order: Order) -> Tensor:
 
 
 def _bits(elements: Tensor, width: int, lanes: int) -> Tensor:
-    """Pack numbers of ``width`` bits: lane i of a 32-bit word has those of lane i of consecutive vectors."""
+    """Pack numbers of ``width`` bits: lane i, 32 bits wide, holds the numbers in lane i of consecutive vectors."""
     in_byte = 8 // width
     words = elements.view(*elements.shape[:2], -1, 4, in_byte, lanes)
     packed = words[..., 0, :].clone()

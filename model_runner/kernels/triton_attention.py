@@ -74,7 +74,7 @@ def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python typ
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Computes one program, which is identified by (block, KV head, split). It writes to ``out`` if SPLIT_TOKENS is 0
+    """Computes one program, which is identified by (block, KV head, split). Writes to ``out`` if SPLIT_TOKENS is 0
     (no splits), else to ``partial``.
 
     out: [T, heads, HEAD_DIM].

@@ -48,7 +48,7 @@ class HostPages:
             self._device_pages[:, target].copy_(self._page(source), non_blocking=True)
 
     def _page(self, number: int) -> Tensor:
-        """Return one host page, [parts, elements of a part]. It is contiguous, so one transfer copies all layers."""
+        """Return one host page, [parts, elements of a part]. A page is contiguous: one transfer copies it."""
         return self._slabs[number // self._slab_pages][number % self._slab_pages]
 
 

@@ -1,5 +1,4 @@
-"""Host memory that is reserved at once and allocated page by page on first use; also reports what other pools have
-reserved.
+"""Reserves host memory that is allocated page by page on first use, and reports the reserved memory of all pools.
 
 Without this information, two daemons that start one after the other would reserve the same free memory. The memory is a
 memfd file. Every process of the same user can read its size and its used blocks in /proc.

@@ -102,7 +102,7 @@ class Sampled:
     """The result of one step's sampling.
 
     Attributes:
-        tokens: int64 [S]; NO_TOKEN or INVALID_LOGITS if a sample has none.
+        tokens: int64 [S]; NO_TOKEN or INVALID_LOGITS if a sample has no token.
         logprobs: None if no sample asked for log-probabilities.
     """
 

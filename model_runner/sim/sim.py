@@ -53,7 +53,7 @@ class SimShape:
 
 @dataclass(frozen=True, slots=True)
 class SimItemResult:
-    """The result of one item. token: NO_TOKEN if the item has none."""
+    """The result of one item. token: NO_TOKEN if the item has no token."""
 
     token: int
     logprob: TokenLogprob | None

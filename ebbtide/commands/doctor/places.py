@@ -38,7 +38,7 @@ def check_port(port: int | None = None) -> Check:
 def _taken(port: int, error: OSError) -> Check:
     owner = next((record for record in living_records() if record.url.endswith(f":{port}")), None)
     if owner is not None:
-        return Check("port", "ok", f"{port} is that of your server {owner.pid}, which serves {owner.names[0]}")
+        return Check("port", "ok", f"{port} is used by your server {owner.pid}, which serves {owner.names[0]}")
     return Check("port", "warn", f"{port} cannot be used: {error.strerror}", "ebbtide serve --port 0, or another port")
 
 

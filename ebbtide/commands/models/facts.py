@@ -28,7 +28,7 @@ class ModelFacts:
 
     Attributes:
         num_parameters: number of elements of all tensors.
-        context_length: in tokens.
+        context_length: maximum length in tokens.
         kv_numbers: numbers that the KV cache holds per token.
         file_bytes: size of the weights on the disk.
         types: element types of the weights.

@@ -84,7 +84,7 @@ def test_a_port_in_use_is_a_warning_unless_it_is_that_of_an_own_server() -> None
         port = other.getsockname()[1]
         assert check_port(port).status == "warn"
         write_record(directory, DaemonRecord(5, f"http://127.0.0.1:{port}", "sim", ("sim",), "", None, started=1.0))
-        assert check_port(port) == Check("port", "ok", f"{port} is that of your server 5, which serves sim")
+        assert check_port(port) == Check("port", "ok", f"{port} is used by your server 5, which serves sim")
 
 
 def test_folders_that_cannot_be_written_or_are_full_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
