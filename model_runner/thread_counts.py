@@ -2,7 +2,7 @@
 
 Threads wait for each other after each operation. While another process uses one of their cores, each wait lasts until
 the operating system runs the missing thread again: a small step is then faster with fewer threads. No fixed number is
-right, because other processes come and go. The module uses no clock and no threads.
+right, because the load of other processes changes. The module uses no clock and no threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the configuration of a native family without transformers, whose import takes longer than a small model's load.
 
-Only plain configurations are read here: each field has its type and a valid value, and all layers rotate equally. Any
-other configuration is left to transformers, which converts or refuses it.
+Only plain configurations are read here: each field has its type and a valid value, and all layers have the same rotary
+embedding. Any other configuration is left to transformers, which converts or refuses it.
 """
 
 from __future__ import annotations

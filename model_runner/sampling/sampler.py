@@ -190,7 +190,7 @@ class Sampler:
             inputs.masks.restore(adjusted, logits, changed)
         choices = adjusted[:, : inputs.num_ids]  # a view
         peaks, tokens = choices.max(-1)  # on the CPU, argmax takes four times as long
-        invalid = ~peaks.isfinite()  # the largest of some values is nan if any of them is
+        invalid = ~peaks.isfinite()  # the maximum is nan if any of the values is nan
         if adjusted is not logits:
             invalid |= ~logits[:, : inputs.num_ids].amax(-1).isfinite()
         if inputs.draws is not None:

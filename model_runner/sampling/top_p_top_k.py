@@ -157,10 +157,10 @@ def _draw_compiled(function: Callable[..., None], logits: Tensor, inputs: DrawIn
 
 
 def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:
-    """Return bool [R, vocab], the allowed tokens: of the top_k most likely ones, the fewest whose probabilities reach
+    """Return bool [R, vocab], the allowed tokens: of the top_k most likely ones, the fewest whose probabilities sum to
     top_p.
 
-    If probabilities are equal at the border, the smaller token ids stay.
+    Of tokens with equal probabilities at the border, those with smaller ids are kept.
     """
     vocab_size = probs.shape[1]
     limits, shares = inputs.limits, inputs.shares

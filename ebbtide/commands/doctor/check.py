@@ -13,7 +13,7 @@ class Check:
     """The result of a check.
 
     Attributes:
-        topic: what was checked.
+        topic: the checked property.
         status: fail: a server does not start or does not work; warn: it works with a limitation.
         found: one sentence or the value that was found.
         remedy: a command or a flag that removes the problem; "" if there is no problem.
