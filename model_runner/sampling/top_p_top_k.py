@@ -157,7 +157,7 @@ def _draw_compiled(function: Callable[..., None], logits: Tensor, inputs: DrawIn
 
 
 def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:
-    """Return bool [R, vocab], the allowed tokens: of the top_k most likely ones, the fewest whose probabilities sum to
+    """Return bool [R, vocab], the allowed tokens: of the top_k most likely ones, the fewest whose sum reaches
     top_p.
 
     Of tokens with equal probabilities at the border, those with smaller ids are kept.

@@ -49,7 +49,7 @@ def check_compiler() -> Check:
 
 
 def check_kernels() -> Check:
-    """Check whether compiled kernels are in the cache."""
+    """Report whether compiled kernels are in the cache; either result passes the check."""
     folder: Path = cache_dir() / "kernels"
     libraries = list(folder.glob("*.so"))
     if libraries:

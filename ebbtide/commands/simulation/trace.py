@@ -1,4 +1,4 @@
-"""A load as a list of requests, and its file format. A load contains lengths, but no tokens."""
+"""Defines a load as a list of requests, and its file format. A load contains lengths, but no tokens."""
 
 from __future__ import annotations
 
