@@ -41,6 +41,16 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # In these fields an empty value has a meaning: an empty prompt, a schema that allows everything, an empty choice.
 EMPTY_IS_A_VALUE = frozenset({"prompt", "text", "input_ids", "messages", "schema", "json", "choice"})
+SCHEMAS = frozenset({"schema", "json"})  # of these, only the empty object has a meaning
+# field in which an empty value has a meaning → fields of the same object that can be given instead. The empty value is
+# neutral if one of them has a value other than null.
+ALTERNATIVES: dict[str, tuple[str, ...]] = {
+    "text": ("input_ids",),
+    "input_ids": ("text",),
+    "prompt": ("messages",),
+    "messages": ("prompt",),
+    "choice": ("json", "regex", "grammar", "json_object", "structural_tag"),
+}
 EMPTY_ASKS = frozenset({"web_search_options"})  # fields of other servers in which an empty object selects the defaults
 EMPTY: dict[type[inspect.Type], Any] = {
     inspect.StrType: "",
@@ -94,7 +104,7 @@ def _without_neutral(raw: dict[str, Any], kind: type) -> dict[str, Any]:
         known = fields.get(name)
         if known is not None and known.inner is not None and name not in EMPTY_IS_A_VALUE:
             value = _inner(value, known.inner)
-        if known is None or not _asks_nothing_of(known, name, value):
+        if known is None or not (_asks_nothing_of(known, name, value) or _is_replaced(raw, name)):
             kept[name] = value
     return kept
 
@@ -110,9 +120,16 @@ def _inner(value: Any, kind: type) -> Any:
 def _asks_nothing_of(known: _Field, name: str, value: Any) -> bool:
     if value is None or (value is False and not known.takes_bool):
         return True
-    if name not in EMPTY_IS_A_VALUE and _is_empty(value) and any(type(value) is type(one) for one in known.empties):
+    has_meaning = name in EMPTY_IS_A_VALUE and (name not in SCHEMAS or value == {})
+    if not has_meaning and _is_empty(value) and any(type(value) is type(one) for one in known.empties):
         return True
     return _is_neutral(name, value)
+
+
+def _is_replaced(raw: dict[str, Any], name: str) -> bool:
+    """Return True if the field is an empty text or list and one of its alternatives has a value."""
+    is_empty = isinstance(raw[name], (str, list)) and _is_empty(raw[name])
+    return is_empty and any(raw.get(other) is not None for other in ALTERNATIVES.get(name, ()))
 
 
 def _is_empty(value: Any) -> bool:

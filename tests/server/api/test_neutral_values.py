@@ -138,6 +138,51 @@ async def test_neutral_values_of_common_clients_change_nothing(world: World, pat
     assert await asked(world, path, {**body, **fields}) == await asked(world, path, body)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "empty"),
+    [
+        ("/generate", {"text": "hi"}, {"input_ids": []}),
+        ("/generate", {"input_ids": [1, 2]}, {"text": ""}),
+        ("/generate", {"input_ids": [1, 2]}, {"text": []}),
+        ("/generate", {"text": ["a", "b"]}, {"input_ids": []}),
+    ],
+)
+async def test_an_empty_prompt_next_to_its_alternative_is_as_if_absent(
+    world: World, path: str, body: dict[str, Any], empty: dict[str, Any]
+) -> None:
+    plain = await asked(world, path, body)
+    assert await asked(world, path, body | empty) == await asked(world, path, empty | body) == plain
+
+
+async def test_an_empty_text_or_conversation_to_tokenize_is_as_if_absent_next_to_the_other(world: World) -> None:
+    for body, empties in (({"prompt": "a"}, [[]]), ({"messages": HI}, ["", []])):
+        plain = (await world.client.post("/tokenize", json=body)).json()
+        other = "messages" if "prompt" in body else "prompt"
+        for empty in empties:
+            reply = await world.client.post("/tokenize", json={**body, other: empty})
+            assert (reply.status_code, reply.json()) == (200, plain), (body, empty)
+    for fields in ({"prompt": ""}, {"prompt": "", "messages": None}):
+        assert (await world.client.post("/tokenize", json=fields)).status_code == 200
+    reply = await world.client.post("/tokenize", json={"prompt": "", "messages": []})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "prompt")
+
+
+async def test_empty_alternatives_of_a_constraint_are_as_if_absent(world: World) -> None:
+    path, body = "/v1/chat/completions", {"messages": HI}
+    empties = {"json": None, "regex": "", "choice": [], "grammar": "", "json_object": False, "structural_tag": None}
+    plain = await asked(world, path, body)
+    assert await asked(world, path, {**body, "structured_outputs": empties}) == plain
+    assert await asked(world, path, {**body, "structured_outputs": {**empties, "json": ""}}) == plain
+    chosen = await asked(world, path, {**body, "structured_outputs": {"choice": ["a"]}})
+    assert await asked(world, path, {**body, "structured_outputs": {**empties, "choice": ["a"]}}) == chosen
+    schema = await asked(world, path, {**body, "structured_outputs": {"json": {}}})
+    assert schema.grammar is not None
+    assert await asked(world, path, {**body, "structured_outputs": {**empties, "json": {}}}) == schema
+    regex = await asked(world, path, {**body, "structured_outputs": {**empties, "regex": "a+"}})
+    assert matches(regex.grammar, "aa")
+    assert not matches(regex.grammar, "b")
+
+
 async def test_an_empty_stop_string_is_left_out_and_the_others_stay(world: World) -> None:
     request = await asked(world, "/v1/completions", {"prompt": "hi", "stop": ["", "b", ""]})
     assert request.text.stop == ("b",)
