@@ -250,7 +250,10 @@ def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], 
     faulthandler.enable()
     setup_logging(title, section.log.log_level, section.log.log_format)
     try:
-        main(section, handshake)
+        try:
+            main(section, handshake)
+        finally:
+            _ignore_sigterm()
     except StartupError as error:
         log.debug("the %s cannot start", title, exc_info=True)
         handshake.failed(str(error))
@@ -262,7 +265,13 @@ def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], 
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> NoReturn:
+    _ignore_sigterm()
     raise SystemExit(0)
+
+
+def _ignore_sigterm() -> None:
+    """Let the exit finish: an exception from the handler would abort the exit functions of libraries."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _take_status_fd() -> int:

@@ -42,10 +42,17 @@ def child(start: Callable[[], Child]) -> Child:
     return start()
 
 
-def tell(child: Child, behaviour: str, ballast: str = "", *, level: Literal["debug", "info"] = "debug") -> None:
+def tell(
+    child: Child,
+    behaviour: str,
+    ballast: str = "",
+    *,
+    level: Literal["debug", "info"] = "debug",
+    ends_twice: bool = False,
+) -> None:
     from tiny_child import TinySection  # type: ignore[import-not-found]
 
-    child.send(TinySection(behaviour, LogConfig(level), ballast))
+    child.send(TinySection(behaviour, LogConfig(level), ballast, ends_twice))
 
 
 def statuses(child: Child) -> list[Status]:
@@ -106,6 +113,18 @@ def test_unknown_error_is_logged_with_its_traceback(
     assert statuses(child)[-1].kind == "progress"
     assert child.exit_description() == "The tiny process ended with exit code 1; its log says why."
     assert "ZeroDivisionError: a bug" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("behaviour", "code"), [("fail", 1), ("return", 0), ("stay", 0)])
+def test_sigterm_while_a_child_exits_changes_nothing(
+    behaviour: str, code: int, start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
+) -> None:
+    child = start()  # within the test, or its stderr would not be capfd's
+    tell(child, behaviour, level="info", ends_twice=True)
+    statuses(child)
+    stop_children([child], 10.0)
+    assert child.exit_code == code
+    assert capfd.readouterr().err == ""
 
 
 def test_a_child_that_was_told_to_end_has_logged_nothing(child: Child) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -17,11 +18,15 @@ from ebbtide.runtime.child import WATCHDOG_EXIT_CODE, Handshake, run_child
 
 @dataclass(frozen=True, slots=True)
 class TinySection:
-    """What to do: load and stay, fail, break, ignore SIGTERM, or start a process of one's own and stay."""
+    """What to do: load and stay, fail, break, ignore SIGTERM, or start a process of one's own and stay.
+
+    ends_twice: send SIGTERM to itself while the interpreter exits.
+    """
 
     behaviour: str
     log: LogConfig
     ballast: str = ""
+    ends_twice: bool = False
 
 
 def _maybe_end(behaviour: str) -> None:
@@ -35,6 +40,8 @@ def _maybe_end(behaviour: str) -> None:
 
 def _main(section: TinySection, handshake: Handshake) -> None:
     handshake.progress("loading")
+    if section.ends_twice:
+        atexit.register(os.kill, os.getpid(), signal.SIGTERM)
     _maybe_end(section.behaviour)
     if section.behaviour == "return":
         return
