@@ -122,7 +122,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     machine = Machine.measure()
     print(f"bandwidth {machine.bandwidth / 1e9:.1f} GB/s, {machine.speed / 1e9:.0f} GFLOP/s in bfloat16")
-    points = measure(NativeLlama(random_model()), machine, arguments.rounds)
+    points = measure(NativeLlama.of(random_model()), machine, arguments.rounds)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(point) for point in points], indent=1))
     if arguments.png:
