@@ -91,8 +91,9 @@ class Running:
             time.sleep(POLL_S)
 
     def _answers(self) -> bool:
+        """True if the model is loaded: every server then lists it."""
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as response:
+            with urllib.request.urlopen(f"{self.url}/v1/models", timeout=5) as response:
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False

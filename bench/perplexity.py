@@ -3,10 +3,10 @@
     python bench/perplexity.py [--tokens 4096] [--file FILE.gguf] [--weights bfloat16 stored int8 Q4_0]
 
 The text is that of README.md and docs/decisions/, in windows of 512 tokens, each on its own. The model is the packaged
-file, or another GGUF file of SmolLM2. Weights: "bfloat16" dequantizes the file's weights, "stored" keeps them quantized,
-"int8" is --quantization int8 of the dequantized weights, and other names are formats of the gguf package into which all
-matrices are quantized. transformers computes with the dequantized weights in float32. A line is a format: perplexity,
-its ratio to transformers', and the share of positions with the same most probable next token.
+file, or another GGUF file of SmolLM2. Weights: "bfloat16" dequantizes the file's weights, "stored" keeps them as they
+are, "int8" is --quantization int8 of the dequantized weights, and other names are formats of the gguf package into
+which all matrices are quantized. transformers computes with the dequantized weights in float32. A line is a format:
+perplexity, its ratio to transformers', and the share of positions with the same most probable next token.
 """
 
 from __future__ import annotations

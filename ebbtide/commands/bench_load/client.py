@@ -139,9 +139,12 @@ DECODER = msgspec.json.Decoder(Chunk)
 
 
 def open_session(target: Target) -> aiohttp.ClientSession:
-    """Return an HTTP client with an unlimited number of keep-alive connections."""
+    """Return an HTTP client that opens a connection for each request, without a limit on their number.
+
+    llama-server closes the connection after a stream: the next request on it would count as an error.
+    """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
         headers=authorization(target.api_key),
         timeout=aiohttp.ClientTimeout(total=target.timeout_s),
         read_bufsize=MAX_LINE_BYTES,
