@@ -7,6 +7,7 @@ subscribers.
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from typing import Any
 
@@ -24,6 +25,8 @@ TOPIC = b""  # the default of vLLM and SGLang; vllm-router ignores batches with 
 SUBSCRIBER_QUEUE = 10_000  # maximum number of batches queued for a slow subscriber
 REPLAY_BATCHES = 2_000
 REPLAY_BYTES = 64 << 20
+TCP_PORT = re.compile(r"tcp://.*:(.*)", re.DOTALL)
+MAX_PORT = 65535
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -127,6 +130,9 @@ def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size
 def _bound(context: zmq.Context[Any], kind: int, address: str, flag: str) -> zmq.Socket[Any]:
     if not address.startswith(("tcp://", "ipc://")):
         raise StartupError(f"{flag} must be an address such as tcp://127.0.0.1:5557, not {address!r}.")
+    port = TCP_PORT.match(address)
+    if port is not None and not _is_port(port[1]):  # ZMQ takes it modulo 2^16, and ignores what follows its digits
+        raise StartupError(f"{flag} {address} cannot be bound: the port must be in [0, 65535], or *.")
     socket: zmq.Socket[Any] = context.socket(kind)
     socket.sndhwm = SUBSCRIBER_QUEUE
     socket.linger = 200
@@ -136,6 +142,10 @@ def _bound(context: zmq.Context[Any], kind: int, address: str, flag: str) -> zmq
         socket.close()
         raise StartupError(f"{flag} {address} cannot be bound: {zmq.strerror(error.errno or 0)}.") from error
     return socket
+
+
+def _is_port(text: str) -> bool:
+    return text == "*" or (text.isdecimal() and len(text) <= 5 and int(text) <= MAX_PORT)
 
 
 def _frame(number: int) -> bytes:

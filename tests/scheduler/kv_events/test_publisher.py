@@ -195,6 +195,11 @@ def test_a_stuck_subscriber_blocks_nothing(
     [
         (SchedulerConfig(kv_events="127.0.0.1:5557"), "--kv-events must be an address such as"),
         (SchedulerConfig(kv_events="tcp://127.0.0.1"), "--kv-events tcp://127.0.0.1 cannot be bound: "),
+        *(
+            (SchedulerConfig(kv_events=f"tcp://127.0.0.1:{port}"), "--kv-events tcp.* the port must be in")
+            for port in ("65536", "99999", "-1", "-64000", "5557x", "", "9" * 5000)
+        ),
+        (SchedulerConfig(kv_events=ANY, kv_events_replay="tcp://127.0.0.1:88888"), "--kv-events-replay tcp.* the port"),
         (SchedulerConfig(kv_events=ANY, kv_events_replay="udp://x"), "--kv-events-replay must be an address"),
         (SchedulerConfig(kv_events_replay=ANY), "requires --kv-events"),
         (SchedulerConfig(kv_events=ANY, disable_radix_cache=True), "mutually exclusive"),
