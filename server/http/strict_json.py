@@ -24,6 +24,7 @@ from .off_loop import off_loop
 MAX_DEPTH = 128
 MAX_COMMAS = 500_000  # more elements than any context has tokens; parsing that many takes less than a second
 MAX_KEYS = 20_000  # maximum number of keys of one object, because the parser holds the GIL until the object ends
+MAX_DIGITS = 640  # of an integer, because the time of its conversion grows with the square, and no field takes as many
 SHORTEST_KEYS = 4 * MAX_KEYS  # minimum number of characters of that many keys with their values
 KEY_END = re.compile(r'"\s*:')
 UTF_8_NAMES = ("utf-8", "utf8", "us-ascii", "ascii", "")
@@ -57,21 +58,23 @@ def _parse_object(body: bytes) -> dict[str, Any]:
 
 
 def parse(body: bytes) -> Any:
-    """Parse a JSON text. Raises Rejected if it is not valid JSON, or if it has NaN, Infinity, numbers outside the range
-    of a float, duplicate keys, unpaired surrogates, invalid UTF-8, nesting deeper than ``MAX_DEPTH``, or an object with
-    more than ``MAX_KEYS`` keys.
+    """Parse a JSON text.
+
+    Raises Rejected if it is not valid JSON, or if it has NaN, Infinity, numbers outside the range of a float, integers
+    of more than ``MAX_DIGITS`` characters, duplicate keys, unpaired surrogates, invalid UTF-8, nesting deeper than
+    ``MAX_DEPTH``, or an object with more than ``MAX_KEYS`` keys.
     """
     try:
         text = body.decode()
         _check_num_keys(text)
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=float)
+        value = json.loads(text, object_pairs_hook=_unique, parse_int=_int, parse_constant=float)
     except UnicodeDecodeError as error:
         raise Rejected(f"The request body is not valid UTF-8 at byte {error.start}.") from error
     except json.JSONDecodeError as error:
         raise Rejected(f"The request body is not valid JSON: {error.msg} at character {error.pos}.") from error
     except RecursionError as error:
         raise _too_deep() from error
-    except ValueError as error:  # an integer with more digits than Python converts
+    except ValueError as error:
         raise Rejected("The request body is not valid JSON: a number is too long.") from error
     try:
         _check(value)
@@ -91,7 +94,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
     """
     try:
         _check_num_keys(text)
-        value = json.loads(text, parse_constant=_reject_constant)
+        value = json.loads(text, parse_int=_int, parse_constant=_reject_constant)
         _check(value)
     except (ValueError, RecursionError, Rejected):
         return None
@@ -115,6 +118,13 @@ def convert(value: dict[str, Any], kind: type[B], where: str = "") -> B:
             raise Rejected(f"'{param}' is missing.", param=param) from error
         where = f"Invalid value for '{param}': " if param else "Invalid request: "
         raise Rejected(where + message.replace("`", ""), param=param) from error
+
+
+def _int(digits: str) -> int:
+    """Convert an integer. Raises ValueError if it is too long. Other threads can run between two calls."""
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("a number is too long")
+    return int(digits)
 
 
 def _check_content_type(headers: Headers) -> None:

@@ -118,9 +118,10 @@ def lark_of_schema(schema: Any, param: str) -> str:
 def json_constraint(schema: Any, param: str) -> Constraint:
     """Like ``schema_constraint``, but the schema may also be a JSON string.
 
-    Raises Rejected if the string is not JSON, or if the schema is not supported.
+    Raises Rejected if the string is too large or not JSON, or if the schema is not supported.
     """
     if isinstance(schema, str):
+        sized(schema, param)
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:

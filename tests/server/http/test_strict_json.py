@@ -1,4 +1,4 @@
-"""The number of keys in one object of a request body."""
+"""The limits of a request body that bound the time of its parsing: keys of one object, digits of an integer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ebbtide.errors import Rejected
-from ebbtide.server.http.strict_json import MAX_KEYS, parse, parse_arguments
+from ebbtide.server.http.strict_json import MAX_DIGITS, MAX_KEYS, parse, parse_arguments
 
 
 def keys(count: int, name: str = "k") -> str:
@@ -43,3 +43,20 @@ def test_keys_within_the_limit_and_keys_in_texts_are_accepted() -> None:
 
 def test_arguments_of_a_call_with_too_many_keys_are_no_object() -> None:
     assert parse_arguments(f"{{{TOO_MANY}}}") is None
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("form", ["%s", "[[%s]]", '{"a": %s}'])
+def test_an_integer_with_too_many_digits_is_refused(form: str, sign: str) -> None:
+    longest = sign + "9" * (MAX_DIGITS - len(sign))
+    text = '{"x": %s}' % (form % longest)
+    assert parse(text.encode()) == parse_arguments(text) == json.loads(text)
+    text = '{"x": %s}' % (form % (longest + "9"))
+    with pytest.raises(Rejected, match="a number is too long"):
+        parse(text.encode())
+    assert parse_arguments(text) is None
+
+
+def test_a_text_may_have_any_number_of_digits() -> None:
+    value = {"x": "9" * 10 * MAX_DIGITS, "y": 0.125}
+    assert parse(json.dumps(value).encode()) == value

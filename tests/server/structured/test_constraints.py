@@ -13,6 +13,7 @@ from ebbtide.server.structured.constraints import (
     choice_constraint,
     constraint_of,
     ebnf_constraint,
+    json_constraint,
     regex_constraint,
     schema_constraint,
 )
@@ -24,6 +25,7 @@ from ebbtide.server.structured.constraints import (
         lambda: regex_constraint("x" * (MAX_BYTES + 1), "regex"),
         lambda: ebnf_constraint("x" * (MAX_BYTES + 1), "regex"),
         lambda: choice_constraint(["x" * MAX_BYTES], "regex"),
+        lambda: json_constraint(" " * (MAX_BYTES + 1), "regex"),  # refused before it is parsed
         lambda: schema_constraint({"enum": ["x" * MAX_BYTES]}, "regex"),
     ],
 )
