@@ -55,7 +55,9 @@ class ServerConfig:
         metavar="S",
         within="(0, 86400]",
     )
-    max_body_bytes: int = option(32 * 1024 * 1024, "largest request body; larger ones get 413", within="[1, inf)")
+    max_body_bytes: int = option(
+        32 * 1024 * 1024, "largest request body; larger ones get 413", within="[1, 1099511627776]"
+    )
     incremental_streaming_output: bool = option(
         False, "chunks of /generate contain only the new text instead of all the text so far"
     )
@@ -124,7 +126,7 @@ class LimitsConfig:
         None,
         "limit on open connections; further ones get 503, except probes (default: from the open-file limit)",
         metavar="N",
-        within="[1, inf)",
+        within="[1, 2147483647]",
     )
     receive_timeout: float = option(
         60.0,
@@ -136,7 +138,7 @@ class LimitsConfig:
         None,
         "limit on open requests per API key; further ones get 429 (default: no limit)",
         metavar="N",
-        within="[1, inf)",
+        within="[1, 2147483647]",
     )
     queue_timeout: float | None = option(
         None,
@@ -154,7 +156,10 @@ class SchedulerConfig:
     """Admission, chunking and the prefix cache."""
 
     chunked_prefill_size: int | None = option(
-        None, "prefill tokens per step (default: 256 on the CPU, 2048 on CUDA)", metavar="TOKENS", within="[1, inf)"
+        None,
+        "prefill tokens per step (default: 256 on the CPU, 2048 on CUDA)",
+        metavar="TOKENS",
+        within="[1, 2147483647]",
     )
     schedule_policy: Literal["fcfs", "lpm", "priority"] = option(
         "fcfs", "order of the waiting queue: first come, longest prefix match (bounded waiting), or priority"
@@ -173,10 +178,13 @@ class SchedulerConfig:
     max_retractions: int = option(
         3,
         "retractions after which a request is never retracted again; 0: never retract, -1: no limit",
-        within="[-1, inf)",
+        within="[-1, 2147483647]",
     )
     max_queued_requests: int | None = option(
-        None, "limit on waiting requests; further ones get 429 (default: no limit)", metavar="N", within="[1, inf)"
+        None,
+        "limit on waiting requests; further ones get 429 (default: no limit)",
+        metavar="N",
+        within="[1, 2147483647]",
     )
     memory_check: Literal["strict", "quarantine", "off"] = option(
         "quarantine",
@@ -189,15 +197,17 @@ class SchedulerConfig:
         None, "address on which to answer requests for missed events, such as tcp://127.0.0.1:5558", metavar="ADDRESS"
     )
     enable_streaming_session: bool = option(False, "sessions keep the KV of their turns between requests")
-    max_sessions: int = option(1000, "limit on open sessions; further ones get 429", metavar="N", within="[1, inf)")
+    max_sessions: int = option(
+        1000, "limit on open sessions; further ones get 429", metavar="N", within="[1, 2147483647]"
+    )
     max_sessions_per_key: int | None = option(
-        None, "limit on open sessions per API key (default: no separate limit)", metavar="N", within="[1, inf)"
+        None, "limit on open sessions per API key (default: no separate limit)", metavar="N", within="[1, 2147483647]"
     )
     session_timeout: float = option(
         600.0, "idle seconds after which a session is closed", metavar="S", within="(0, inf)"
     )
     test_retract_interval: int = option(
-        0, "for tests: retract a running request every K steps; 0 disables it", metavar="K", within="[0, inf)"
+        0, "for tests: retract a running request every K steps; 0 disables it", metavar="K", within="[0, 2147483647]"
     )
 
 
@@ -229,13 +239,13 @@ class RunnerConfig:
     )
     attention_backend: str = option("auto", "attention implementation; auto selects the fastest available one")
     context_length: int | None = option(
-        None, "maximum length of prompt + output (default: the model's)", metavar="TOKENS", within="[2, inf)"
+        None, "maximum length of prompt + output (default: the model's)", metavar="TOKENS", within="[2, 2147483647]"
     )
     max_total_tokens: int | None = option(
         None,
         "size of the KV pool (default: from free memory, at most 4 GiB on the CPU)",
         metavar="TOKENS",
-        within="[1, inf)",
+        within="[1, 2147483647]",
     )
     kv_offload_gb: float = option(
         0.0,
@@ -244,8 +254,8 @@ class RunnerConfig:
         within="[0, inf)",
     )
     mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool", within="(0, 1]")
-    page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, inf)")
-    max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, inf)")
+    page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, 2147483647]")
+    max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, 2147483647]")
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"
@@ -267,7 +277,7 @@ class EncoderConfig:
         None,
         "tokens that the embedding model computes together, with padding (default: 1024 on the CPU, 16384 on CUDA)",
         metavar="TOKENS",
-        within="[1, inf)",
+        within="[1, 2147483647]",
     )
     embedding_matryoshka: bool = option(
         False, "the embedding model was trained for shortened vectors: accept any 'dimensions'"
@@ -300,7 +310,7 @@ class WatchdogConfig:
         1800.0, "time limit for loading and compiling, in seconds", metavar="S", within="(0, inf)"
     )
     restart_on_failure: int = option(
-        0, "limit on engine restarts after a failure; HTTP stays up meanwhile", metavar="N", within="[0, inf)"
+        0, "limit on engine restarts after a failure; HTTP stays up meanwhile", metavar="N", within="[0, 2147483647]"
     )
 
 

@@ -9,7 +9,10 @@ from ebbtide.config import Addresses, DetokenizerSection, SchedulerSection, Serv
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.vocabulary import sim_vocabulary
 
-FLAGGED = (config.ServerConfig, config.SchedulerConfig, config.RunnerConfig, config.LogConfig)
+FLAGGED = (
+    *(config.ServerConfig, config.SchedulerConfig, config.RunnerConfig, config.LogConfig),
+    *(config.AccessConfig, config.LimitsConfig, config.EncoderConfig, config.WatchdogConfig),
+)
 ADDRESSES = Addresses("ipc:///f", "ipc:///s", "ipc:///d")
 
 
@@ -49,3 +52,5 @@ def test_every_number_has_an_interval(section: type) -> None:
     for field in dataclasses.fields(section):
         if kinds[field.name] in (int, float, int | None, float | None):
             assert field.metadata["within"], field.name
+        if kinds[field.name] in (int, int | None):  # the section is sent with integers of 64 bits
+            assert float(field.metadata["within"][1:-1].split(",")[1]) < 2**63, field.name
