@@ -48,6 +48,17 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def short_tmp(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a short path, because the path of a socket has little room.
+
+    It asks for ``tmp_path`` so that pytest's own folder exists before a test sets ``tempfile.tempdir`` to this one.
+    """
+    path = Path(tempfile.mkdtemp(prefix="ebb-test-"))
+    yield path
+    shutil.rmtree(path)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first. Mark tests that start a daemon as slow."""

@@ -28,7 +28,8 @@ def test_a_daemon_is_three_named_processes_that_answer(shared_daemon: Any) -> No
 def test_the_processes_meet_in_a_private_directory_and_only_the_front_listens(shared_daemon: Any) -> None:
     (directory,) = shared_daemon.tmp.iterdir()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert sorted(path.name for path in directory.iterdir()) == ["detokenizer", "front", "lock", "scheduler"]
+    names = sorted(path.name for path in directory.iterdir())
+    assert names == ["daemon.json", "detokenizer", "front", "lock", "scheduler"]
     port = httpx.URL(shared_daemon.url).port
     listening = [
         (name, connection.laddr.port)

@@ -10,8 +10,8 @@ RECORD = DaemonRecord(1, "http://127.0.0.1:1", "o/n", ("tide",), "/m", "m.gguf",
 
 
 @pytest.fixture(autouse=True)
-def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def tmp(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_tmp))
 
 
 def test_a_daemon_is_found_from_its_readiness_to_its_end() -> None:

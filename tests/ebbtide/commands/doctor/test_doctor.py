@@ -18,10 +18,10 @@ from ebbtide.runtime.socket_directory import socket_directory
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folders(tmp_path: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("EBBTIDE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_tmp))
 
 
 def test_each_check_is_a_line_and_a_failure_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
