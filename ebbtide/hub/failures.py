@@ -36,6 +36,8 @@ def translated(name: HubName) -> Iterator[None]:
     unreachable: tuple[type[Exception], ...] = (ConnectionError, LocalEntryNotFoundError, *connection_errors())
     try:
         yield
+    except StartupError:
+        raise
     except HfHubHTTPError as error:
         raise StartupError(_refusal(name, error)) from error
     except HFValidationError as error:
@@ -43,13 +45,17 @@ def translated(name: HubName) -> Iterator[None]:
     except OfflineModeIsEnabled as error:
         raise StartupError(f"The model {name} is not in the cache, and HF_HUB_OFFLINE forbids downloads.") from error
     except unreachable as error:
-        text = f"The model {name} is not in the cache, and the Hub at {_endpoint()} could not be reached"
+        text = f"The model {name} is not in the cache, and the Hub at {endpoint()} could not be reached"
         raise StartupError(f"{text}: {one_line(error)}. {CHECK_NETWORK}") from error
     except OSError as error:
         raise StartupError(_disk_failure(name, error)) from error
+    except Exception as error:  # huggingface_hub does not check the form of an answer with status 200
+        text = f"The Hub at {endpoint()} sent an answer for {name.repository} that is not valid"
+        raise StartupError(f"{text}: {one_line(error) or type(error).__name__}.") from error
 
 
-def _endpoint() -> str:
+def endpoint() -> str:
+    """Return the address of the Hub."""
     from huggingface_hub import constants
 
     return os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
@@ -61,14 +67,14 @@ def _refusal(name: HubName, error: OSError) -> str:
 
     assert isinstance(error, HfHubHTTPError)
     if isinstance(error, GatedRepoError):
-        page = f"{_endpoint()}/{name.repository}"
+        page = f"{endpoint()}/{name.repository}"
         return f"The repository {name.repository} is gated: accept its conditions on {page}, then {GIVE_TOKEN}."
     if isinstance(error, RepositoryNotFoundError):
         return f"The Hub has no repository {name.repository}, or it is private. For a private one, {GIVE_TOKEN}."
     if isinstance(error, DisabledRepoError):
         return f"The repository {name.repository} is disabled on the Hub."
     status, reason = error.response.status_code, error.server_message or one_line(error)
-    return f"The Hub at {_endpoint()} answered {status} for {name.repository}: {reason}."
+    return f"The Hub at {endpoint()} answered {status} for {name.repository}: {reason}."
 
 
 def _disk_failure(name: HubName, error: OSError) -> str:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import glob
 import logging
-import os
+import re
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import StartupError
 from ..runtime.file_lock import only_one
 from ..tokenization.model_files import ModelFiles
 from .cache import cached_repository, find_cached, hub_cache_dir
-from .failures import connection_errors, translated
+from .failures import connection_errors, endpoint, translated
 from .names import Choice, HubName, choose
 from .transfer import PAUSE_S, LargeFile, Transfer
 
@@ -49,17 +49,19 @@ class _Hub:
     """The Hub at $HF_ENDPOINT."""
 
     def __init__(self, pause_s: float) -> None:
-        from huggingface_hub import HfApi, constants
+        from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()  # the bars of the small files
-        self._api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or constants.ENDPOINT)
+        self._api = HfApi(endpoint=endpoint())
         self._cache = hub_cache_dir()
         self._pause_s = pause_s
 
     def fetch(self, name: HubName) -> ModelFiles:
         info = self._api.model_info(name.repository, files_metadata=True)
         files = list(info.siblings or [])
+        for file in files:
+            _check_path(name, file.rfilename)
         choice = choose(name, [file.rfilename for file in files])
         if choice.name != name:
             log.info("%s means %s", name, choice.name)
@@ -98,8 +100,18 @@ class _Hub:
                 transfer.fetch(file, url, build_hf_headers(), blobs)
 
 
+def _check_path(name: HubName, path: object) -> None:
+    """Raises StartupError if a path that the Hub lists leads out of the repository."""
+    if not isinstance(path, str) or PurePosixPath(path).is_absolute() or ".." in re.split(r"[/\\]", path):
+        raise StartupError(f"The repository {name.repository} lists {path!r}, which is not a path of a file in it.")
+
+
 def _large(sibling: Any) -> LargeFile:
-    return LargeFile(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256)
+    """Return a file whose content is stored by its SHA-256. Raises StartupError if its size or SHA-256 is not valid."""
+    size, sha256 = sibling.lfs.size, sibling.lfs.sha256
+    if not isinstance(size, int) or size < 0 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
+        raise StartupError(f"The Hub at {endpoint()} gives no valid size or SHA-256 of the file {sibling.rfilename}.")
+    return LargeFile(sibling.rfilename, size, sha256)
 
 
 def _bar(file: LargeFile, start: int) -> Any:

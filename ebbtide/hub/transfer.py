@@ -79,7 +79,7 @@ class Transfer:
         attempts = 0
         while (before := target.tell()) < file.size:
             try:
-                self._receive(url, headers, target, bar)
+                self._receive(url, headers, target, bar, file.size)
                 reason = "the server closed the connection"
                 error: Exception | None = None
             except self._lost as lost:
@@ -91,8 +91,8 @@ class Transfer:
                 log.warning("the download of %s was interrupted (%s); continuing it", file.path, reason)
                 time.sleep(self._pause_s)
 
-    def _receive(self, url: str, headers: dict[str, str], target: BinaryIO, bar: Any) -> None:
-        """Append the bytes that one connection delivers to ``target``."""
+    def _receive(self, url: str, headers: dict[str, str], target: BinaryIO, bar: Any, size: int) -> None:
+        """Append the bytes that one connection delivers to ``target``, until it has more than ``size`` bytes."""
         offset = target.tell()
         # Without "identity", a proxy could compress the file; the range would then count other bytes.
         asked = headers | {"accept-encoding": "identity"} | ({"range": f"bytes={offset}-"} if offset else {})
@@ -104,6 +104,8 @@ class Transfer:
             for chunk in response.iter_bytes():  # of any size, so that all bytes before an interruption are kept
                 target.write(chunk)
                 bar.update(len(chunk))
+                if target.tell() > size:
+                    break
 
 
 def _verify(file: LargeFile, part: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,6 +23,7 @@ class FakeRepository:
         gate: X-Error-Code and status of a refusal of every file.
         cut_after: bytes after which each response with weights breaks off, once for every entry.
         wrong: content that is sent instead of the files' content.
+        edit: changes the description of the repository; the result is sent as JSON, bytes as they are.
     """
 
     files: dict[str, bytes]
@@ -29,6 +31,7 @@ class FakeRepository:
     cut_after: list[int] = field(default_factory=list)
     wrong: bytes | None = None
     ignores_ranges: bool = False
+    edit: Callable[[Any], Any] = lambda description: description
 
     def entry(self, path: str) -> dict[str, Any]:
         content = self.files[path]
@@ -122,7 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             siblings = [{"rfilename": path, **entry} for path, entry in entries]
             value = {"id": name, "modelId": name, "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+            value = repository.edit(value)
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self._send(200, body, {"Content-Type": "application/json"})
 
     def _redirect(self, repository: FakeRepository, name: str, path: str) -> None:
         headers = {

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from ebbtide.errors import StartupError
 from ebbtide.hub.cache import cached_repositories, cached_repository
 from ebbtide.hub.fetch import fetch, resolve_hub_model
 from ebbtide.hub.names import HubName
+from ebbtide.hub.transfer import LargeFile, Transfer
 from ebbtide.tokenization.model_files import resolve_model
 from tests.ebbtide.hub.fake_hub import COMMIT, FakeHub, FakeRepository
 
@@ -189,3 +192,63 @@ def test_a_file_is_fetched_by_its_name(hub: FakeHub, caplog: pytest.LogCaptureFi
         files = resolve_model("tide/t:two.gguf")
     assert (files.name, files.gguf) == ("tide/t:two.gguf", "two.gguf")
     assert "downloading two.gguf (2.0 MB)" in caplog.text
+
+
+def listed(path: str, **lfs: Any) -> Any:
+    """An edit that renames the wanted file in the description, or changes what is stored about its content."""
+
+    def edit(description: Any) -> Any:
+        first = description["siblings"][0]
+        return {**description, "siblings": [{**first, "rfilename": path, "lfs": {**first["lfs"], **lfs}}]}
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda _: b"<html>Log in</html>",
+        lambda _: [],
+        lambda _: "text",
+        lambda description: {**description, "sha": None},
+        lambda description: {**description, "siblings": 3},
+        lambda description: {**description, "siblings": [{"rfilename": None}]},
+        listed("t-Q4_K_M.gguf", sha256="../../evil"),
+        listed("t-Q4_K_M.gguf", sha256=None),
+        listed("t-Q4_K_M.gguf", size="many"),
+        listed("t-Q4_K_M.gguf", size=-1),
+    ],
+)
+def test_an_answer_in_a_wrong_form_is_one_sentence_that_names_the_hub(hub: FakeHub, edit: Any) -> None:
+    add_gguf(hub, edit=edit)
+    with pytest.raises(StartupError) as refused:
+        fetch(Q4, pause_s=0)
+    message = str(refused.value)
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert hub.url in message or "tide/t-GGUF" in message
+
+
+@pytest.mark.parametrize(
+    "path", ["../../evil-Q4_K_M.gguf", "/evil-Q4_K_M.gguf", "a/../../b-Q4_K_M.gguf", "..\\b-Q4_K_M.gguf"]
+)
+def test_a_path_that_leads_out_of_the_repository_is_refused_before_any_download(hub: FakeHub, path: str) -> None:
+    add_gguf(hub, edit=listed(path))
+    with pytest.raises(StartupError, match="not a path of a file in it"):
+        fetch(Q4, pause_s=0)
+    assert len(hub.requests) == 1
+
+
+def test_a_file_that_is_longer_than_its_size_is_not_read_to_its_end(tmp_path: Path) -> None:
+    class Response:
+        status_code = 200
+
+        def iter_bytes(self) -> Iterator[bytes]:
+            yield from [b"12345678"] * 2
+            pytest.fail("read on after the size of the file")
+
+    client = SimpleNamespace(stream=lambda *_, **__: nullcontext(Response()))
+    bar = nullcontext(SimpleNamespace(update=lambda _: None))
+    transfer = Transfer(client, lambda _: None, (), lambda *_: bar, pause_s=0)
+    with pytest.raises(StartupError, match="is damaged"):
+        transfer.fetch(LargeFile("a", 10, "0" * 64), "http://hub/a", {}, tmp_path)
