@@ -251,11 +251,11 @@ class RunnerConfig:
         0.0,
         "host memory for the KV of retracted requests, in GiB; 0: recompute it",
         metavar="GB",
-        within="[0, inf)",
+        within="[0, 1048576]",
     )
     mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool", within="(0, 1]")
     page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, 2147483647]")
-    max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, 2147483647]")
+    max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, 1048576]")
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"

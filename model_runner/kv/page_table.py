@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebbtide.errors import PlanError
+from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import PoolInfo
 from ebbtide.paging import pages_for
 from ebbtide.plan import PlanItem
@@ -44,12 +44,17 @@ class PageTable:
     def __init__(
         self, num_rows: int, context_length: int, pool: PoolInfo, *, device: torch.device, number: int = 0
     ) -> None:
+        """Raises StartupError if the table does not fit into the memory of the device."""
         self.page_size = pool.page_size
         self._number = number
         self._num_pages = pool.num_pages
         self._context_length = context_length
         max_pages = pages_for(context_length, pool.page_size)
-        self.tensor = torch.zeros(num_rows, max_pages, dtype=torch.int32, device=device)
+        try:
+            self.tensor = torch.zeros(num_rows, max_pages, dtype=torch.int32, device=device)
+        except RuntimeError as error:  # torch's exception for memory that cannot be allocated
+            size = f"{num_rows} rows (--max-running-requests) of {max_pages} pages (--context-length)"
+            raise StartupError(f"The page table of {size} does not fit into memory.") from error
         self._held = [0] * num_rows
 
     def stage(self, items: list[PlanItem]) -> PageWrites:

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from ebbtide.config import RunnerConfig
-from ebbtide.errors import PlanError
+from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import PoolInfo, RunnerInfo, TokenLogprob
 from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
@@ -100,7 +100,8 @@ class SimRunner:
     def from_config(cls, config: RunnerConfig) -> SimRunner:
         """Return the runner for ``MODEL sim``. By default the context is 32,768 tokens and the pool 65,536.
 
-        The host tier has ``kv_offload_gb`` GiB, at 64 KiB per token.
+        The host tier has ``kv_offload_gb`` GiB, at 64 KiB per token. Raises StartupError if the sizes do not fit into
+        memory.
         """
         shape = SimShape(
             num_pages=(config.max_total_tokens or POOL_TOKENS) // config.page_size,
@@ -110,7 +111,13 @@ class SimRunner:
             num_host_pages=int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.page_size,
         )
         script = SimScript.load(config.sim_script) if config.sim_script else None
-        return cls(shape, step_s=config.sim_step_ms / 1000, script=script)
+        try:
+            return cls(shape, step_s=config.sim_step_ms / 1000, script=script)
+        except MemoryError as error:
+            raise StartupError(
+                "The simulated model does not fit into memory: choose smaller numbers for --max-running-requests, "
+                "--context-length, --max-total-tokens and --kv-offload-gb."
+            ) from error
 
     def submit(self, plan: StepPlan) -> None:
         """See ``Runner``."""

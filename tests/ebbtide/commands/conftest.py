@@ -118,6 +118,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
     body = await request.json()
     server.bodies.append(body)
     server.authorization.append(request.headers.get("Authorization"))
+    assert request.transport is not None
     server.connections.add(request.transport.get_extra_info("peername"))
     if body["model"] == "strict" and "ignore_eos" in body:
         return web.json_response({"error": {"message": "Unknown parameter", "code": None}}, status=400)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ebbtide.errors import PlanError
+from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import PoolInfo, SamplingParams
 from ebbtide.model_runner.kv.page_table import PageTable, stage_tokens
 from ebbtide.plan import PageWrite, PlanItem, RowInit
@@ -47,3 +47,8 @@ def test_an_item_without_its_pages_in_the_second_pool_is_rejected(more: tuple[Pa
     first.stage([first_item(*more)])
     with pytest.raises(PlanError):
         second.stage([first_item(*more)])
+
+
+def test_a_table_that_does_not_fit_into_memory_is_one_sentence() -> None:
+    with pytest.raises(StartupError, match=r"1048576 rows \(--max-running-requests\) of 134217728 pages"):
+        PageTable(1 << 20, (1 << 31) - 1, PoolInfo(8, 16), device=CPU)

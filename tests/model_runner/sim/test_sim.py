@@ -338,6 +338,12 @@ def test_the_flag_sizes_the_host_tier() -> None:
     assert 0 < info.restore_token_s < info.recompute_token_s
 
 
+def test_sizes_that_do_not_fit_into_memory_are_one_sentence() -> None:
+    config = RunnerConfig(max_running_requests=1 << 20, context_length=(1 << 31) - 1)
+    with pytest.raises(StartupError, match="does not fit into memory: choose smaller numbers for --max-running"):
+        SimRunner.from_config(config)
+
+
 def test_a_pool_smaller_than_a_page_is_one_sentence() -> None:
     with pytest.raises(StartupError, match="--max-total-tokens 8 is less than one page of 16 tokens"):
         build_runner(ModelFiles("sim"), RunnerConfig(max_total_tokens=8), print)

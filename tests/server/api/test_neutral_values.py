@@ -169,7 +169,8 @@ async def test_an_empty_text_or_conversation_to_tokenize_is_as_if_absent_next_to
 
 async def test_empty_alternatives_of_a_constraint_are_as_if_absent(world: World) -> None:
     path, body = "/v1/chat/completions", {"messages": HI}
-    empties = {"json": None, "regex": "", "choice": [], "grammar": "", "json_object": False, "structural_tag": None}
+    empties: dict[str, Any] = {"json": None, "regex": "", "choice": [], "grammar": "", "json_object": False}
+    empties["structural_tag"] = None
     plain = await asked(world, path, body)
     assert await asked(world, path, {**body, "structured_outputs": empties}) == plain
     assert await asked(world, path, {**body, "structured_outputs": {**empties, "json": ""}}) == plain
