@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # The field names of reasoning in messages. Templates of most models read the first name, those of gpt-oss the second.
 REASONING = ("reasoning_content", "thinking", "reasoning")
-OPEN_END = "CONTINUE_FINAL_MESSAGE_TAG "  # marks the end of a message that the model continues
+OPEN_END = "[[ebbtide continues here]] "  # marks the end of a message that the model continues
 
 Message = dict[str, Any]
 

@@ -7,6 +7,7 @@ file in the cache contains the tokenizer in the format of tokenizer.json and its
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from .model_files import ModelFiles, cache_dir, one_line
 from .tokenizer import FastTokenizer, TextTokenizer, load_parts, load_tokenizer
 from .tokenizer_parts import TokenizerParts
 
+log = logging.getLogger(__name__)
 PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # the files that transformers may read
 REFUSED = 3  # exit code of the other process after an error that it has printed as one sentence
 
@@ -44,10 +46,7 @@ def load_cached_tokenizer(files: ModelFiles) -> TextTokenizer:
     if files.simulated or files.gguf:
         return load_tokenizer(files)
     path = cache_dir() / "tokenizers" / f"{_key(Path(files.directory))}.msgpack"
-    parts = _read(path)
-    if parts is None:
-        _load_elsewhere(files.directory, path)
-        parts = _read(path)
+    parts = _read(path) or _converted(files.directory, path)
     if parts is None:
         raise StartupError(f"The tokenizer in {files.directory} cannot be loaded: {path} cannot be read.")
     return FastTokenizer(parts)
@@ -80,8 +79,21 @@ def _read(path: Path) -> TokenizerParts | None:
     )
 
 
-def _load_elsewhere(directory: str, path: Path) -> None:
-    """Load the tokenizer in another process, which writes it to ``path``."""
+def _converted(directory: str, path: Path) -> TokenizerParts | None:
+    """Load the tokenizer and write it to ``path``. If that is not possible, it is loaded again at the next start."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        log.warning("the tokenizer is not cached: %s cannot be written: %s", path.parent, error.strerror)
+        with tempfile.TemporaryDirectory() as folder:
+            return _load_elsewhere(directory, Path(folder, path.name))
+    return _load_elsewhere(directory, path)
+
+
+def _load_elsewhere(directory: str, path: Path) -> TokenizerParts | None:
+    """Load the tokenizer in another process, which writes it to ``path``, and read it from there."""
     command = [sys.executable, "-P", "-m", __name__, directory, str(path)]
     here = str(Path(__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(":")}
@@ -91,6 +103,7 @@ def _load_elsewhere(directory: str, path: Path) -> None:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise StartupError(f"The tokenizer in {directory} cannot be loaded: {lines[-1][:300]}.")
+    return _read(path)
 
 
 def _write(parts: TokenizerParts, path: Path) -> None:

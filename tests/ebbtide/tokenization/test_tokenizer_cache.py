@@ -66,6 +66,16 @@ def test_changed_files_and_damaged_entries_are_loaded_again(cache: Path, tmp_pat
     assert len(list(cache.iterdir())) == 2
 
 
+def test_a_cache_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EBBTIDE_CACHE", str(tmp_path / "file" / "cache"))
+    files = folder(tmp_path / "m")
+    assert load_cached_tokenizer(files).vocabulary == load_tokenizer(files).vocabulary
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_the_other_processs_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "config.json").write_text("[]")
