@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from .failures import Failures
 from .grammar.grammar_state import grammar_abort
 from .health.invariant_checker import InvariantChecker
 from .health.recovery import Recovery
-from .item_results import ItemResult, item_results
+from .item_extras import NO_EXTRAS, ItemExtras, item_extras
 from .load_gauges import load_gauges
 from .outbox import Output
 from .prompt_logprobs import record_prompt_logprobs
@@ -129,18 +130,22 @@ class Scheduler:
         """Apply the oldest plan's result: emit tokens, publish computed prompts, end finished requests."""
         plan, requests = self.state.steps_in_flight.popleft()
         assert plan.number == result.number, f"result {result.number} came for plan {plan.number}"
-        for item, found, req in zip(plan.items, item_results(plan, result), requests, strict=True):
+        sampled = zip(result.tokens, result.logprobs or repeat(None), strict=False)
+        extras = item_extras(plan, result)
+        for number, (item, req) in enumerate(zip(plan.items, requests, strict=True)):
+            tokens, logprobs = next(sampled) if item.num_samples else ([], None)
+            extra = extras.get(number, NO_EXTRAS)
             if req is None:
                 continue  # a recovery released the request's memory, so it will be recomputed
             req.steps_in_flight -= 1
             if req.phase is Phase.FINISHED:
                 continue
-            if found.failure is not None:
-                self.failures.end_item(req, found.failure, plan.number)
+            if extra.failure is not None:
+                self.failures.end_item(req, extra.failure, plan.number)
                 continue
             length = len(req.known)
             try:
-                self._settle_item(req, item, found)
+                self._settle_item(req, item, tokens, logprobs, extra)
             except InvariantViolation as violation:
                 if req.rid in self.state.requests:
                     del req.known[length:]  # do not send the tokens: the recomputation samples the same ones again
@@ -227,14 +232,21 @@ class Scheduler:
             self.failures.end(req, error, "planning its next step")
         return [item for item in items if item.row not in rows] if rows else items
 
-    def _settle_item(self, req: Request, item: PlanItem, found: ItemResult) -> None:
-        self._computed(req, item, len(found.tokens))
+    def _settle_item(
+        self,
+        req: Request,
+        item: PlanItem,
+        tokens: list[int],
+        logprobs: list[TokenLogprob] | None,
+        extra: ItemExtras,
+    ) -> None:
+        self._computed(req, item, len(tokens))
         if item.embeds:
-            self.state.lifecycle.finish(req, "stop", embedding=found.embedding)
+            self.state.lifecycle.finish(req, "stop", embedding=extra.embedding)
         elif item.prompt_logprobs is not None or not req.sampling.max_tokens:
-            record_prompt_logprobs(req, item, found.prompt_logprobs, self.state.outbox, self.state.lifecycle)
+            record_prompt_logprobs(req, item, extra.prompt_logprobs, self.state.outbox, self.state.lifecycle)
         if item.num_samples:
-            self._sampled(req, found.tokens, found.logprobs)
+            self._sampled(req, tokens, logprobs)
 
     def _computed(self, req: Request, item: PlanItem, num_sampled: int) -> None:
         """Record that the K/V of the item and of all sampled tokens except the last exists, and publish full prompt
