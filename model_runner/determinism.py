@@ -1,18 +1,10 @@
-"""Determines whether the logits of a token depend only on the tokens of its own request, bit for bit."""
+"""Refuses a model whose logits are not deterministic; see ``Model.is_deterministic``."""
 
 from __future__ import annotations
 
 import torch
 
 from ebbtide.errors import StartupError
-
-from .models.llama_native import NativeLlama
-from .models.model import Model
-
-
-def is_deterministic(model: Model) -> bool:
-    """Return True for the compiled code: no operation of a row reads another row, and all sums have a fixed order."""
-    return isinstance(model, NativeLlama)
 
 
 def require_deterministic(name: str, reason: str | None) -> None:

@@ -25,7 +25,7 @@ from .attention import AttentionBackend, choose_backend
 from .checkpoint.weights import Checkpoint, open_checkpoint
 from .context import longest_context
 from .cpu_threads import use_threads
-from .determinism import is_deterministic, obstacle, require_deterministic
+from .determinism import obstacle, require_deterministic
 from .device import choose_device, choose_dtype
 from .isolation import Computed, compute_isolated
 from .kv.copy_costs import measure_costs
@@ -35,7 +35,6 @@ from .kv.memory import PoolBudget, free_memory, pool_limit
 from .kv.page_copies import PageMoves, checked_moves
 from .kv.page_table import PageTable, PageWrites, TokenInputs, stage_tokens
 from .models import check_architecture, has_compiled_code, load_model
-from .models.llama_native import NativeLlama
 from .models.model import Model
 from .pending import PendingItems, PendingStep
 from .pooling import normalized
@@ -107,9 +106,9 @@ class ModelRunner:
             compiled=has_kernels and dtype == torch.bfloat16,
             quantization=config.quantization,
         )
-        if config.deterministic and not is_deterministic(model):
+        if config.deterministic and not model.is_deterministic:
             require_deterministic(files.name, "its head size is not a multiple of 16")
-        if adapts and isinstance(model, NativeLlama):
+        if adapts:
             model.adapt_threads()
         progress("Allocating the KV pool")
         pool = _build_pool(model, config, dtype=dtype, device=device, free_bytes=free_bytes)
@@ -126,7 +125,7 @@ class ModelRunner:
             dtype=_name(dtype),
             attention=backend,
             max_in_flight=1 if device.type == "cpu" else 2,
-            deterministic=is_deterministic(model),
+            deterministic=model.is_deterministic,
         )
         return cls(model, module.build(pool), [table], info)._with_host_pages(pool, config, progress)
 

@@ -86,6 +86,14 @@ class LlamaModel:
                 linear.pack()
         self.head.pack()
 
+    @property
+    def is_deterministic(self) -> bool:
+        """See ``Model``. The order of sums in torch's operations depends on the batch."""
+        return False
+
+    def adapt_threads(self) -> None:
+        """See ``Model``. Every operation of torch uses its number of threads."""
+
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """See ``Model``; returns normalized states, [W, hidden]."""
         table = self.rotary.table(batch.positions)

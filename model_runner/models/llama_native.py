@@ -108,6 +108,11 @@ class NativeLlama:
         weakref.finalize(self, self._library.destroy, self._handle)
         self._threads: ThreadCounts | None = None
 
+    @property
+    def is_deterministic(self) -> bool:
+        """See ``Model``: no operation of a row reads another row, and all sums have a fixed order."""
+        return True
+
     def adapt_threads(self) -> None:
         """Let each step use the number of threads, up to torch's, with which earlier steps were the fastest."""
         self._threads = ThreadCounts(torch.get_num_threads())

@@ -34,6 +34,13 @@ class Model(Protocol):
     def weight_bytes(self) -> int:
         """The bytes of the weights."""
 
+    @property
+    def is_deterministic(self) -> bool:
+        """True if the logits of a token depend only on the tokens of its own request, bit for bit."""
+
+    def adapt_threads(self) -> None:
+        """Let each step use fewer threads than torch's number if earlier steps were faster so, if that is possible."""
+
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """Return the states of ``batch.wanted``, [W, …]. ``logits`` accepts any subset of them.
 

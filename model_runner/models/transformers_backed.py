@@ -64,6 +64,14 @@ class TransformersModel:
         """The attention parameters, one entry per attention call of a forward pass."""
         return self._layers
 
+    @property
+    def is_deterministic(self) -> bool:
+        """See ``Model``. The order of sums in torch's operations depends on the batch."""
+        return False
+
+    def adapt_threads(self) -> None:
+        """See ``Model``. Every operation of torch uses its number of threads."""
+
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """See ``Model``. Returns logits, [W, vocab_size], because the library computes them itself. In a batch with
         ``embeds``, the hidden states follow them in each row.
