@@ -7,11 +7,6 @@ its error message prints after you have compared them with the release.
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
-import tarfile
-import tempfile
 from pathlib import Path
 
 VERSION = "5.35.0"
@@ -25,27 +20,7 @@ SHA256 = {
 }
 
 
-def files_of(archive: Path) -> dict[str, bytes]:
-    """Return the files of an npm package that are named in SHA256."""
-    with tarfile.open(archive) as package:
-        members = {name: package.extractfile(f"package/{name}") for name in SHA256}
-        return {name: member.read() for name, member in members.items() if member is not None}
-
-
-def main() -> None:
-    """Download, check and write the files. Exits with a message, and writes nothing, if a checksum differs."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["npm", "pack", "--silent", "--pack-destination", folder, f"swagger-ui-dist@{VERSION}"]
-        subprocess.run(command, check=True)
-        files = files_of(next(Path(folder).glob("*.tgz")))
-    found = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    if found != SHA256:
-        sys.exit(f"The checksums of swagger-ui-dist {VERSION} are not those of this script: {found}")
-    FOLDER.mkdir(exist_ok=True)
-    for name, content in files.items():
-        (FOLDER / name).write_bytes(content)
-    print(f"{len(files)} files of swagger-ui-dist {VERSION} are in {FOLDER}.")
-
-
 if __name__ == "__main__":
-    main()
+    from npm_package import copy_pinned
+
+    copy_pinned(f"swagger-ui-dist@{VERSION}", {name: name for name in SHA256}, SHA256, FOLDER)
