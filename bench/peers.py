@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 STREAMS = (1, 8, 32)
 PROMPT_LEN, OUTPUT_LEN, LONG_PROMPT_LEN = 100, 64, 512
 START_S, STOP_S, POLL_S = 600.0, 30.0, 0.05
@@ -79,7 +81,8 @@ class Running:
 
     def memory_mib(self) -> float:
         """Return the proportional set size of the process and its descendants, in MiB."""
-        return sum(proportional_kib(pid) for pid in descendants(self._process.pid)) / 1024
+        process = psutil.Process(self._process.pid)
+        return sum(one.memory_full_info().pss for one in [process, *process.children(recursive=True)]) / 2**20
 
     def _wait_until_it_answers(self, deadline: float) -> None:
         while not self._answers():
@@ -97,30 +100,6 @@ class Running:
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the process and all processes that it started, directly or not."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended in the meantime
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found = [pid]
-    for parent in found:
-        found += children.get(parent, [])
-    return found
-
-
-def proportional_kib(pid: int) -> int:
-    """Return the proportional set size of one process in KiB; 0 if it ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def bench(url: str, concurrency: int, num_requests: int, prompt_len: int, output_len: int, seed: int) -> dict[str, Any]:

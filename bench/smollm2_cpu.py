@@ -25,15 +25,11 @@ PROMPT_LEN, OUTPUT_LEN = 64, 128
 GENERATE = """
 import sys, time, torch
 from pathlib import Path
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+from transformers import GenerationConfig
+from gguf_to_safetensors import read_model
 path, dtype, prompt_len, output_len = Path(sys.argv[1]), getattr(torch, sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model, torch_dtype=dtype)["tensors"]
-model.load_state_dict(tensors, strict=False)
+model = read_model(path, dtype)
 model.generation_config = GenerationConfig(pad_token_id=0)
-model.eval()
 print("ready", flush=True)
 for line in sys.stdin:
     ids = torch.randint(100, 40000, (1, prompt_len))
@@ -50,7 +46,11 @@ class Transformers:
     def __init__(self, dtype: str) -> None:
         arguments = [str(smollm2_path()), dtype, str(PROMPT_LEN), str(OUTPUT_LEN)]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", GENERATE, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", GENERATE, *arguments],
+            cwd=Path(__file__).parent,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._read()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import time
@@ -35,10 +34,9 @@ def measure(tree: str, model: str) -> str:
         family = [psutil.Process(daemon.pid), *psutil.Process(daemon.pid).children()]
         parts = []
         for process in family:
-            match = re.search(r"^Pss: +(\d+)", Path(f"/proc/{process.pid}/smaps_rollup").read_text(), re.MULTILINE)
             times = process.cpu_times()
             name = process.cmdline()[0].removeprefix("ebbtide::") if process.pid != daemon.pid else "front"
-            parts.append(f"{name} {times.user + times.system:.1f} s {int(match[1]) / 1024 if match else 0:.0f} MiB")
+            parts.append(f"{name} {times.user + times.system:.1f} s {process.memory_full_info().pss / 2**20:.0f} MiB")
         return f"{tree}: ready after {ready_s:.1f} s; {', '.join(parts)}"
     finally:
         daemon.terminate()
