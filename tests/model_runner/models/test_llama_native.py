@@ -117,14 +117,19 @@ def test_a_row_alone_and_in_chunks_gets_the_same_bits(name: str, vectors: tuple[
     sizes = SIZES[name]
     model = NativeLlama.of(small_llama(sizes), vectors=vectors)
     for row, together in enumerate(answers(model, sizes)):
-        sequence = PROMPTS[row] + NEXT[row]
-        conversations = Conversations(sizes, torch.bfloat16)
-        attention = cpu_native.build(conversations.pool)
-        for first, last in chunks(len(sequence), row):
-            alone = conversations.step(model, attention, [(row, first, sequence[first:last])])
-            step = last - len(PROMPTS[row])
-            if step >= 0:
-                assert torch.equal(alone[0], together[step]), (row, first, last)
+        assert_same_in_chunks(model, sizes, row, together)
+
+
+def assert_same_in_chunks(model: NativeLlama, sizes: Sizes, row: int, together: Tensor) -> None:
+    """A row alone and in chunks gets the bits that it gets next to others."""
+    sequence = PROMPTS[row] + NEXT[row]
+    conversations = Conversations(sizes, torch.bfloat16)
+    attention = cpu_native.build(conversations.pool)
+    for first, last in chunks(len(sequence), row):
+        alone = conversations.step(model, attention, [(row, first, sequence[first:last])])
+        step = last - len(PROMPTS[row])
+        if step >= 0:
+            assert torch.equal(alone[0], together[step]), (row, first, last)
 
 
 def chunks(length: int, seed: int) -> list[tuple[int, int]]:

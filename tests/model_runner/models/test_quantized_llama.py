@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from ebbtide.model_runner.attention import cpu_native
 from ebbtide.model_runner.checkpoint.quantized_rows import KINDS, quantized
 from ebbtide.model_runner.kernels.native_build import VECTORS
 from ebbtide.model_runner.models.llama_native import NativeLlama
 
 from . import test_llama_native
 from .quantized_llama import SIZES, Stored, kind_of, plain, torch_model, weights_of
-from .small_llama import Conversations, small_llama
-from .test_llama_native import CAPABILITIES, HAS, NEXT, PROMPTS, VARIANTS, answers, assert_close, chunks, truth
+from .small_llama import small_llama
+from .test_llama_native import CAPABILITIES, HAS, VARIANTS, answers, assert_close, assert_same_in_chunks, truth
 
 INSTRUCTION_SETS = {"native": VECTORS} | VARIANTS
 
@@ -50,19 +49,7 @@ def test_quantized_weights_compute_what_their_dequantized_weights_compute(
         dequantized = answers(model_of(dict(plain(weights)), variant), SIZES)
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, dequantized, strict=True))
     for row in (1, 3):
-        assert_same_in_chunks(model, row, found[row])
-
-
-def assert_same_in_chunks(model: NativeLlama, row: int, together: Tensor) -> None:
-    """A row alone and in chunks gets the bits that it gets next to others."""
-    sequence = PROMPTS[row] + NEXT[row]
-    conversations = Conversations(SIZES, torch.bfloat16)
-    attention = cpu_native.build(conversations.pool)
-    for first, last in chunks(len(sequence), row):
-        alone = conversations.step(model, attention, [(row, first, sequence[first:last])])
-        step = last - len(PROMPTS[row])
-        if step >= 0:
-            assert torch.equal(alone[0], together[step]), (row, first, last)
+        assert_same_in_chunks(model, SIZES, row, found[row])
 
 
 def test_the_number_of_threads_does_not_change_a_bit() -> None:
