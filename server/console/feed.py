@@ -41,11 +41,6 @@ class ConsoleFeed:
         self._inspection: Inspection | None = None
         self.last = Snapshot(0, {})
 
-    @property
-    def num_viewers(self) -> int:
-        """Number of connected viewers."""
-        return self._num_viewers
-
     @contextmanager
     def viewer(self) -> Iterator[None]:
         """Take snapshots while the block runs. Raises Rejected if too many viewers are connected."""
