@@ -33,7 +33,7 @@ WORKERS ?= 3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PURE := $(addprefix tests/,scheduler server tokenizer_mgr detokenizer ebbtide/runtime ebbtide/tokenization test_architecture.py)
 
-# Percent of the lines and branches that the tests which are not slow cover inside their own process.
+# Percent of the lines and branches that the tests which start no daemon cover inside their own process.
 FLOORS := scheduler:97 tokenizer_mgr:98 detokenizer:96 server:94 ebbtide:88 model_runner:88
 
 .DELETE_ON_ERROR:
@@ -45,7 +45,7 @@ help:
 	@echo 'make demo      show memory pressure in the console, with the simulated model under load'
 	@echo 'make check     while working: lint, types and the tests that need no other process (under a minute)'
 	@echo 'make test      before merging: lint, types and the whole test suite (under 12 minutes on two cores)'
-	@echo 'make coverage  coverage of each folder by the tests that are not slow, against its floor'
+	@echo 'make coverage  coverage of each folder by the tests that start no daemon, against its floor'
 	@echo 'make soak      the long tests, one by one (hours); ARGS selects some'
 	@echo 'make lint      formatting, lint and types only'
 	@echo 'make docs      the documentation site in build/site; a broken link or page is an error'
@@ -74,7 +74,7 @@ test: lint
 # Prints the lines that are not covered in a folder that is below its floor.
 coverage: $(DEV)
 	@$(BIN)/ebbtide pull smollm2
-	$(PYTEST) -q -n 2 --dist loadfile -m 'not slow and not soak and not gpu' --cov --cov-report= $(ARGS)
+	$(PYTEST) -q -n 2 --dist loadfile -m 'not daemon and not soak and not gpu' --cov --cov-report= $(ARGS)
 	@for entry in $(FLOORS); do \
 		folder=$${entry%:*}; floor=$${entry#*:}; \
 		percent=$$($(BIN)/coverage report --include="$$folder/*" --format=total) || { echo "$$percent" >&2; exit 1; }; \

@@ -61,11 +61,12 @@ def short_tmp(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first. Mark tests that start a daemon as slow."""
+    """Run the longest files first. Mark tests that start a daemon as ``daemon`` and ``slow``."""
     order = {name: index for index, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
     for item in items:
         if DAEMON_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("daemon")
             item.add_marker("slow")
 
 

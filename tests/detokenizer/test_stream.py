@@ -99,12 +99,14 @@ def word_runs(draw: st.DrawFn) -> tuple[StreamStart, list[int], list[list[int]]]
 Run = tuple[StreamStart, list[int], list[list[int]]]
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(word_runs())
 def test_released_text_is_that_of_decoding_all_and_cutting(run_of: Run) -> None:
     check_text(run_of)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(word_runs())
 def test_what_is_shown_takes_the_fewest_tokens_that_have_it(run_of: Run) -> None:
@@ -158,6 +160,7 @@ def test_the_tokens_of_a_stop_string_are_not_among_those_shown(words: list[bytes
     assert released.num_shown == len(words)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=40).flatmap(lambda data: st.tuples(st.just(data), splits(list(data)))))
 @example((b"\xf0\x9f\x98", [[0xF0], [0x9F], [0x98]]))
@@ -167,6 +170,7 @@ def test_any_bytes_in_any_split_decode_as_the_codec_does(case: tuple[bytes, list
     assert "".join(run(stream(), items)[0]) == data.decode("utf-8", "replace")
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=20))
 @example(HAND)

@@ -25,6 +25,7 @@ def retractions(world: World) -> int:
     return world.scheduler.state.metrics.totals["num_retracted_requests_total"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_samples", [1, 2, 3])
 def test_a_small_pool_and_several_tokens_a_step_give_the_tokens_of_an_ample_pool_and_one(max_samples: int) -> None:
     retracted = 0

@@ -83,6 +83,7 @@ def fuzz(seed: int, steps: int) -> None:
     assert totals["num_aborted_requests_total{reason=client}"] > steps // 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_every_position_gets_exactly_one_token_whatever_happens_in_between(seed: int) -> None:
     fuzz(seed, 1500)

@@ -228,6 +228,7 @@ def chunks_in_flight(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plan_items, "prompt_logprobs_for", blind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", [uncapped_hits, forgotten_prompt_logprobs, chunks_in_flight])
 def test_a_seeded_bug_is_noticed(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)

@@ -22,6 +22,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_every_retraction_of_a_random_load_is_in_an_event_and_in_the_log(
@@ -42,6 +43,7 @@ def test_every_retraction_of_a_random_load_is_in_an_event_and_in_the_log(
     assert total > 10
 
 
+@pytest.mark.slow
 def test_a_protected_request_is_not_retracted_again() -> None:
     for seed in range(10):
         shape = Shape(num_pages=24, page_size=8, chunk=4, conservativeness=0.02, max_retractions=1)

@@ -122,6 +122,7 @@ def test_a_prompt_that_never_fits_the_second_pool_is_refused() -> None:
     assert (abort.status, abort.code) == (400, "context_length_exceeded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 1, 7, 40])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_small_second_pool_gives_the_tokens_of_an_ample_one(seed: int, window: int | None) -> None:
@@ -153,6 +154,7 @@ def test_a_small_second_pool_gives_the_tokens_of_an_ample_one(seed: int, window:
     assert len(events) == seen.scheduler.state.metrics.totals["num_retracted_requests_total"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 20])
 def test_a_small_second_pool_retracts_on_random_loads(window: int | None) -> None:
     shape = replace(ample(4), num_rows=32, chunk=16, conservativeness=0.02, second=second(40, SIZE, window))

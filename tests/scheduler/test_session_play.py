@@ -7,6 +7,7 @@ import pytest
 from .session_play import Play
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_every_turn_gives_the_output_of_its_conversation(seed: int) -> None:
     Play(seed).run(150)

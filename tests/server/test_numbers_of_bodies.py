@@ -127,6 +127,7 @@ async def test_every_integer_is_bounded_by_what_a_message_carries(world: World) 
     assert found > 50
 
 
+@pytest.mark.slow
 async def test_a_number_at_any_edge_is_answered_and_leaves_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,6 +199,7 @@ select.select([], [], [])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["loaded", "starting"])
 def test_kill_of_the_parent_leaves_no_child(moment: str) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, moment], stdout=subprocess.PIPE, text=True)

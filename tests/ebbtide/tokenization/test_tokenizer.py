@@ -271,6 +271,7 @@ def test_a_folder_is_loaded_with_the_ends_it_names(tmp_path: Path) -> None:
     assert tokenizer.encode("<tool call>", add_special_tokens=True) == [tokenizer.vocab_size - 1]
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(StartupError) as error:

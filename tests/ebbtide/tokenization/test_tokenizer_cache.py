@@ -66,6 +66,7 @@ def test_changed_files_and_damaged_entries_are_loaded_again(cache: Path, tmp_pat
     assert len(list(cache.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

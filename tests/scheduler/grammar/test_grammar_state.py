@@ -105,6 +105,7 @@ def test_every_answer_keeps_to_its_grammar_and_its_neighbours_know_nothing_of_it
 PATTERNS = {0: "[a-z]{3,12}( [a-z]{3,12}){2,5}\\.", 2: "[0-9]+"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [1, 2, 5])
 @pytest.mark.parametrize("overlap", [1, 2])
 @pytest.mark.parametrize("chunk", [3, 64])
@@ -116,6 +117,7 @@ def test_a_retraction_changes_nothing(interval: int, overlap: int, chunk: int) -
     assert world.scheduler.state.metrics.totals["num_retracted_requests_total"] > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host_pages", [0, 200])
 @pytest.mark.parametrize("policy", ["fcfs", "lpm", "priority"])
 def test_a_small_pool_and_a_late_grammar_change_nothing(

@@ -92,6 +92,7 @@ LOADS = {f"random {seed}": random_load(seed, aborts=seed % 2 == 1) for seed in r
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS.keys())
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_the_events_reproduce_the_tree_after_every_step(load: list[Arrival], page_size: int) -> None:

@@ -142,6 +142,7 @@ def test_an_abort_while_retracted_frees_the_copy() -> None:
     assert tier.accounting().available == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_random_loads_with_a_host_tier_give_the_tokens_of_an_ample_pool(seed: int) -> None:
     load = random_load(seed, aborts=seed % 2 == 0)

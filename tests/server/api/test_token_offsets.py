@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ def places(data: bytes, start: int = 0) -> list[int]:
     return [counter.next(bytes([value])) for value in data]
 
 
+@pytest.mark.slow
 @given(text=st.text(max_size=20), start=st.integers(0, 5))
 def test_each_byte_has_the_place_of_its_character(text: str, start: int) -> None:
     assert places(text.encode(), start) == [start + at for at, character in enumerate(text) for _ in character.encode()]

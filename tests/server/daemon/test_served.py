@@ -108,6 +108,7 @@ def all_that_comes(connection: socket.socket) -> bytes:
     return received
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [ServerConfig(slow_reader_timeout=0.5)], ids=["half a second"])
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_reader_that_stops_reading_is_disconnected(served: Served, stream: bool) -> None:

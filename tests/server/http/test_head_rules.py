@@ -66,6 +66,7 @@ ACCEPTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_ambiguous_head_is_refused_once(serve: Serve, engine: ScriptedEngine, name: str) -> None:
     """The refusal closes the connection, and the bytes after the head are not another request."""
@@ -77,6 +78,7 @@ def test_an_ambiguous_head_is_refused_once(serve: Serve, engine: ScriptedEngine,
     assert engine.requests == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_a_clear_head_is_accepted(serve: Serve, name: str) -> None:
     with connection(serve()) as opened:

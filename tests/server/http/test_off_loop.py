@@ -55,6 +55,7 @@ class LineCount:
             sys.settrace(before)
 
 
+@pytest.mark.slow
 async def test_no_shape_of_a_large_body_holds_the_event_loop(engine: ScriptedEngine) -> None:
     state = build_state(engine, ServerConfig(), LARGE_INFO)
     transport = httpx.ASGITransport(create_app(state), raise_app_exceptions=False)

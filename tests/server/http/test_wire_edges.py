@@ -170,6 +170,7 @@ def test_a_trickle_of_other_bytes_buys_no_time(serve: Serve, trickle: bytes) -> 
     assert time.monotonic() < started + 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "status"),
     [

@@ -86,6 +86,7 @@ class Load:
         self.world.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_requests_add_up_at_every_moment_of_a_random_load(seed: int) -> None:
     load = Load(seed)

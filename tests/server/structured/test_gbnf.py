@@ -32,6 +32,7 @@ def test_rules_are_counted_and_nothing_else(make: Callable[[int], str]) -> None:
         lark_of_ebnf(make(MAX_RULES + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

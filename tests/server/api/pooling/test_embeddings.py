@@ -94,6 +94,7 @@ async def test_a_retraction_is_in_the_usage(world: World, engine: ScriptedEngine
     assert body["usage"]["ebbtide"] == {"num_retractions": 4, "recomputed_tokens": 60, "queue_ms": 400}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
