@@ -10,7 +10,7 @@ from ebbtide.tokenization.vocabulary import Vocabulary
 
 
 class Pieces:
-    """A table that maps token ids to their bytes. An id without a token (a padded embedding) has no text."""
+    """A table that maps token ids to their bytes. An id without a token (embedding padding) maps to b""."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.strips_first_space = vocabulary.strips_first_space
@@ -32,7 +32,7 @@ class Pieces:
     def logprob(self, token: int, entry: TokenLogprob) -> TextLogprob:
         """Convert the log-probability entry of one position to text.
 
-        Raises ValueError if the numbers of ids and values differ.
+        Raises ValueError if the entry has different numbers of ids and values, or if a value is NaN.
         """
         top = zip(entry.top_ids, entry.top_logprobs, strict=True)
         alternatives = [self._alternative(i, value) for i, value in top]
@@ -45,5 +45,5 @@ class Pieces:
     def _alternative(self, token: int, logprob: float) -> TextAlternative:
         raw = self.of(token, skip_special=False)
         if math.isnan(logprob):
-            raise ValueError(f"token {token} has no log-probability")
+            raise ValueError(f"the log-probability of token {token} is NaN")
         return TextAlternative(raw.decode("utf-8", "replace"), raw, logprob, token)

@@ -1,4 +1,7 @@
-"""The detokenizer process: receives tokens from the scheduler and sends text to the front, one message per step."""
+"""The detokenizer process: receives tokens from the scheduler and sends text to the front process.
+
+It sends one message per step.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Inbox(Protocol):
 
 
 class Outbox(Protocol):
-    """The destination of messages to the front."""
+    """The destination of messages to the front process."""
 
     def send(self, message: ToFront) -> bool:
         """Queue a message without blocking. Returns False if the message was not queued."""
@@ -51,22 +54,22 @@ class Outbox(Protocol):
 class Detokenizer:
     """Converts token batches to text, with one stream per open request.
 
-    A request's item with ``start`` adds its stream; its item with ``finish`` removes the stream.
+    An item with ``start`` creates the stream of its request; an item with ``finish`` removes it.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pieces = Pieces(vocabulary)
         self._streams: dict[str, TextStream] = {}
-        self._closed_early: set[str] = set()  # ended by a stop string here, but not yet in the scheduler
+        self._closed_early: set[str] = set()  # ended in this process, not yet in the scheduler
         self._failed: list[AbortReq] = []
 
     @property
     def num_open(self) -> int:
-        """Number of streams, including requests that a stop string has ended here."""
+        """Number of requests that the scheduler has not ended, including those that have ended in this process."""
         return len(self._streams) + len(self._closed_early)
 
     def convert(self, batch: TokenBatch) -> TextBatch:
-        """Convert the batch to text in the same order; skip items of requests that a stop string has ended here."""
+        """Return the text of the batch in the same order, without the items of requests that are not open."""
         items = [self._convert_item(item) for item in batch.items]
         return TextBatch([item for item in items if item is not None])
 
@@ -141,7 +144,10 @@ class Detokenizer:
 
 
 class HeartbeatTimer:
-    """Sends the front a heartbeat every ``HEARTBEAT_S`` seconds. clock: returns seconds."""
+    """Sends the front process a heartbeat every ``HEARTBEAT_S`` seconds.
+
+    clock: returns the time in seconds.
+    """
 
     def __init__(self, detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, clock: Callable[[], float]) -> None:
         self._detokenizer = detokenizer
@@ -168,7 +174,7 @@ class HeartbeatTimer:
 
 
 def serve_once(detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, heartbeat: HeartbeatTimer) -> None:
-    """Convert available batches, or wait for some until the next heartbeat is due."""
+    """Convert all available batches. If there are none, wait for one until the next heartbeat is due."""
     heartbeat.send_if_due()
     for batch in inbox.drain(heartbeat.wait_s):
         text = detokenizer.convert(batch)
@@ -180,9 +186,9 @@ def serve_once(detokenizer: Detokenizer, inbox: Inbox, outbox: Outbox, heartbeat
 
 
 def _send(outbox: Outbox, message: ToFront) -> None:
-    # Lost text cannot be recovered, and a front whose queue is full has stopped working.
+    # Text that is not sent is lost, and a full queue means that the front process has stopped reading its messages.
     if not outbox.send(message):
-        raise EbbtideError("The queue to the front is full.")
+        raise EbbtideError("The queue to the front process is full.")
 
 
 def main(section: DetokenizerSection, handshake: Handshake) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StopMatcher:
-    """Matches one stop string against a growing text (Knuth-Morris-Pratt): constant cost per character.
+    """Searches for one stop string in text that arrives in parts, at constant cost per character (Knuth-Morris-Pratt).
 
     Attributes:
         stop: the stop string.
@@ -19,9 +19,9 @@ class StopMatcher:
         self._fallback = _borders(stop)
 
     def find(self, text: str) -> int:
-        """Return the index in ``text`` after the first match, which may have started in earlier text; −1 if none.
+        """Return the index in ``text`` just after the first match, or −1 if there is none.
 
-        After a match, the rest of ``text`` is not consumed.
+        The match may have started in earlier text. After a match, the rest of ``text`` is not consumed.
         """
         stop, held = self.stop, self.held
         if not held and stop[0] not in text:

@@ -1,7 +1,7 @@
-"""Incremental decoding of one request: bytes, characters and stop strings.
+"""Incremental decoding of one request's output: converts bytes to characters and finds stop strings.
 
 The concatenated output equals the text of all tokens decoded at once, cut at the first complete stop string. The result
-does not depend on how the tokens are split into calls.
+does not depend on how the tokens are divided among the calls of ``push``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ class DecodedText:
     """Text that may be sent to the client."""
 
     text: str
-    num_tokens: int  # number of the given tokens that belong to the output
+    num_tokens: int  # number of the tokens passed to ``push`` that belong to the output
     stop: str | None = None  # the stop string that the last of these tokens completed; it ends the output
-    num_shown: int | None = None  # after a stop string: number of the request's tokens that contribute to its text
+    num_shown: int | None = (
+        None  # if ``stop`` is set: smallest number of output tokens whose text includes all released text
+    )
 
 
 class TextStream:
-    """Incremental decoding of one request, at constant cost per token.
+    """Decodes the output of one request incrementally, at constant cost per token.
 
     It holds back at most three bytes of an incomplete character, and the longest suffix that may begin a stop string.
     """
@@ -40,12 +42,11 @@ class TextStream:
         self._stops = [StopMatcher(stop) for stop in start.text.stop if stop]
         self._held = ""
         self._num_released = 0  # characters
-        self._ends: list[int] = []  # per token: number of characters up to its end; filled only with stop strings
+        self._ends: list[int] = []  # per output token: number of characters up to its end; empty without stop strings
         self._pending = b""
         prompt = pieces.joined(start.prompt_tail, skip_special=False)
-        self._prompt_rest: bytes | None = prompt[
-            _decode(prompt)[1] :
-        ]  # None once the first output bytes have been decoded
+        # An incomplete character at the end of the prompt; None once the first output bytes have been decoded.
+        self._prompt_rest: bytes | None = prompt[_decode(prompt)[1] :]
         self._strip_space = pieces.strips_first_space and not start.prompt_tail
 
     def push(self, tokens: Sequence[int]) -> DecodedText:
@@ -85,8 +86,7 @@ class TextStream:
         return self._pieces.of(token, skip_special=params.skip_special_tokens and token not in params.shown_ids)
 
     def _scan(self, text: str, parts: list[str]) -> str | None:
-        """Append the text that cannot be part of a stop string to ``parts``. Returns the stop string that is complete,
-        if any.
+        """Append to ``parts`` the text that cannot belong to a stop string. Return the matched stop string, or None.
 
         The match that ends first wins, so that the result does not depend on token boundaries. If two matches end
         together, the longer one wins.
@@ -111,7 +111,7 @@ class TextStream:
         if self.num_tokens >= self._params.min_tokens:
             return end
         offset = 0
-        while end >= 0:  # before min_tokens a match does not count; search the rest of the text
+        while end >= 0:  # a match before min_tokens does not count; search the rest of the text
             offset += end
             end = matcher.find(text[offset:])
         return -1

@@ -14,14 +14,18 @@ from ebbtide.errors import Rejected
 from ebbtide.tokenization.tokenizer import ChatPrompt, TextTokenizer
 
 REWRITES = (
-    "This model's chat template renders earlier messages differently once new ones follow, so a session cannot continue"
-    " with these; send the whole conversation without 'session_id'."
+    "This model's chat template renders earlier messages differently once new ones follow, so these messages cannot"
+    " continue a session. Send the whole conversation without 'session_id'."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """The token ids that follow an assistant message. head: number of leading ids that close that message."""
+    """The token ids that follow an assistant message.
+
+    Attributes:
+        head: number of leading ids that close the assistant message
+    """
 
     ids: list[int]
     head: int
@@ -30,7 +34,8 @@ class NextTurn:
 def encode_first_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> list[int]:
     """Return the token ids of ``chat`` as the beginning of a conversation.
 
-    Raises Rejected ``session_chat_unsupported`` if the template renders ``chat`` differently once messages follow.
+    Raises Rejected ``session_chat_unsupported`` if the template renders ``chat`` differently once messages follow, or
+    does not render an assistant message verbatim.
     """
     ids = tokenizer.encode_chat(chat)
     question, answer = _words(2)
@@ -51,7 +56,7 @@ def encode_next_turn(tokenizer: TextTokenizer, chat: ChatPrompt) -> NextTurn:
     Raises Rejected ``session_chat_unsupported`` if the new messages change how the template renders the earlier ones.
     """
     if chat.messages[0]["role"] == "assistant":
-        raise _unsupported("The session already has the assistant's messages: send only the messages that are new.")
+        raise _unsupported("The session already contains the assistant's messages: send only the new messages.")
     question, answer = _words(2)
     exchange = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     before = _rendered(tokenizer, chat, exchange)
@@ -80,7 +85,7 @@ def _rendered(tokenizer: TextTokenizer, chat: ChatPrompt, messages: list[dict[st
 
 
 def _end_of(answer: str, text: str) -> int:
-    """Return the index of the end of ``answer`` in the text."""
+    """Return the index just after ``answer`` in ``text``. Raises Rejected unless ``answer`` occurs exactly once."""
     if text.count(answer) != 1:
         raise _unsupported("This model's chat template does not render an assistant message verbatim.")
     return text.index(answer) + len(answer)

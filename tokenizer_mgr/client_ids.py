@@ -1,4 +1,6 @@
-"""Finds open requests by the ids that clients know: their own ids, which need not be unique, and response ids."""
+"""Finds open requests by the ids that clients know: ids chosen by the client, which need not be unique, and response
+ids.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Protocol
 
 from ebbtide.errors import Rejected
 
-# Prefixes of a request's id in response bodies.
+# Prefixes that response bodies put before the id of a request.
 RESPONSE_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_", "embd-", "rerank-", "score-")
 
 

@@ -18,7 +18,7 @@ class ControlClient:
     """Sends control calls to the scheduler and assigns each reply to its call. All methods run on the event loop's
     thread.
 
-    refusal: returns the reason why the engine accepts no work; None if it accepts work.
+    refusal: returns the error with which new work is refused, or None if the engine accepts work.
     """
 
     def __init__(self, outbox: Outbox, refusal: Refusal = no_refusal) -> None:
@@ -28,13 +28,13 @@ class ControlClient:
 
     @property
     def num_open(self) -> int:
-        """Number of calls without a reply."""
+        """Number of calls that are waiting for a reply."""
         return len(self._open)
 
     async def ask(self, make: Callable[[str], ToScheduler]) -> Reply:
         """Send ``make(call id)`` and wait for the reply.
 
-        Raises Rejected if the reply is an error, or if no reply can arrive.
+        Raises Rejected if the reply is an error, if the message cannot be sent, or if the engine ends without a reply.
         """
         call = secrets.token_hex(8)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -59,13 +59,13 @@ class ControlClient:
         return reply
 
     def resolve(self, reply: Reply) -> None:
-        """Complete the call that ``reply`` answers. Does nothing if the caller no longer waits."""
+        """Complete the call that ``reply`` answers. Does nothing if the caller is no longer waiting."""
         future = self._open.get(reply.call)
         if future is not None and not future.done():
             future.set_result(reply)
 
     def fail_all(self, error: Rejected) -> None:
-        """End every open call with ``error``."""
+        """Make every open call raise ``error``."""
         for future in self._open.values():
             if not future.done():
                 future.set_exception(error)

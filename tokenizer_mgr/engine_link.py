@@ -1,4 +1,4 @@
-"""The front's sockets to the processes of the engine."""
+"""The sockets between the front process and the processes of the engine."""
 
 from __future__ import annotations
 

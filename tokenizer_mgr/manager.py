@@ -1,4 +1,4 @@
-"""Tracks the open requests between HTTP and the scheduler: their ids, their routing, and exactly one outcome for each.
+"""Tracks the open requests: their ids, the routing of their output, and exactly one outcome for each.
 
 The module does not depend on HTTP or tokenizers. All methods run on the event loop's thread.
 """
@@ -31,7 +31,7 @@ STATUS_KINDS = {  # OpenAI's error types
     503: "overloaded_error",
     504: "timeout_error",
 }
-NEVER_RETRIED = (409, 500, 504)  # sent with x-should-retry: false, because the official clients retry them
+NEVER_RETRIED = (409, 500, 504)  # sent with x-should-retry: false, because the official clients would retry them
 LATE = "The request timed out while the engine did not respond ('timeout' in the request, or --request-timeout)."
 PERMANENT_CODES = ("session_full",)  # clients must not retry these, because the retry would fail again
 RETRIABLE = (429, 503)
@@ -55,7 +55,7 @@ class Timings(Protocol):
     """Receives latencies in seconds."""
 
     def observe_first_token(self, seconds: float) -> None:
-        """Record the time from a request's arrival to its first output token; once per HTTP request."""
+        """Record the time from a request's arrival to its first output token. Called once per HTTP request."""
 
     def observe_token_gap(self, seconds: float, count: int) -> None:
         """Record that ``count`` output tokens of one choice arrived, with an average interval of ``seconds``."""
@@ -66,11 +66,11 @@ class Timings(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """One choice, which is a request of its own to the scheduler.
+    """One choice. The scheduler handles each choice as a separate request.
 
     Attributes:
-        held: the scheduler's abort, which is held back until the closing item arrives
-        closed: True if the closing item has arrived
+        held: an abort from the engine, held back until the closing item (with finish "abort") arrives
+        closed: True once the closing item has arrived
     """
 
     stream: ResponseStream
@@ -83,7 +83,7 @@ class _Choice:
 class TokenizerManager:
     """Holds the open choices by rid. All choices of one HTTP request share a ResponseStream.
 
-    refusal: returns the reason why the engine accepts no work; None if it accepts work.
+    refusal: returns the error with which new work is refused, or None if the engine accepts work.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class TokenizerManager:
     def register(self, sender: Sender) -> Iterator[None]:
         """Register a request that is being prepared: while the block runs, an abort finds the request by its ids.
 
-        If the request was aborted, raises the error of the abort when the block ends.
+        When the block ends, raises the abort's error if the request was aborted.
         """
         preparing = PreparingRequest(sender.owner)
         try:
@@ -133,12 +133,12 @@ class TokenizerManager:
         return self._client_ids.count(owner)
 
     def owners_of(self, rids: Iterable[str]) -> dict[str, str]:
-        """Return the owner of each of ``rids`` that is open."""
+        """Return the owner by rid, for those of ``rids`` that are open."""
         return {rid: self._choices[rid].stream.owner for rid in rids if rid in self._choices}
 
     def submit(self, prepared: Prepared, sender: Sender, *, received_s: float) -> ResponseStream:
-        """Send the whole request to the engine. Enter the returned stream at once. Leaving it early aborts the choices
-        that still run.
+        """Send all messages of a request to the engine. The caller must enter the returned stream at once; leaving it
+        early aborts the choices that are still running.
 
         Raises Rejected if a message cannot be queued. After any exception, the choices that were sent are aborted and
         the request is removed.
@@ -182,7 +182,7 @@ class TokenizerManager:
                 self._handle_abort(message)
 
     def abort(self, name: str | None, error: Rejected, *, owner: str | None) -> int:
-        """Abort every open request with the id ``name``, or every open request if ``name`` is None. Returns the number.
+        """Abort all open requests with the id ``name``, or all open requests if ``name`` is None; return their number.
 
         Readers first get the remaining output, then ``error``.
         owner: abort only requests of this owner; None for all owners.
@@ -197,7 +197,7 @@ class TokenizerManager:
     def expire_late(self) -> None:
         """End the requests whose deadline has passed.
 
-        It is needed only while the scheduler does not respond, because the scheduler enforces deadlines itself.
+        Needed only while the scheduler is not responding; otherwise the scheduler itself enforces the deadlines.
         """
         now = self.clock()
         late = [stream for stream in self._streams.values() if stream.deadline_s < now and not stream.has_outcome]
@@ -239,7 +239,7 @@ class TokenizerManager:
     def _handle_abort(self, abort: AbortReq) -> None:
         choice = self._choices.get(abort.rid)
         if choice is None:
-            log.debug("an abort came for request %s, which has ended", abort.rid, extra={"rid": abort.rid})
+            log.debug("received an abort for request %s, which has already ended", abort.rid, extra={"rid": abort.rid})
         elif abort.num_output_tokens == 0 or choice.closed:
             self._fail(choice, abort)
         else:
@@ -248,8 +248,8 @@ class TokenizerManager:
     def _fail(self, choice: _Choice, abort: AbortReq) -> None:
         self._choices.pop(abort.rid, None)
         choice.stream.fail(_as_error(abort))
-        # If the detokenizer sent the abort, the scheduler still runs the request. Otherwise the scheduler ignores this
-        # message.
+        # If the detokenizer sent the abort, the scheduler is still running the request. Otherwise the scheduler ignores
+        # this message.
         self._send(AbortReq(abort.rid, abort.reason))
         self._abort_choices(choice.stream, reason="sibling")
 
@@ -280,7 +280,7 @@ class TokenizerManager:
 
 
 def _as_text_item(item: EncodedItem) -> TextItem:
-    """Return the result of the encoder as the only item of its request."""
+    """Convert the encoder's result to a TextItem, the only one of its request."""
     return TextItem(
         item.rid, "", [], 0, finish="stop", embedding=item.vector, cached_tokens=0, prompt_tokens=item.num_tokens
     )
@@ -289,7 +289,7 @@ def _as_text_item(item: EncodedItem) -> TextItem:
 def send_error(refusal: Rejected | None) -> Rejected:
     """Return the error for a message that could not be sent: ``refusal`` if the reason is known."""
     return refusal or Rejected(
-        "The scheduler does not accept new work.",
+        "The scheduler is not accepting new work.",
         status=503,
         kind="overloaded_error",
         code="engine_silent",

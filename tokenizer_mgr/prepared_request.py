@@ -19,7 +19,11 @@ class Prepared(Protocol):
         """Number of results, each with an id of its own."""
 
     def messages(self, rids: Sequence[str], sender: Sender, spent_s: float) -> Iterator[ToEngine]:
-        """Yield the messages to the engine. rids: one id per result. spent_s: seconds since the request's arrival."""
+        """Yield the messages to the engine.
+
+        rids: one id per result.
+        spent_s: seconds since the request's arrival.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,8 @@ class PreparedRequest:
     """All generations of one HTTP request: ``n`` choices of each prompt.
 
     Attributes:
-        sampling: one entry per prompt
-        namespace: the part of the prefix cache that the client selected
+        sampling: the sampling parameters, one entry per prompt
+        namespace: the prefix cache namespace that the client selected
         grammar: the grammar that every choice must match, as in ``GenerateReq``
     """
 
@@ -74,8 +78,8 @@ class Sender:
             server has no keys
         max_priority: highest priority that a request may have; None for no limit
         is_isolated: True if the owner shares no cached prefixes with other owners
-        queue_timeout_s: seconds from the arrival until the request must start to run
-        timeout_s: seconds from the arrival until the request must have ended
+        queue_timeout_s: seconds from the arrival until the request must have been started; None for no limit
+        timeout_s: seconds from the arrival until the request must have ended; None for no limit
     """
 
     ids: tuple[str, ...] = ()

@@ -24,6 +24,6 @@ class PreparingRequest:
         self._error = error
 
     def check(self) -> None:
-        """If the request was aborted, raises the error of the abort."""
+        """Raise the abort's error if the request was aborted."""
         if self._error is not None:
             raise self._error

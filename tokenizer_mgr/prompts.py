@@ -1,4 +1,4 @@
-"""Tokenizes messages and texts and checks that they fit into context and KV pool.
+"""Tokenizes messages and strings, and checks that they fit into the context length and the KV pool.
 
 Tokenization runs in threads, so that it does not block the event loop.
 """
@@ -33,7 +33,7 @@ class PromptReader:
         self._decoder = VocabularyDecoder(tokenizer.vocabulary)
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
         self.control_ids = frozenset(tokenizer.vocabulary.special_ids)
-        self.info = info  # a new engine may have other sizes, so a restart replaces this value
+        self.info = info  # replaced after a restart, because a new engine may have other sizes
 
     @cached_property
     def _bos(self) -> list[int]:
@@ -43,7 +43,7 @@ class PromptReader:
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The end-of-text tokens of the tokenizer and of the model."""
+        """The ids of the end-of-text tokens of the tokenizer and of the model."""
         return tuple(sorted({*self._tokenizer.vocabulary.eos_ids, *self.info.eos_token_ids}))
 
     @property
@@ -53,26 +53,26 @@ class PromptReader:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids that a request may name: the rows of the model's embedding.
+        """Number of token ids that a request may use: the number of rows of the model's embedding.
 
-        The last ids may have no token; the model never outputs such ids (``StepPlan.num_token_ids``).
+        The highest ids may have no token; the model never outputs these ids (``StepPlan.num_token_ids``).
         """
         return self.info.vocab_size
 
     @property
     def size_difference(self) -> str:
-        """A sentence about the different sizes of tokenizer and embedding; "" if they are equal."""
+        """A log message that tokenizer and embedding have different sizes; "" if the sizes are equal."""
         num_tokens, num_rows = self._tokenizer.vocab_size, self.info.vocab_size
         if num_tokens == num_rows:
             return ""
-        sizes = f"The tokenizer has {num_tokens} token ids and the model's embedding {num_rows} rows:"
+        sizes = f"The tokenizer has {num_tokens} token ids and the model's embedding has {num_rows} rows:"
         if num_tokens > num_rows:
-            return f"{sizes} prompts with an id from {num_rows} on are refused."
-        return f"{sizes} ids from {num_tokens} on are accepted in prompts and never generated."
+            return f"{sizes} prompts with an id of {num_rows} or higher are refused."
+        return f"{sizes} ids of {num_tokens} or higher are accepted in prompts but never generated."
 
     @property
     def extra_stop_ids(self) -> tuple[int, ...]:
-        """The end-of-text tokens of the tokenizer that are not among the model's; requests must list them."""
+        """The tokenizer's end-of-text ids that the model does not define; each request must list them as stop ids."""
         return tuple(i for i in self.eos_ids if i not in self.info.eos_token_ids and i < self.info.vocab_size)
 
     @property
@@ -106,7 +106,7 @@ class PromptReader:
     async def chat_turn(self, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
         """Encode new messages twice: as the first and as a later turn of a conversation.
 
-        Raises Rejected if the messages are too long, or if the template supports neither form.
+        Raises Rejected if the messages are too long, or if the template supports neither encoding.
         """
         self._check_size(_num_bytes(first.messages) + _num_bytes(first.tools), "messages")
         loop = asyncio.get_running_loop()
@@ -116,19 +116,19 @@ class PromptReader:
         return turn
 
     async def text(self, text: str, *, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
-        """Return the token ids of a raw prompt in the field ``param``.
+        """Return the token ids of a raw prompt, which the request has in the field ``param``.
 
-        Raises Rejected if it is empty, too long, or has tokens without an embedding.
+        Raises Rejected if the prompt is empty or too long, or contains a token without an embedding.
         """
         return _not_empty(await self.tokens_of(text, add_special_tokens=add_special_tokens, param=param), param)
 
     async def text_or_ids(
         self, prompt: str | list[Any], param: str, *, add_special_tokens: bool = True, text_param: str = "prompt"
     ) -> list[int]:
-        """Return the token ids of a raw prompt, which is a text or a list of ids.
+        """Return the token ids of a raw prompt, which is a string or a list of ids.
 
-        Raises Rejected if the text is empty or too long, or if an id is invalid. The error names ``text_param`` for a
-        text and ``param`` for ids.
+        Raises Rejected if the string is empty or too long, or if an id is invalid. The error names ``text_param`` for a
+        string and ``param`` for ids.
         """
         if isinstance(prompt, str):
             return await self.text(prompt, add_special_tokens=add_special_tokens, param=text_param)
@@ -146,7 +146,7 @@ class PromptReader:
         return _not_empty(ids, "prompt")
 
     async def tokens_of(self, text: str, *, add_special_tokens: bool, param: str = "prompt") -> list[int]:
-        """Return the token ids of a text; [] if the text is empty.
+        """Return the token ids of a string; [] if it is empty.
 
         If the text begins with the BOS token, no second BOS token is added. Raises Rejected if the text is too long for
         any prompt, or contains a token without an embedding.
@@ -168,7 +168,7 @@ class PromptReader:
         return [self._decoder.decode([token], skip_special_tokens=False, begins=False) for token in ids]
 
     def checked_ids(self, ids: list[Any], param: str) -> list[int]:
-        """Return ``ids``. Raises Rejected unless each entry is the id of a row of the model's embedding."""
+        """Return ``ids`` unchanged. Raises Rejected unless each entry is an integer from 0 to ``vocab_size`` − 1."""
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise Rejected(
@@ -179,27 +179,26 @@ class PromptReader:
         return ids
 
     def clamped(self, prompt_len: int, wanted: int | None) -> int | None:
-        """Return ``wanted``, limited to the value that a request without a limit would get.
+        """Return ``wanted``, limited to the number of output tokens for which there is room; None and 0 are unchanged.
 
-        Raises Rejected if the prompt leaves no room for output.
+        Raises Rejected if ``wanted`` is above 0 and the prompt leaves no room for output.
         """
         return min(wanted, self.max_tokens(prompt_len, None)) if wanted else wanted
 
     def check_num_messages(self, count: int) -> None:
-        """Raises Rejected if a conversation of ``count`` messages and calls cannot fit, as each of them has at least
-        one token.
+        """Raise Rejected if ``count`` messages and tool calls exceed the context length: each has at least one token.
 
         The check runs before rendering, because rendering so many messages takes long.
         """
         if count > self.info.context_length:
             raise _too_long(
-                f"'messages' has {count} messages and calls, more than this model's maximum context length of"
+                f"'messages' has {count} messages and tool calls, more than this model's maximum context length of"
                 f" {self.info.context_length} tokens.",
                 "messages",
             )
 
     def check_prompt(self, prompt_len: int, param: str) -> None:
-        """Raises Rejected ``context_length_exceeded`` if a prompt without output does not fit context and pool."""
+        """Raise Rejected ``context_length_exceeded`` if the prompt alone exceeds the context length or the KV pool."""
         context, pool = self.info.context_length, self.info.num_pages * self.info.page_size
         if prompt_len > context:
             raise _too_long(
@@ -217,11 +216,11 @@ class PromptReader:
     def max_tokens(
         self, prompt_len: int, wanted: int | None, *, default: int | None = None, name: str = "max_tokens"
     ) -> int:
-        """Return the maximum number of output tokens: ``wanted``; if it is None, the number of tokens that context and
-        pool have room for, limited to ``default``.
+        """Return the maximum number of output tokens: ``wanted`` or, if that is None, the number of tokens for which
+        context and pool have room, but at most ``default``.
 
-        Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, by the formula of admission. The
-        error names the parameter ``name``, the client's name for ``wanted``, if a smaller value would fit.
+        Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, computed as at admission. If a
+        smaller value of ``wanted`` would fit, the error names the parameter by ``name``, its name in the request.
         """
         context = self.info.context_length
         rest = context - prompt_len
@@ -266,7 +265,7 @@ class PromptReader:
         return self._tokenizer.vocab_size > self.info.vocab_size
 
     def _check_size(self, num_bytes: int, param: str) -> None:
-        # Do not tokenize a text that cannot fit because of its number of bytes alone.
+        # Do not tokenize text that has too many bytes to fit, whatever its tokens are.
         if num_bytes > self.info.context_length * self._longest_piece:
             raise _too_long(
                 f"'{param}' has {num_bytes} bytes, more than this model's maximum context length of"

@@ -9,11 +9,14 @@ from .response_stream import ResponseStream
 
 log = logging.getLogger(__name__)
 
-CLIENT_LEFT = 499  # the status in the line if the client closed the connection before the end
+CLIENT_LEFT = 499  # the logged status if the client closed the connection before the response was complete
 
 
 class RequestLog:
-    """Logs requests. clock: the clock of ``ResponseStream.received_s``."""
+    """Logs requests.
+
+    clock: returns the time in seconds; the clock of ``ResponseStream.received_s``.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -56,12 +56,12 @@ class Delta:
 
 @dataclass(slots=True)
 class StreamFacts:
-    """The data about a request for the log. The dicts are keyed by the index of the choice.
+    """Data about one request, for its log line. The keys of the dicts are choice indexes.
 
     Attributes:
-        first_token_s: time of the first token, on the clock of ``received_s``; None before it.
-        num_choices: number of choices of each prompt. Prompt and cached tokens are those of the first choice, because
-            the other choices share the prefix that the first has computed.
+        first_token_s: time of the first token, on the clock of ``received_s``; None until the first token arrives.
+        num_choices: number of choices per prompt. Prompt and cached tokens are recorded only for the first choice of
+            each prompt, because the other choices share the prefix that the first one has computed.
     """
 
     first_token_s: float | None = None
@@ -99,9 +99,11 @@ class ResponseStream:
         self.rids = rids
         self.owner = owner
         self.received_s = received_s
-        self.deadline_s = math.inf  # on the clock of received_s; enforced here only while the scheduler is silent
+        self.deadline_s = (
+            math.inf
+        )  # on the clock of received_s; enforced here only while the scheduler is not responding
         self.had_token = False
-        self.client_id = ""  # the id of the response, for the log
+        self.client_id = ""  # the first id by which the client knows the request, for the log
         self.facts = StreamFacts()
         self._on_close = on_close
         self._unread: dict[int, Delta] = {}

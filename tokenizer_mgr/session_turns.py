@@ -24,15 +24,17 @@ class EncodedTurn:
 
     @property
     def shortest(self) -> int:
-        """The number of tokens of the shorter form."""
+        """The number of tokens of the shorter encoding. An empty (unsupported) encoding is not considered."""
         return min(len(ids) for ids in (self.prompt, self.continuation) if ids)
 
 
 def encode_turn(tokenizer: TextTokenizer, first: ChatPrompt, later: ChatPrompt) -> EncodedTurn:
-    """Return both forms of the messages; one may be missing. Raises Rejected if the template supports neither.
+    """Encode the messages both as the first turn and as a later turn of a session.
 
-    first, later: the conversations to render if the messages are a first or a later turn. Only the first turn may
-        contain the description of the tools.
+    An encoding that the template does not support is empty. Raises Rejected if the template supports neither.
+
+    first: the conversation to render if the messages are the first turn. Only ``first`` may contain tool definitions.
+    later: the conversation to render if the messages are a later turn.
     """
     try:
         prompt = encode_first_turn(tokenizer, first)

@@ -30,7 +30,7 @@ def test_impossible_tokens_keep_their_minus_infinity() -> None:
 
 def test_inconsistent_entries_raise() -> None:
     pieces = Pieces(sim_vocabulary())
-    with pytest.raises(ValueError, match="no log-probability"):
+    with pytest.raises(ValueError, match="log-probability of token 65 is NaN"):
         pieces.logprob(65, TokenLogprob(math.nan))
     with pytest.raises(ValueError, match="zip"):
         pieces.logprob(65, TokenLogprob(-1.0, [1, 2], [-1.0]))

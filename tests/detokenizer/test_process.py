@@ -192,7 +192,7 @@ def test_failures_are_sent_and_empty_batches_are_not(detokenizer: Detokenizer) -
 
 def test_a_full_queue_to_the_front_ends_the_process(detokenizer: Detokenizer) -> None:
     inbox, outbox = FakeInbox(), FakeOutbox(full=True)
-    with pytest.raises(EbbtideError, match="queue to the front is full"):
+    with pytest.raises(EbbtideError, match="queue to the front process is full"):
         serve_once(detokenizer, inbox, outbox, HeartbeatTimer(detokenizer, inbox, outbox, lambda: 0.0))
 
 

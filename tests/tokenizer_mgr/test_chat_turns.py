@@ -191,5 +191,5 @@ def test_what_the_template_refuses_stays_refused() -> None:
 
 
 def test_history_that_is_sent_again_is_refused() -> None:
-    with pytest.raises(Rejected, match="only the messages that are new"):
+    with pytest.raises(Rejected, match="only the new messages"):
         encode_next_turn(with_template(CHATML), ChatPrompt([assistant("yo"), user("Hi")]))

@@ -104,8 +104,11 @@ async def test_text_with_a_token_that_the_embedding_lacks_is_refused() -> None:
     ("num_rows", "sentence"),
     [
         (260, ""),
-        (200, "The tokenizer has 260 token ids and the model's embedding 200 rows: prompts with an id from 200 on"),
-        (300, "The tokenizer has 260 token ids and the model's embedding 300 rows: ids from 260 on are accepted"),
+        (200, "The tokenizer has 260 token ids and the model's embedding has 200 rows: prompts with an id of 200"),
+        (
+            300,
+            "The tokenizer has 260 token ids and the model's embedding has 300 rows: ids of 260 or higher are accepted",
+        ),
     ],
 )
 def test_a_difference_between_tokenizer_and_embedding_is_one_sentence(num_rows: int, sentence: str) -> None:
@@ -169,7 +172,7 @@ async def test_a_turn_that_can_only_be_the_first_has_a_refusal(reader: PromptRea
     turn = await chat_turn(reader, messages)
     assert turn.prompt
     assert not turn.continuation
-    assert "only the messages that are new" in turn.refusal
+    assert "only the new messages" in turn.refusal
 
 
 async def test_messages_that_are_too_long_for_any_context_are_not_rendered(reader: PromptReader) -> None:
