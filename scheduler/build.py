@@ -1,4 +1,4 @@
-"""Assembles a scheduler. The process, the simulator, the benchmarks and the tests all use it."""
+"""Assembles a scheduler for the scheduler process, the simulator, the benchmarks and the tests."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Extras:
     """Optional dependencies of a scheduler.
 
     Attributes:
-        policies: the policies; if it is None, those that the configuration selects.
-        compiler: compiles grammars; if it is None, requests with a grammar are refused.
-        observer: notified of pages that are added to or removed from the prefix cache.
+        policies: the scheduling policies; None for those that the configuration selects.
+        compiler: compiles grammars; if None, requests with a grammar are aborted.
+        observer: notified when pages are added to or removed from the prefix cache.
         on_free: called with all pages of the first pool that become free.
-        pools: constructor of each pool in ``RunnerInfo.pools`` except the first, by the pool's name.
+        pools: pool name → constructor, for each pool in ``RunnerInfo.pools`` except the first.
     """
 
     policies: SchedulingPolicies | None = None
@@ -126,8 +126,8 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
 def _build_pool(config: SchedulerConfig, info: RunnerInfo, extras: Extras) -> tuple[Pool, SessionKvStore | None]:
     """Build the first pool, and the session slots if streaming sessions are enabled.
 
-    With several pools, the prefix cache, session slots and the host tier are off. They keep K/V of the first pool only,
-    but a request can reuse computed tokens only if every pool has their K/V.
+    With several pools, the prefix cache, the session slots and the host tier are off: they keep K/V of the first pool
+    only, but a request can reuse computed tokens only if every pool has their K/V.
     """
     allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free)
     if len(info.pools) > 1:
@@ -192,4 +192,4 @@ def _build_planner(
 
 
 def _no_audit() -> None:
-    """Does nothing: the audit for ``--memory-check off``."""
+    """Do nothing. Used as the audit with ``--memory-check off``."""

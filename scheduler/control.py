@@ -16,7 +16,7 @@ from .outbox import Outbox
 
 @dataclass(frozen=True, slots=True)
 class _PendingFlush:
-    """A flush that waits until no request is open."""
+    """A flush that is waiting until no request is open."""
 
     call: str
     until_s: float
@@ -26,8 +26,8 @@ class Control:
     """Carries out operator requests.
 
     Attributes:
-        paused: True while no new step is planned; requests keep their memory.
-        num_flushes: number of times that the cache was flushed.
+        paused: True while no new steps are planned; requests keep their memory.
+        num_flushes: number of flushes of the cache.
     """
 
     def __init__(self, lifecycle: Lifecycle, pool: Pool, outbox: Outbox) -> None:
@@ -39,7 +39,7 @@ class Control:
         self._pending: list[_PendingFlush] = []
 
     def handle(self, message: ControlReq, now: float) -> None:
-        """Carry out one operator request, or keep it until that is possible.
+        """Carry out one operator request. A flush is kept until no request is open or its timeout has passed.
 
         Every operator request gets exactly one reply.
         """
@@ -62,7 +62,10 @@ class Control:
             self._outbox.output.replies += [Reply(flush.call) for flush in self._pending]
             self._pending.clear()
             return
-        busy = f"The cache is in use: {num_open} requests run or wait. Set 'timeout' to wait for their end."
+        busy = (
+            f"The cache is in use: {num_open} requests are running or waiting. Set 'timeout' to wait until they have"
+            " finished."
+        )
         late = [flush for flush in self._pending if flush.until_s <= now]
         self._outbox.output.replies += [Reply(flush.call, 400, "busy", busy) for flush in late]
         self._pending = [flush for flush in self._pending if flush.until_s > now]

@@ -53,7 +53,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """True if no request runs or waits and no step is in flight.
+        """True if no request is running or waiting and no step is in flight.
 
         A scheduler that could not plan a step is not necessarily idle.
         """
@@ -71,12 +71,12 @@ class Scheduler:
 
     @property
     def idle_changes(self) -> tuple[int, int, int]:
-        """Numbers of open sessions, flushes and ended requests: a change shows that the statistics have changed."""
+        """The number of open sessions, of flushes and of ended requests. Statistics change only if one of them does."""
         return self.num_sessions, self.dispatcher.control.num_flushes, self.state.metrics.num_ends
 
     @property
     def num_turns(self) -> int:
-        """Number of session turns that run or wait."""
+        """Number of session turns that are running or waiting."""
         return self.dispatcher.sessions.num_leases
 
     @property
@@ -100,7 +100,7 @@ class Scheduler:
             self.state.lifecycle.abort(req, abort, tell_front=True)
 
     def next_step(self, now: float) -> StepPlan | None:
-        """Returns the next plan; evicts pages and retracts requests if necessary.
+        """Return the next plan. Evict pages and retract requests if necessary.
 
         Returns None if nothing can run now, which does not mean that the scheduler is idle.
         """
@@ -127,16 +127,16 @@ class Scheduler:
         return self._audited(plan, requests)
 
     def settle(self, result: StepResult) -> None:
-        """Apply the oldest plan's result: emit tokens, publish computed prompts, end finished requests."""
+        """Apply the result of the oldest plan in flight: emit tokens, publish prompt pages, finish requests."""
         plan, requests = self.state.steps_in_flight.popleft()
-        assert plan.number == result.number, f"result {result.number} came for plan {plan.number}"
+        assert plan.number == result.number, f"received result {result.number} for plan {plan.number}"
         sampled = zip(result.tokens, result.logprobs or repeat(None), strict=False)
         extras = item_extras(plan, result)
         for number, (item, req) in enumerate(zip(plan.items, requests, strict=True)):
             tokens, logprobs = next(sampled) if item.num_samples else ([], None)
             extra = extras.get(number, NO_EXTRAS)
             if req is None:
-                continue  # a recovery released the request's memory, so it will be recomputed
+                continue  # a recovery has released the request's memory; the tokens will be recomputed
             req.steps_in_flight -= 1
             if req.phase is Phase.FINISHED:
                 continue
@@ -153,19 +153,19 @@ class Scheduler:
                 break  # the rest of the result belongs to requests that will be recomputed
             except Exception as error:
                 del req.known[length:]
-                self.failures.end(req, error, f"reading the result of step {plan.number}")
+                self.failures.end(req, error, f"processing the result of step {plan.number}")
 
     def self_check_during_busy(self) -> None:
-        """After a step, check the conservation equation of each pool and the next part of all pages."""
+        """Check the accounting equation of each pool, and the next few pages. Call it after each step."""
         self._checked(self.checker.self_check_during_busy)
 
     def on_idle(self) -> None:
-        """Run the full check and reset the new-token ratio. Call it when nothing runs."""
+        """Run the full check and reset the new-token ratio. Call it when the scheduler becomes idle."""
         self._checked(self.checker.on_idle)
         self.state.ratio.reset()
 
     def take_output(self) -> Output:
-        """Returns the messages for the detokenizer and the front since the last call."""
+        """Return the messages for the detokenizer and the front process that were added since the last call."""
         return self.state.outbox.drain()
 
     def snapshot(self) -> Stats:
@@ -175,14 +175,19 @@ class Scheduler:
         return state.metrics.snapshot(load_gauges(state, self.dispatcher.sessions))
 
     def _check_blocked(self) -> None:
-        """Run the full check when requests wait but none runs or can start: an accounting error may be the cause."""
+        """If requests are waiting but none is running or can start, run the full check: an accounting error may be the
+        cause.
+        """
         if self.state.waiting and not (
             self.state.running or self.state.steps_in_flight or self.state.gates.num_waiting
         ):
             self._checked(self.checker.on_idle)
 
     def _audited(self, plan: StepPlan, requests: list[Request]) -> StepPlan | None:
-        """Audit the pages that a plan uses, and return the plan without the items that the audit rejected."""
+        """Audit the pages that a plan uses. Return the plan without the items that the audit rejected.
+
+        Returns None if nothing is left to run.
+        """
         if self.memory_check == "off":
             return plan
         while True:  # the loop ends because each violation removes an item from the plan
@@ -225,7 +230,7 @@ class Scheduler:
             handle()
 
     def _without_failed(self, items: list[PlanItem]) -> list[PlanItem]:
-        """End the requests whose items could not be made, and return the items of the others."""
+        """Abort the requests whose items could not be created. Return the items of the other requests."""
         failed = self.planner.items.take_failures()
         rows = {req.row for req, _ in failed}
         for req, error in failed:
@@ -249,8 +254,9 @@ class Scheduler:
             self._sampled(req, tokens, logprobs)
 
     def _computed(self, req: Request, item: PlanItem, num_sampled: int) -> None:
-        """Record that the K/V of the item and of all sampled tokens except the last exists, and publish full prompt
-        pages.
+        """Record that the K/V of the item's tokens, and of all sampled tokens except the last, is computed.
+
+        Publishes full prompt pages. Queues the other choices of the request when the prompt is complete.
         """
         req.num_confirmed = item.end
         if num_sampled > 1:
@@ -281,7 +287,7 @@ class Scheduler:
                 return
             if complete:
                 self.state.outbox.emit(req, tokens[:count], logprobs and logprobs[:count])
-                lifecycle.finish(req, "stop")  # a separate call, because the text of this token belongs to the answer
+                lifecycle.finish(req, "stop")  # a separate message, because this token's text belongs to the output
                 return
             if num_outputs >= req.sampling.max_tokens or len(req.known) >= self.context_length:
                 lifecycle.finish(req, "length", tokens=tokens[:count], logprobs=logprobs and logprobs[:count])
@@ -294,7 +300,7 @@ class Scheduler:
     def _grammar_failed(
         self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None, problem: str
     ) -> None:
-        """Emit ``tokens``, which the grammar allowed, and abort the request."""
+        """Emit ``tokens``, which match the grammar, and abort the request."""
         if tokens:
             self.state.outbox.emit(req, tokens, logprobs and logprobs[: len(tokens)])
         self.state.lifecycle.abort(req, grammar_abort(req, problem), tell_front=True)

@@ -1,6 +1,6 @@
-"""Time limits of requests: until they begin to run, or until they end. The caller passes the current time, in seconds.
+"""Queue timeouts and request timeouts. The caller passes the current time, in seconds.
 
-The time that a request waits after a retraction counts towards neither limit.
+Time in which a retracted request waits counts towards neither timeout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ebbtide.messages import AbortReq, GenerateReq
 from .lifecycle import Lifecycle
 from .request import Request
 
-MIN_INTERVAL_S = 0.05  # minimum time between two checks of a request that waits after a retraction
+MIN_INTERVAL_S = 0.05  # minimum time between two checks of the same deadline, for a retracted request
 REASON = "timeout"
 
 
@@ -27,7 +27,7 @@ class _Deadline:
 
 
 class Deadlines:
-    """A heap of deadlines. If a request ends early, its entry stays until the deadline has passed."""
+    """A heap of deadlines. When a request ends, its entries stay until their deadlines have passed."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -35,7 +35,10 @@ class Deadlines:
         self._number = 0
 
     def watch(self, message: GenerateReq, now: float) -> None:
-        """Add a request. The queue timeout applies to the first choice only: the others wait for the prompt's pages."""
+        """Add the deadlines of a request.
+
+        The queue timeout applies to the first choice only; the other choices wait until the prompt is computed.
+        """
         if message.queue_timeout_s is not None:
             self._add(message.rids[0], message.queue_timeout_s, now, starts=True)
         if message.timeout_s is not None:
@@ -65,7 +68,7 @@ class Deadlines:
 
     def _abort(self, req: Request, deadline: _Deadline) -> None:
         if deadline.starts:
-            text = "The request did not begin to run in time (--queue-timeout)."
+            text = "The request was not started in time (--queue-timeout)."
         else:
             text = "The request did not end in time ('timeout' in the request, or --request-timeout)."
         abort = AbortReq(req.rid, REASON, 504, REASON, text, req.num_outputs)

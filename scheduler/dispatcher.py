@@ -1,4 +1,6 @@
-"""Turns messages from the front into requests, session operations or refusals. The module plans no steps."""
+"""Handles messages from the front process: creates, ends and refuses requests, and carries out session and control
+operations. The module plans no steps.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,8 @@ class Dispatcher:
     left_waiting: bool = False
     num_token_ids: int = field(default=0, init=False)
     _num_arrivals: int = field(default=0, init=False)
-    _came_alone: bool = field(
-        default=False, init=False
-    )  # True if no other request was open when the last HTTP request arrived
+    # True if no other request was open when the last HTTP request arrived.
+    _came_alone: bool = field(default=False, init=False)
 
     def on_timer(self, now: float) -> None:
         """Handle everything that depends on time: idle sessions, deadlines of requests, pending control requests."""
@@ -74,7 +75,7 @@ class Dispatcher:
         self.control.on_timer(now)
 
     def handle(self, message: ToScheduler, now: float) -> None:
-        """Handle one message. Unknown request ids are ignored: a request may end while its abort is in flight."""
+        """Handle one message. Unknown request ids are ignored, because a request may end before its abort arrives."""
         match message:
             case GenerateReq(session=None):
                 self._generate(message, now)
@@ -105,7 +106,7 @@ class Dispatcher:
                     self.sessions.truncate_last_turn(rid, shown)
 
     def _turn(self, message: GenerateReq, now: float) -> None:
-        """Handle a session's turn as an ordinary request whose prompt is the whole context, or refuse it."""
+        """Handle a session turn as an ordinary request whose prompt is the whole conversation, or refuse it."""
         try:
             request = self.sessions.accept_turn(message)
         except Rejected as refusal:
@@ -135,7 +136,7 @@ class Dispatcher:
             return
         if self._queue_is_full():
             limit = self.config.max_queued_requests
-            text = f"The server is busy: no more than {limit} requests may wait (--max-queued-requests)."
+            text = f"The server is busy: the queue is limited to {limit} waiting requests (--max-queued-requests)."
             self._refuse(choices, 429, "queue_full", text)
             return
         self.deadlines.watch(message, now)
@@ -143,11 +144,11 @@ class Dispatcher:
         self.lifecycle.enqueue(first, front=False)
 
     def _queue_is_full(self) -> bool:
-        """Returns True if the newest requests exceed the queue limit.
+        """Return True if the last HTTP request exceeds the queue limit.
 
-        A free row counts as a place in the queue only if no request waited after the last step: otherwise memory is the
-            bottleneck. An idle server accepts any HTTP request, however many prompts and choices it has, because a
-            retry would not help.
+        A free row counts as a place in the queue only if the last step left no request waiting: otherwise memory is the
+        bottleneck. An idle server accepts an HTTP request with any number of prompts and choices, because a retry could
+        not succeed either.
         """
         limit = self.config.max_queued_requests
         if limit is None or self._came_alone:

@@ -1,6 +1,6 @@
-"""Ends single requests after internal errors: exceptions and invalid logits.
+"""Aborts individual requests after internal errors: exceptions and invalid logits.
 
-Other requests of the step are not affected.
+The other requests of the step are not affected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Failures:
         self._metrics = metrics
 
     def end_item(self, req: Request, failure: ItemFailure, step: int) -> None:
-        """End the request of an item that failed in the runner.
+        """Abort the request whose item failed in the runner.
 
         Invalid logits may come from K/V that an earlier step computed and published, so these pages are discarded.
         """
@@ -57,14 +57,20 @@ class Failures:
         self._abort(req, INTERNAL_ERROR, INTERNAL_TEXT)
 
     def end(self, req: Request, error: Exception, occasion: str) -> None:
-        """End a request whose handling raised ``error``. Raises ``error`` again if the request has already ended."""
+        """Abort the request whose processing raised ``error``. Re-raise ``error`` if the request has already ended.
+
+        occasion: what the scheduler was doing, for the log.
+        """
         log.error("Request %s ends: %s failed.", req.rid, occasion, exc_info=error, extra={"rid": req.rid})
         if req.phase is Phase.FINISHED:
             raise error
         self._abort(req, INTERNAL_ERROR, INTERNAL_TEXT)
 
     def end_message(self, message: ToScheduler, error: Exception) -> None:
-        """Answer a message whose handling raised ``error``. Raises ``error`` again if such a message gets no answer."""
+        """Reply to a message whose handling raised ``error`` with status 500.
+
+        Re-raises ``error`` if messages of this type get no reply.
+        """
         log.error("A %s could not be handled.", type(message).__name__, exc_info=error)
         match message:
             case GenerateReq(rids=rids):

@@ -14,22 +14,22 @@ from .request import Request
 
 
 class Gate(Protocol):
-    """A condition that a request may have to wait for before it is admitted."""
+    """A condition that must be met before a request can be admitted."""
 
     def add(self, req: Request) -> None:
-        """Add a new request, which is not admitted until ``ready`` returns True."""
+        """Add a new request. It is not admitted before ``ready`` returns True for it."""
 
     def poll(self) -> list[tuple[Request, AbortReq]]:
-        """Update the gate; return the requests that can never become ready, each with its abort message."""
+        """Update the state. Return the requests that can never become ready, each with its abort message."""
 
     def ready(self, req: Request) -> bool:
-        """True if this gate lets ``req`` start."""
+        """Return True if the condition is met for ``req``."""
 
     def forget(self, req: Request) -> None:
         """Remove a request that has ended."""
 
     def why(self, req: Request) -> str:
-        """The condition that ``req`` waits for; "" if it is ready."""
+        """Return the reason why ``req`` is not ready; "" if it is ready."""
 
     @property
     def num_waiting(self) -> int:

@@ -1,4 +1,4 @@
-"""Finds the results of items besides their sampled tokens. Most steps have none."""
+"""Assigns to plan items their results other than sampled tokens. Most steps have no such results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ebbtide.plan import ItemFailure, StepPlan, StepResult
 
 @dataclass(slots=True)
 class ItemExtras:
-    """The results of one item besides its samples. See ``StepResult``. Absent results are empty or None."""
+    """The results of one item other than its sampled tokens, see ``StepResult``. Absent results are empty or None."""
 
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     embedding: bytes = b""
@@ -21,7 +21,7 @@ NO_EXTRAS = ItemExtras()
 
 
 def item_extras(plan: StepPlan, result: StepResult) -> dict[int, ItemExtras]:
-    """Return the extras by index of the item, for the items that have some."""
+    """Return item index → results other than sampled tokens. Items without such results are left out."""
     if not (result.prompt_logprobs or result.embeddings or result.failures):
         return {}
     prompt_logprobs, embeddings = iter(result.prompt_logprobs), iter(result.embeddings)

@@ -1,7 +1,7 @@
 """The lifecycle of a request: waiting, running, finished.
 
 No other code writes a request's phase, the waiting queue, the running list, the rows, or their counters. The module
-does not decide which request runs or is retracted, or when a request ends.
+does not decide which requests run or are retracted, or when a request ends.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class ReleaseReason(Enum):
 
 
 class EndListener(Protocol):
-    """Called at the end of every request."""
+    """An object that is notified when a request ends."""
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """Handle the end of ``req``, which holds no memory any more.
+        """Handle the end of ``req``, whose memory has already been released.
 
-        ``finished`` is True for a normal end and False for an abort.
+        finished: True if the request finished normally, False if it was aborted.
         """
 
 
@@ -48,12 +48,12 @@ class Lifecycle:
     """Holds every request that has not ended.
 
     Attributes:
-        requests: all open requests by id, including choices that are in no queue because they wait for their first
-            choice.
+        requests: all open requests by id, including choices that are in no queue because they are waiting until their
+            first choice has computed the prompt.
         waiting: the queue.
         running: the running requests in order of admission.
         free_rows: the rows without a request.
-        num_retracted: number of requests that were retracted and do not run again yet.
+        num_retracted: number of requests that were retracted and are not running again yet.
         end_listeners: called in order at the end of each request.
     """
 
@@ -78,21 +78,24 @@ class Lifecycle:
 
     @property
     def num_queued(self) -> int:
-        """Number of requests that do not run: new, retracted, or waiting for their first choice."""
+        """Number of open requests that are not running: new, retracted, or waiting for their first choice."""
         return len(self.requests) - len(self.running)
 
     def add(self, req: Request) -> None:
-        """Register a new request. It does not queue the request."""
+        """Register a new request without queueing it."""
         if req.rid not in self.requests:  # False if the message is handled again after a repair
             self._metrics.received()
         self.requests[req.rid] = req
 
     def enqueue(self, req: Request, *, front: bool) -> None:
-        """Put a request that has never run into the queue, at the back or before all requests that never ran."""
+        """Put a request that has never run into the queue.
+
+        front: True to insert it before all requests that have never run, False to append it.
+        """
         self.waiting.put(req, front=front)
 
     def queue_siblings(self, req: Request) -> None:
-        """Queue the other choices of the request's prompt.
+        """Queue the other choices of the same prompt as ``req``.
 
         Call it once the prompt's pages are published or ``req`` has ended.
         """
@@ -123,7 +126,8 @@ class Lifecycle:
         """Move a request from RUNNING to WAITING; its memory must have been released.
 
         Args:
-            front: queue the request before all requests that never ran, in order of arrival; otherwise at the back.
+            front: True to insert the request before all requests that have never run, in order of arrival; False to
+                append it.
             counted: True for a retraction, False for the recovery from an invariant violation.
             now: time in seconds; used only if ``counted``.
         """
@@ -144,19 +148,19 @@ class Lifecycle:
         logprobs: list[TokenLogprob] | None = None,
         embedding: bytes = b"",
     ) -> None:
-        """End a request normally and add its full computed pages to the prefix cache.
+        """End a request normally, and add its full computed pages to the prefix cache.
 
         Args:
             reason: "stop" or "length".
-            tokens: the last output tokens, which were not sent yet.
-            logprobs: parallel to ``tokens``; None if log-probabilities were not requested.
-            embedding: the vector, if one was requested.
+            tokens: the last output tokens, which have not been sent yet.
+            logprobs: one entry per token in ``tokens``; None if log-probabilities were not requested.
+            embedding: the embedding vector, or b"" if none was requested.
         """
         self._end(req, ReleaseReason.FINISH, reason)
         self._outbox.close(req, reason, tokens, logprobs, embedding)
 
     def finish_at(self, req: Request, num_outputs: int) -> None:
-        """End a request at a stop string: outputs after the first ``num_outputs`` are dropped."""
+        """End a request at a stop string. Drop the output tokens after the first ``num_outputs``."""
         del req.known[req.prompt_len + num_outputs :]
         self.finish(req, "stop")
 
@@ -165,15 +169,15 @@ class Lifecycle:
 
         Args:
             req: the request.
-            abort: the abort message for the front.
-            tell_front: False if the front requested the abort.
+            abort: the abort message for the front process.
+            tell_front: False if the front process requested the abort.
             discards: True to remove the request's computed pages from the prefix cache.
         """
         self._end(req, ReleaseReason.DISCARD if discards else ReleaseReason.ABORT, abort.reason)
         self._outbox.close_aborted(req, abort, tell_front=tell_front)
 
     def recount(self) -> None:
-        """Recompute the free rows and the counters from the requests. Only a recovery calls it."""
+        """Recompute the free rows and the counters from the requests. Used only by the recovery."""
         rows = {req.row for req in self.running}
         self.free_rows[:] = [row for row in range(self._num_rows - 1, -1, -1) if row not in rows]
         self.num_retracted = sum(req.is_retracted for req in self.requests.values())

@@ -1,4 +1,4 @@
-"""The scheduler's gauges in a statistics snapshot."""
+"""The gauges that the scheduler reports in ``Stats``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduler metrics: monotone totals and histogram samples, sent as snapshots. The module reads no clock."""
+"""Scheduler metrics: monotonic totals and histogram samples, sent as snapshots. The module reads no clock."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def pool_gauges(pool: AuditedPool) -> dict[str, float]:
 
 
 class SchedulerMetrics:
-    """Totals since the start and observations since the last snapshot.
+    """Totals since the start, and histogram samples since the last snapshot.
 
-    Keys are the metric names that ``Stats`` describes.
+    The keys are metric names, see ``Stats``.
     """
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self.num_ends = 0
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
-        self._without_first_token_time: list[Request] = []  # requests whose first token has no time yet
+        self._without_first_token_time: list[Request] = []  # requests whose first token has no timestamp yet
         self._finished: list[Request] = []  # requests that finished since the last call of ``stamp``
         self._resumptions: list[Resumption] = []
         self._now = 0.0
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Add to a total. ``amount`` must not be negative."""
+        """Add ``amount``, which must not be negative, to a total."""
         self.totals[name] += amount
 
     def observe(self, name: str, value: float) -> None:
@@ -82,12 +82,15 @@ class SchedulerMetrics:
 
     def sampled(self, req: Request) -> None:
         """Count an output token."""
-        self.totals["generation_tokens_total"] += 1  # a call of count() for each token would be slow
+        self.totals["generation_tokens_total"] += 1  # not count(), because a call per token would be slow
         if req.history.first_token_s is None:
             self._without_first_token_time.append(req)
 
     def stamp(self, now: float) -> None:
-        """Set the time of the events counted since the last call, because the results of a step contain no time."""
+        """Use ``now`` as the timestamp of the first tokens and of the finishes counted since the last call.
+
+        The results of a step contain no timestamps.
+        """
         self._now = now
         for req in self._without_first_token_time:
             history = req.history
@@ -99,7 +102,10 @@ class SchedulerMetrics:
         self._without_first_token_time, self._finished = [], []
 
     def ended(self, req: Request, reason: str, *, aborted: bool) -> None:
-        """Count the end of a request. ``reason`` is the finish reason or the reason for the abort."""
+        """Count the end of a request.
+
+        reason: the finish reason, or the reason for the abort.
+        """
         self.num_ends += 1
         if req.is_retracted:
             self.count(f"num_ended_while_retracted_total{{reason={reason}}}")
@@ -115,7 +121,7 @@ class SchedulerMetrics:
         self.observe("retractions_per_request", req.history.retraction_count)
 
     def refused(self, reason: str, num_requests: int) -> None:
-        """Count requests that were refused before they were registered."""
+        """Count requests that were refused without having been registered."""
         self.received(num_requests)
         self.num_ends += num_requests
         self.count(f"num_aborted_requests_total{{reason={reason}}}", num_requests)
@@ -131,7 +137,7 @@ class SchedulerMetrics:
             self.observe("time_per_output_token_seconds", decode_s / (req.num_outputs - 1))
 
     def snapshot(self, gauges: Mapping[str, float]) -> Stats:
-        """Return all totals and samples as one message. Clears the observations and the resumptions."""
+        """Return all totals, samples and resumptions as one message. Clears the samples and the resumptions."""
         observations, self._observations = dict(self._observations), defaultdict(list)
         resumptions, self._resumptions = self._resumptions, []
         return Stats(

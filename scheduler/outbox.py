@@ -1,4 +1,4 @@
-"""Collects a step's messages to the detokenizer and the front. The module changes no request's phase."""
+"""Collects the messages of a step to the detokenizer and the front process. The module changes no request's phase."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ebbtide.messages import (
 
 from .request import Request
 
-PROMPT_TAIL = 8  # number of prompt tokens sent to the detokenizer, for a character that spans the end of the prompt
+PROMPT_TAIL = 8  # number of prompt tokens sent to the detokenizer: a character may begin in them and end in the output
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Output:
 
 
 class Outbox:
-    """Collects messages until ``drain``."""
+    """Collects messages until ``drain`` is called."""
 
     def __init__(self) -> None:
         self.output = Output()
@@ -44,10 +44,12 @@ class Outbox:
         return output
 
     def emit(self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None) -> None:
-        """Send output tokens of one step; ``logprobs`` is parallel to them, or None.
+        """Send output tokens of one step.
 
-        The first item after a retraction already contains the pressure usage, because the detokenizer may end the
-        request at a stop string before the last item.
+        logprobs: one entry per token; None if log-probabilities were not requested.
+
+        The first item after a retraction already contains the pressure usage, because the detokenizer may find a stop
+        string and end the request before its last item.
         """
         pressure = None
         if req.history.reported_retractions != req.history.retraction_count:
@@ -68,7 +70,7 @@ class Outbox:
         logprobs: list[TokenLogprob] | None,
         embedding: bytes = b"",
     ) -> None:
-        """Send the last item of a finished request: the output that was not sent yet, and the finish reason.
+        """Send the last item of a finished request: the output that has not been sent yet, and the finish reason.
 
         The detokenizer then removes the request's stream.
         """
@@ -88,7 +90,7 @@ class Outbox:
     def close_aborted(self, req: Request, abort: AbortReq, *, tell_front: bool) -> None:
         """Make the detokenizer remove the stream of an aborted request.
 
-        tell_front: also send ``abort`` to the front.
+        tell_front: True to send ``abort`` to the front process, too.
         """
         self.output.items.append(TokenItem(req.rid, [], finish="abort", pressure=pressure_usage(req)))
         if tell_front:
@@ -96,7 +98,7 @@ class Outbox:
 
 
 def pressure_usage(req: Request) -> PressureUsage | None:
-    """Return the cost of the request's retractions so far. Returns None if the request was never retracted."""
+    """Return the cost of the request's retractions so far; None if the request was never retracted."""
     history = req.history
     if not history.retracted_stain:
         return None

@@ -1,4 +1,4 @@
-"""The scheduler process: connects the scheduler to sockets, the clock and the model runner."""
+"""The scheduler process: connects the scheduler to the sockets, the clock and the model runner."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HEARTBEAT_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The scheduler process's ends of the channels."""
+    """The sockets of the scheduler process."""
 
     inbox: Receiver[ToScheduler]
     detokenizer: Sender[ToDetokenizer]
@@ -58,7 +58,7 @@ class Reporter:
     throughput: float = 0.0
 
     def report(self, now: float) -> None:
-        """Send statistics and heartbeats that are due."""
+        """Send the statistics and the heartbeat if they are due."""
         idle = self.scheduler.idle
         changed = not (idle and self.reported_idle) or self.scheduler.idle_changes != self.reported_changes
         if changed and now - self.last_stats_s >= STATS_EVERY_S:
@@ -70,7 +70,7 @@ class Reporter:
             )
 
     def became_idle(self, now: float) -> None:
-        """Send the statistics after the end of the last request: gauges drop to 0, totals are complete."""
+        """Send the final statistics after the last request has ended."""
         self._stats(now, idle=True)
 
     def _stats(self, now: float, *, idle: bool) -> None:
@@ -108,7 +108,7 @@ class Loop:
         self._wait_s = 0.0
 
     def turn(self) -> None:
-        """Run one iteration. It waits for a message only if the last iteration had nothing to do."""
+        """Run one iteration. Wait for a message only if the last iteration had nothing to do."""
         scheduler = self._scheduler
         messages = self._channels.inbox.drain(self._wait_s)
         started = time.monotonic()
@@ -136,7 +136,10 @@ class Loop:
         self._wait_s = self._idle_time(stepped=plan is not None or bool(settles))
 
     def on_idle(self) -> None:
-        """Run the full check, reset the ratio, and send gauges and KV events after the end of the last request."""
+        """Run the full check, reset the new-token ratio, and send statistics and KV events.
+
+        Called after the last request has ended.
+        """
         self._checked = True
         self._scheduler.on_idle()
         self._reporter.became_idle(time.monotonic())
@@ -155,10 +158,10 @@ class Loop:
             self._kv_events.publish(time.time())
 
     def send_output(self) -> Output:
-        """Send the output, first to the detokenizer: the front holds an abort back until the closing item arrives."""
+        """Send the output, to the detokenizer first: the front process holds an abort back until it gets the text."""
         output = self._scheduler.take_output()
         if output.items and not self._channels.detokenizer.send(TokenBatch(output.items)):
-            raise EbbtideError("the detokenizer has not taken a message for a long time: its queue is full")
+            raise EbbtideError("the queue to the detokenizer is full: the detokenizer has stopped reading its messages")
         for abort in output.aborts:
             self._channels.send_to_tokenizer.send(abort)
         for event in output.events:
@@ -169,7 +172,7 @@ class Loop:
 
 
 def main(section: SchedulerSection, handshake: Handshake) -> None:
-    """Load the model, report its measured sizes, then serve until the process is ended."""
+    """Load the model, report its measured sizes, and serve until the process is terminated."""
     watchdog = create_scheduler_watchdog(section.watchdog, section.dump_path)
     watchdog.start()
 

@@ -1,6 +1,6 @@
 """Log-probabilities of prompt tokens: requests them from the runner and sends the results.
 
-The log-probability of a token is not requested again if the token is recomputed after it was sent.
+If a token is recomputed, its log-probability is not requested again if it has already been sent.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from .request import Request
 
 
 def prompt_logprobs_for(req: Request, count: int) -> PromptLogprobSpec | None:
-    """Return the log-probabilities to request with the item that computes the next ``count`` tokens of ``req``. Returns
-    None if no log-probability is needed.
+    """Return which log-probabilities to request with the item that computes the next ``count`` tokens of ``req``.
+
+    Returns None if none are needed.
 
     The logits of a token give the log-probability of the token after it, up to the prompt's end.
     """
@@ -33,7 +34,7 @@ def prompt_logprobs_for(req: Request, count: int) -> PromptLogprobSpec | None:
 def record_prompt_logprobs(
     req: Request, item: PlanItem, logprobs: list[TokenLogprob], outbox: Outbox, lifecycle: Lifecycle
 ) -> None:
-    """Send the log-probabilities that ``item`` requested. A request with ``max_tokens`` 0 ends after its prompt."""
+    """Send the log-probabilities that ``item`` requested. Finish a request with ``max_tokens`` 0 after its prompt."""
     if item.prompt_logprobs is not None:
         outbox.emit_prompt_logprobs(req, PromptLogprobs(item.prompt_logprobs.targets, logprobs))
     if not req.sampling.max_tokens and item.end >= req.prompt_len:

@@ -1,6 +1,6 @@
-"""One running or waiting request: tokens known, tokens computed, pages held.
+"""The state of one request: the tokens that are known, how many of them are computed, and the pages.
 
-The module holds state and makes no decisions.
+The module makes no decisions.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ class History:
     queued_since_s: float = 0.0
     queue_s: float = 0.0  # total time in the waiting queue
     retracted_since_s: float = 0.0
-    retracted_s: float = 0.0  # time spent waiting after retractions that have ended
+    retracted_s: float = 0.0  # total waiting time after retractions, without the current one
     first_run_s: float | None = None
     first_token_s: float | None = None
-    cached_tokens: int = 0  # prefix cache hits of the first admission
+    cached_tokens: int = 0  # number of tokens found in the prefix cache at the first admission
     high_water: int = 0  # maximum number of tokens computed so far; computing one of them again is recomputation
     recomputed_tokens: int = 0
     retraction_count: int = 0
-    reported_retractions: int = 0  # number of retractions that the usage sent to the client already includes
-    retracted_stain: bool = False  # True after a retraction: later cache hits may be its own pages and do not count
-    times_passed: int = 0  # number of younger requests that were admitted before it
+    reported_retractions: int = 0  # number of retractions that the pressure usage already sent includes
+    retracted_stain: bool = (
+        False  # True after a retraction: later cache hits may be its own pages, so they are not counted
+    )
+    times_passed: int = 0  # number of younger requests that have overtaken it in the queue
 
 
 @dataclass(slots=True, eq=False)
@@ -62,25 +64,27 @@ class Request:
     grammar: str = ""
     max_samples: int = 1  # maximum number of output tokens of one decode item
     phase: Phase = Phase.WAITING
-    computed: int = 0  # number of known tokens with K/V, steps in flight included
-    num_confirmed: int = 0  # number of known tokens with K/V, steps in flight excluded
+    computed: int = 0  # number of known tokens with K/V, including steps in flight
+    num_confirmed: int = 0  # number of known tokens with K/V, excluding steps in flight
     samples_in_flight: int = 0  # number of sampling items without a result yet; each yields at least one token
     steps_in_flight: int = 0  # number of plans whose result has not been collected
     num_prompt_logprobs_sent: int = 1  # includes the first token, which has no log-probability
-    row: int | None = None  # its row in the model runner; only while it runs
+    row: int | None = None  # its row in the model runner; None unless it is running
     pages: list[int] = field(default_factory=list)
     num_shared: int = 0
     node: CacheNode | None = None  # prefix cache node at the end of its shared pages
     sent_pages: int = 0  # number of page-table entries that were sent to the runner
     row_ready: bool = False  # True if the runner has its sampling state
-    started: bool = False  # True if its first TokenItem was sent
+    started: bool = False  # True once its first TokenItem has been sent
     is_retracted: bool = False  # True from a retraction until the request runs again
     protected: bool = False  # True after --max-retractions retractions: the request is not retracted again
     stop_ids: frozenset[int] = frozenset()  # token ids that end its output
-    sibling_choices: list[Request] = field(default_factory=list)  # choices that wait for this choice's prompt pages
+    sibling_choices: list[Request] = field(
+        default_factory=list
+    )  # choices that are waiting until this choice has computed the prompt
     history: History = field(default_factory=History)
-    shares_known: bool = False  # True if ``known`` is a list that other choices use too
-    tag: str = field(init=False)  # the text that names it in messages
+    shares_known: bool = False  # True if other choices use the same list ``known``
+    tag: str = field(init=False)  # the request's name in messages
     is_locked: ClassVar[bool] = False  # see PageOwner: no other request may read its pages
     is_tree_node: ClassVar[bool] = False
 
@@ -99,12 +103,12 @@ class Request:
 
     @property
     def is_waiting(self) -> bool:
-        """True if the request is in the queue, or waits for its first choice."""
+        """True if the request is in the queue or is waiting for its first choice."""
         return self.phase is Phase.WAITING
 
     @property
     def num_outputs(self) -> int:
-        """Number of output tokens collected so far."""
+        """Number of output tokens so far."""
         return len(self.known) - self.prompt_len
 
     @property
@@ -121,15 +125,15 @@ class Request:
 
     @property
     def needs_prompt_logprobs(self) -> bool:
-        """True while log-probabilities of prompt tokens are still to be sent."""
+        """True while log-probabilities of prompt tokens have yet to be sent."""
         return self.sampling.prompt_logprobs is not None and self.num_prompt_logprobs_sent < self.prompt_len
 
     @property
     def num_reusable(self) -> int:
-        """Number of known tokens whose K/V may be reused from a cache, which stores no logits.
+        """Number of known tokens whose K/V may be reused from a cache.
 
-        Logits are needed for the last known token, to sample, and for each prompt token whose successor's
-        log-probability is requested.
+        A cache stores no logits. Logits are needed for the last known token, to sample the next token, and for each
+        prompt token whose successor's log-probability is requested.
         """
         return (self.num_prompt_logprobs_sent if self.needs_prompt_logprobs else len(self.known)) - 1
 
@@ -145,16 +149,16 @@ class Request:
 
     @property
     def final_token_in_flight(self) -> bool:
-        """True if a result in flight is certain to be the last result of the request."""
+        """True if the steps in flight are certain to complete the request."""
         num_outputs = self.num_outputs + self.samples_in_flight
         return num_outputs >= self.sampling.max_tokens and self.computed >= self.prompt_len
 
     @property
     def awaits_result(self) -> bool:
-        """True if no further item can be planned before the results in flight are collected.
+        """True if no further item can be planned before the results in flight have been collected.
 
-        A result in flight may be the last one, may decide which tokens the grammar allows next, or may have several
-        tokens, so that the position of the next item is unknown.
+        This is so if a result in flight is the last one, if it determines which tokens the grammar allows next, or if
+        it may have several tokens, so that the position of the next item is unknown.
         """
         return self.samples_in_flight > 0 and (bool(self.grammar) or self.max_samples > 1 or self.final_token_in_flight)
 
@@ -173,7 +177,7 @@ class Request:
     def reset_for_retract(self, *, max_retractions: int) -> None:
         """Reset the request to a state in which nothing is computed, and count the retraction.
 
-        Everything else is derived from the known tokens and the parameters, so nothing else is reset.
+        The known tokens and the parameters are kept; all other state is derived from them.
         """
         self.clear_kv_state()
         self.is_retracted = True

@@ -1,4 +1,4 @@
-"""The memory of requests in all pools: its allocation and its release."""
+"""Allocates and releases the memory of requests in all pools."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from .request import Phase, Request
 
 @dataclass(slots=True)
 class Memory:
-    """Allocates and releases the memory of requests in all pools.
+    """The pools of one scheduler, for allocations and releases that concern all of them.
 
     Attributes:
         pool: the first pool, which has the prefix cache.
+        host_tier: the host tier; None if it is off.
         max_retractions: number of retractions after which a request is protected; -1 if requests are never protected.
         more_pools: the other pools in which a running request needs pages.
         pools: all pools that running requests use, ``pool`` first.
@@ -35,18 +36,18 @@ class Memory:
         self.pools = [self.pool, *self.more_pools]
 
     def never_fits(self, prompt_len: int, max_tokens: int) -> str:
-        """Return the reason why a request of that size can never run; "" if it fits every pool."""
+        """Return the reason why a request of this size can never run; "" if it fits into every pool."""
         needed = least_tokens(prompt_len, max_tokens)
         for pool in self.pools:
             if pool.pages_for(needed) > pool.capacity:
                 name = "the KV pool" if pool is self.pool else f"KV pool {pool.name}"
-                return f"The prompt has {prompt_len} tokens and {name} holds {pool.capacity * pool.page_size}."
+                return f"The prompt has {prompt_len} tokens, but {name} holds only {pool.capacity * pool.page_size}."
         return ""
 
     def allocate_up_to(self, req: Request, num_tokens: int) -> int:
-        """Allocate pages for the first ``num_tokens`` tokens in every pool, evicting as needed.
+        """Allocate pages for the first ``num_tokens`` tokens in every pool. Evict cached pages if necessary.
 
-        Returns the number of tokens, at most ``num_tokens``, that the request's pages hold in every pool.
+        Returns the number of tokens, at most ``num_tokens``, that fit into the request's pages in every pool.
         """
         for pool in self.pools:
             num_tokens = min(num_tokens, pool.allocate_up_to(req, num_tokens))
@@ -56,11 +57,11 @@ class Memory:
         """Release the K/V that ``req`` holds. No other function frees a request's memory.
 
         Only a finish publishes the computed pages; only a retraction or a preemption resets the request. A finish or an
-        abort also drops the copy that a waiting request has in the host tier. A discarding abort removes the request's
-        pages from the prefix cache, unless another request uses them.
+        abort also drops the copy that a waiting request has in the host tier. An abort with ``DISCARD`` removes the
+        request's pages from the prefix cache, unless another request uses them.
 
         Returns:
-            True if the K/V is copied to the host tier.
+            True if the K/V will be copied to the host tier.
         """
         comes_back = why in (ReleaseReason.RETRACT, ReleaseReason.PREEMPT)
         offloaded = False

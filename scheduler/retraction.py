@@ -1,8 +1,8 @@
-"""Memory pressure: checks that the next step fits, and retracts requests if it does not.
+"""Memory pressure: checks whether the next step fits, and retracts requests if it does not.
 
 The calls, in order: ``check_decode_mem`` → ``retract_decode`` → ``release_req`` → ``requeue``. Unused
-cached pages are evicted first, then running requests are retracted (they resume later), and only the last running
-request is aborted. The module does not depend on plans, sockets or text.
+cached pages are evicted first, then running requests are retracted (they resume later). A request is aborted only if it
+is the only one left running and its next step still does not fit. The module does not depend on plans, sockets or text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RetractReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FINISH_ABORT:
-    """The end of the last running request if its next step does not fit even when it runs alone."""
+    """The finish reason of a request that is aborted because it does not fit into the KV pool even if it runs alone."""
 
     message: str
     status_code: int = HTTPStatus.INTERNAL_SERVER_ERROR.value
@@ -52,7 +52,7 @@ class Victim:
     req: Request
     freed_pages: int
     lost_tokens: int  # tokens to recompute if none of its tokens stays cached
-    offloaded: bool  # True if its K/V is copied to the host tier
+    offloaded: bool  # True if its K/V will be copied to the host tier
 
 
 @dataclass(slots=True)
@@ -65,7 +65,9 @@ class Retraction:
     old_available_tokens: int
     old_ratio: float
     victims: list[Victim] = field(default_factory=list)
-    aborted: Request | None = None  # the last running request, if it does not fit alone and is aborted
+    aborted: Request | None = (
+        None  # the only remaining running request, if its next step does not fit and it is aborted
+    )
 
 
 class Retractor:
@@ -83,7 +85,7 @@ class Retractor:
         outbox: Outbox,
         audit: Callable[[], None],
     ) -> None:
-        """audit: checks every page, and raises InvariantViolation if the accounting does not balance."""
+        """audit: checks every page, and raises InvariantViolation if an invariant does not hold."""
         self.num_steps = 0
         self._memory = memory
         self._lifecycle = lifecycle
@@ -93,21 +95,25 @@ class Retractor:
         self._audit = audit
 
     def new_tokens_required_next_decode(self, running: Sequence[Request], pool: KvPool | None = None) -> int:
-        """Return the tokens, in whole pages, that the next step of ``running`` takes from the pool, by default the
-        first pool.
+        """Return the number of tokens, in whole pages, that the next step of ``running`` needs from ``pool``.
+
+        pool: the pool; None for the first pool.
         """
         pool = pool or self._memory.pool
         return pool.demand(running) * pool.page_size
 
     def check_decode_mem(self, running: Sequence[Request], *, headroom_pages: int = 0) -> bool:
-        """True if the next step of ``running`` fits. If pages are missing, evicts from the prefix cache first."""
+        """Return True if the next step of ``running`` fits. Evict pages from the prefix cache if necessary.
+
+        headroom_pages: number of pages that must be free in each pool in addition to the demand.
+        """
         return self._shortage(running, headroom_pages) is None
 
     def retract_decode(self, now: float) -> None:
         """Retract running requests until the next step of the others fits.
 
-        The loop ends because each iteration retracts one request or stops. Only the last remaining request can be
-        aborted.
+        The loop ends because each iteration either retracts one request or stops. A request is aborted only if it is
+        the only one left running.
         """
         running = self._lifecycle.running
         shortage = self._shortage(running, self._headroom(running))
@@ -124,13 +130,13 @@ class Retractor:
             self.abort_kv_exhausted(event.aborted)
 
     def retract(self, victims: Iterable[Request], reason: RetractReason, now: float) -> None:
-        """Retract these running requests as one event, for a reason other than memory."""
+        """Retract ``victims``, which are running, as one event, for a reason other than memory pressure."""
         with self._event(reason, now, self._memory.pool) as event:
             for req in victims:
                 self._retract(req, event)
 
     def retract_without_page(self, victims: Sequence[Request], now: float) -> None:
-        """Retract running requests for whose next token no page was free, as one event."""
+        """Retract running requests that got no page for their next token, as one event."""
         with self._event(RetractReason.MEMORY, now, first_without_page(self._memory.pools, victims[0])) as event:
             for req in victims:
                 self._retract(req, event)
@@ -142,8 +148,8 @@ class Retractor:
         capacity = pool.capacity * pool.page_size
         message = (
             f"The KV cache is exhausted: the request has {len(req.known)} tokens (prompt {req.prompt_len}, output "
-            f"{req.num_outputs}) but the pool holds only {capacity}, even without other requests. Ask for fewer tokens "
-            f"or start the server with a larger --max-total-tokens."
+            f"{req.num_outputs}), but the whole pool holds only {capacity} tokens. Ask for fewer tokens or start the "
+            f"server with a larger --max-total-tokens."
         )
         end = FINISH_ABORT(message)
         abort = AbortReq(req.rid, end.reason, end.status_code, end.reason, end.message, req.num_outputs)
@@ -159,7 +165,7 @@ class Retractor:
 
     @contextmanager
     def _event(self, reason: RetractReason, now: float, pool: KvPool) -> Iterator[Retraction]:
-        """Record an event, and publish it even if an invariant violation interrupts the retraction."""
+        """Yield a new event. Publish it at the end, even if an invariant violation interrupts the retraction."""
         event = Retraction(reason, now, pool, pool.available_pages * pool.page_size, self._ratio.value)
         try:
             yield event
@@ -171,9 +177,9 @@ class Retractor:
         return self._policies.headroom * len(running) if len(running) > 1 else 0
 
     def _shortage(self, running: Sequence[Request], headroom_pages: int) -> Shortage | None:
-        """Return the first pool that lacks pages for the next step even after eviction; None if no pool does.
+        """Return the first pool that lacks pages for the next step even after eviction; None if no pool lacks pages.
 
-        A request that runs alone needs a page for one token only.
+        A request that runs alone needs room for one token only.
         """
         for pool in self._memory.pools:
             pages = self.new_tokens_required_next_decode(running, pool) // pool.page_size + headroom_pages
@@ -184,9 +190,9 @@ class Retractor:
         return None
 
     def _candidate(self, req: Request, pool: KvPool) -> Candidate[Request]:
-        """Return the pages of ``pool`` that retracting ``req`` frees, and the tokens to recompute.
+        """Return ``req`` with the number of pages of ``pool`` that its retraction frees and of tokens to recompute.
 
-        Shared pages count towards neither.
+        Pages that other requests share are not counted.
         """
         full = self._memory.pool
         freed = full.freed_by(req)
@@ -194,10 +200,10 @@ class Retractor:
         return Candidate(req, freed if pool is full else pool.freed_by(req), max(req.computed - kept, 0))
 
     def _victim(self, running: Sequence[Request], shortage: Shortage) -> Request:
-        """Return the next victim according to the policy. Requests that would free no page are skipped, unless no
-        request would free one.
+        """Return the next request to retract, which the policy selects. Requests whose retraction would free no page
+        are candidates only if all requests are of this kind.
 
-        If all requests are protected, which only a shrinking pool can cause, the victim is the youngest.
+        If all requests are protected, which happens only if a pool has shrunk, the youngest one is returned.
         """
         unprotected = [self._candidate(req, shortage.pool) for req in running if not req.protected]
         candidates = [candidate for candidate in unprotected if candidate.frees] or unprotected

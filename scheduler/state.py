@@ -1,4 +1,4 @@
-"""The shared objects of one scheduler, as ``build.py`` assembled them. Only ``Scheduler`` holds the state."""
+"""The objects that the parts of one scheduler share. ``build.py`` assembles them, and ``Scheduler`` holds them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .metrics import SchedulerMetrics
 from .outbox import Outbox, Output
 from .request import Request
 
-# Plans that were submitted to the runner and are not settled, with their requests. A request is replaced by None if its
-# memory was released in the meantime.
+# Plans that were submitted to the runner and are not settled yet, each with the requests of its items. A request is
+# replaced by None if a recovery has released its memory.
 StepsInFlight = deque[tuple[StepPlan, list[Request | None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The scheduler's state as tests, dumps and metrics read it.
+    """The state of one scheduler. Tests, dumps and metrics read it.
 
     Attributes:
         pool: the pool with the prefix cache.
@@ -50,7 +50,7 @@ class State:
 
     @property
     def requests(self) -> dict[str, Request]:
-        """Every request that has not ended, by id."""
+        """All open requests by id."""
         return self.lifecycle.requests
 
     @property
@@ -70,7 +70,7 @@ class State:
 
     @property
     def num_retracted(self) -> int:
-        """Number of requests that were retracted and do not run again yet."""
+        """Number of requests that were retracted and are not running again yet."""
         return self.lifecycle.num_retracted
 
     @property

@@ -12,7 +12,7 @@ from ..memory.prefix_cache import MatchResult
 from ..request import Request
 from .new_token_ratio import NewTokenRatio, OutputLengths
 
-MIN_REMAINDER = 64  # lower bound of the expected remaining output, in tokens, unless max_tokens leaves fewer
+MIN_REMAINDER = 64  # minimum of the expected remaining output, in tokens; max_tokens may limit it further
 
 
 class Verdict(Enum):
@@ -26,7 +26,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """The admission result of a request, with the prefix match that it is based on."""
+    """The verdict about a waiting request, and the prefix match on which it is based."""
 
     verdict: Verdict
     match: MatchResult
@@ -42,8 +42,10 @@ class _Reservations:
 
     def clear(self) -> None:
         """Remove all reservations."""
-        self._reserved = 0.0  # tokens that running requests are expected to take
-        self._missing_pages = 0  # pages that known tokens of running requests still need
+        self._reserved = (
+            0.0  # tokens by which the running requests are expected to grow, as a number of tokens in whole pages
+        )
+        self._missing_pages = 0  # pages that the running requests lack for their known tokens
         self._protected_need = 0  # pages reserved for running protected requests
 
     def charge(self, req: Request, growth: float) -> None:
@@ -64,16 +66,16 @@ class _Reservations:
         return self._protected_need + promised_pages(self.pool, req) > self.pool.capacity
 
     def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
-        """True if ``usable`` pages suffice for all reservations and a candidate with ``num_tokens`` tokens.
+        """Return True if ``usable`` pages are enough for all reservations and a candidate with ``num_tokens`` tokens.
 
-        num_locked: number of the candidate's pages that are already locked. growth: tokens by which the candidate is
-            expected to grow.
+        num_locked: number of pages of the candidate's cached prefix that are already locked.
+        growth: number of tokens by which the candidate is expected to grow.
         """
         size = self._page_size
         return self._reserved + (self.pool.pages_for(num_tokens) - num_locked) * size + growth <= usable * size
 
     def fits_now(self, num_tokens: int, num_locked: int, usable: int) -> bool:
-        """Like ``fits``, but reserves only the known tokens of running requests."""
+        """Like ``fits``, but reserve memory only for the known tokens of running requests."""
         return self._missing_pages + self.pool.pages_for(num_tokens) - num_locked <= usable
 
 
@@ -95,7 +97,7 @@ class Admission:
         self._alone = True
 
     def start_step(self, running: Iterable[Request]) -> None:
-        """Add up the memory that the running requests are expected to need."""
+        """Reserve the memory that the requests in ``running`` are expected to need."""
         for reservations in self._pools:
             reservations.clear()
         self._protected_waits = False
@@ -104,14 +106,17 @@ class Admission:
             self.charge(req)
 
     def charge(self, req: Request) -> None:
-        """Reserve the memory that ``req``, which now runs, is expected to need."""
+        """Reserve the memory that ``req``, which is now running, is expected to need."""
         self._alone = False
         growth = self._growth(req)
         for reservations in self._pools:
             reservations.charge(req, growth)
 
     def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
-        """Decide whether ``req``, the next in order, could start if the requests in ``without`` were retracted."""
+        """Decide whether ``req`` may start, as if the requests in ``without`` had been retracted.
+
+        Call it in the order of admission.
+        """
         known = len(req.known)
         if any(each.pool.pages_for(known) > each.pool.capacity for each in self._pools):
             return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
@@ -132,13 +137,15 @@ class Admission:
         return AdmissionResult(Verdict.ADMIT, match)
 
     def _breaks_promise(self, req: Request) -> bool:
-        """True if ``req``, which is protected, must wait: it, or a protected request before it in the queue, does not
-        fit beside the running protected requests.
+        """Return True if the protected request ``req`` must wait.
+
+        This is so if the running protected requests leave too little memory for ``req``, or for a protected request
+        before it in the queue.
         """
         self._protected_waits = self._protected_waits or any(each.exceeds_promise(req) for each in self._pools)
         return self._protected_waits
 
     def _growth(self, req: Request) -> float:
-        """The output tokens that ``req`` is still expected to produce, multiplied by the new-token ratio."""
+        """Return the number of output tokens that ``req`` is still expected to produce, times the new-token ratio."""
         likely = max(self._lengths.expected - req.num_outputs, MIN_REMAINDER)
         return self._ratio.value * min(req.sampling.max_tokens - req.num_outputs, likely)

@@ -1,4 +1,4 @@
-"""Starts waiting requests, in order, as long as the token budget, the rows and the memory suffice."""
+"""Admits waiting requests, in order, as long as the token budget, the rows and the memory are sufficient."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Round:
 
     items: list[PlanItem] = field(default_factory=list)
     started: list[Request] = field(default_factory=list)
-    without_page: list[Request] = field(default_factory=list)  # started, but no page is free for one token
+    without_page: list[Request] = field(default_factory=list)  # started, although no page is free for even one token
     never_fit: list[Request] = field(default_factory=list)
 
 
@@ -47,7 +47,7 @@ class Admitter:
     order: AdmissionOrder
 
     def admit(self, budget: int, now: float) -> list[PlanItem]:
-        """Start waiting requests; return their first chunks, at most ``budget`` tokens together."""
+        """Start waiting requests. Return their first chunks, which have at most ``budget`` tokens in total."""
         if budget <= 0 or not self.lifecycle.waiting or not self.lifecycle.free_rows:
             return []
         this = _Round()
@@ -95,7 +95,7 @@ class Admitter:
         return item
 
     def _restore(self, req: Request) -> None:
-        """Copy K/V back from the host tier if it covers more tokens than the prefix cache and enough pages are free."""
+        """Restore K/V from the host tier if it covers more tokens than the prefix cache and enough pages are free."""
         tier = self.memory.host_tier
         if tier is None:
             return

@@ -14,7 +14,7 @@ from ..request import Request
 INIT_RATIO = 0.7
 MIN_SHARE = 0.14
 DECAY_STEPS = 600
-RETRACT_LOOKAHEAD = 20  # output tokens that the estimate after a retraction adds for each remaining request
+RETRACT_LOOKAHEAD = 20  # output tokens per remaining request that are added to the estimate after a retraction
 
 
 class NewTokenRatio:
@@ -31,7 +31,10 @@ class NewTokenRatio:
         self.value = max(self.value - self._decay, self.minimum)
 
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
-        """Raise the ratio after a retraction, which shows that it was too small. No change if no request survives."""
+        """Raise the ratio after a retraction, which shows that it was too low.
+
+        survivors: the requests that are still running. If there are none, the ratio does not change.
+        """
         outputs = limit = count = 0
         for req in survivors:
             outputs += req.num_outputs
@@ -41,12 +44,12 @@ class NewTokenRatio:
         self.value = min(max(self.value, new_estimate_ratio, self.minimum), 1.0)
 
     def reset(self) -> None:
-        """Set the ratio to its initial value. Call it when no request runs or waits."""
+        """Set the ratio to its initial value. Call it when no request is running or waiting."""
         self.value = self.initial
 
 
 class OutputLengths:
-    """The 90 % quantile of the output lengths of the last ``window`` finished requests.
+    """The 90th percentile of the output lengths of the last ``window`` finished requests.
 
     Admission uses it as the expected output length if max_tokens is absent or far too large.
     """
@@ -71,7 +74,7 @@ class OutputLengths:
 
     @property
     def expected(self) -> int:
-        """The quantile in tokens; ``first_guess`` until a request has finished."""
+        """The percentile in tokens; ``first_guess`` until a request has finished."""
         if not self._sorted:
             return self._first_guess
         return self._sorted[min(len(self._sorted) * 9 // 10, len(self._sorted) - 1)]

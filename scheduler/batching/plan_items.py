@@ -29,7 +29,10 @@ class PlanItems:
         return failures
 
     def decode(self, req: Request) -> PlanItem:
-        """Create the item for the next token of a decode row. The retractor must have made room for it."""
+        """Create the item for the next token of a decode row.
+
+        The caller must have checked with ``Retractor.check_decode_mem`` that the token fits.
+        """
         num_samples = req.max_samples
         if num_samples > 1:
             num_samples = req.num_samples
@@ -43,7 +46,7 @@ class PlanItems:
     def prefill(self, req: Request, budget: int) -> PlanItem | None:
         """Create the item for the next prefill chunk, at most ``budget`` tokens.
 
-        Returns None if there is no page for even one token.
+        Returns None if no page is available for even one token.
         """
         if req.computed >= len(req.known):
             raise InvariantViolation(f"{req.tag} has K/V for {req.computed} tokens but only {len(req.known)} tokens")
@@ -58,9 +61,9 @@ class PlanItems:
         return self._item(req, req.known[req.computed : end], end - req.computed, int(end == len(req.known)))
 
     def _make_room(self, req: Request, num_samples: int) -> int:
-        """Allocate the pages that a decode row lacks. Returns the number of samples for which the row has pages.
+        """Allocate the pages that a decode row lacks. Return the number of samples for which the row then has pages.
 
-        Raises InvariantViolation if there is no page for its next token.
+        Raises InvariantViolation if no page is available for its next token.
         """
         num_held = (len(req.pages) + self._pool.available_pages) * req.page_size
         num_samples = max(min(num_samples, num_held - req.computed), 1)
@@ -76,7 +79,7 @@ class PlanItems:
         return num_samples
 
     def _writes_elsewhere(self, req: Request) -> tuple[PageWrite, ...]:
-        """Return the pages that were not sent to the runner yet, for all pools except the first."""
+        """Return the pages that have not been sent to the runner yet, for all pools except the first."""
         unsent = [(number, *pool.take_unsent(req)) for number, pool in enumerate(self._more_pools, 1)]
         return tuple(PageWrite(number, index, pages) for number, index, pages in unsent if pages)
 

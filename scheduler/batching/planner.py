@@ -28,10 +28,10 @@ class Planner:
     chunked_prefill_size: int
 
     def plan(self, now: float, *, has_steps_in_flight: bool) -> list[PlanItem]:
-        """Returns the items of the next step; an empty list if nothing can run.
+        """Return the items of the next step, or an empty list if nothing can run.
 
-        If a request must be retracted while steps are in flight, returns an empty list, because the results of these
-        steps may free memory and must be delivered.
+        If a request must be retracted while steps are in flight, the list is empty too: the results of these steps must
+        be delivered first, and they may free memory.
         """
         reason = self._retract_reason(has_steps_in_flight=has_steps_in_flight)
         if reason is not None:
@@ -51,7 +51,7 @@ class Planner:
     def _retract_reason(self, *, has_steps_in_flight: bool) -> RetractReason | None:
         """Return the reason to retract requests before the next step; None if evicting cached pages is enough."""
         running = self.lifecycle.running
-        if has_steps_in_flight:  # a request whose last result is in flight takes no further step
+        if has_steps_in_flight:  # a request takes no further step after its final token
             running = [req for req in running if not req.final_token_in_flight]
         if not self.retractor.check_decode_mem(running):
             return RetractReason.MEMORY
@@ -79,11 +79,11 @@ class Planner:
         return items
 
     def _prefill_items(self, now: float) -> tuple[list[PlanItem], int, bool]:
-        """Returns the next chunks of partly prefilled requests, the remaining token budget, and True if a request was
+        """Return the next chunks of partly prefilled requests, the remaining token budget, and whether a request was
         retracted.
 
-        A request is retracted if no page is left for its next chunk, unless it has a step in flight or is protected.
-        For a protected request, the next step makes room.
+        A request is retracted if no page is left for its next chunk, unless it has a step in flight or is protected. A
+        protected request gets its pages in the next step, before which other requests are retracted.
         """
         items: list[PlanItem] = []
         budget = self.chunked_prefill_size

@@ -1,4 +1,4 @@
-"""Orders of admission. Each policy is one function and one table entry."""
+"""Admission orders. Each policy is one function and one entry in ``ADMISSION_ORDERS``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def longest_prefix_match(waiting: Iterator[Request], match_len: Callable[[Reques
     yield from aged
     for index, req in enumerate(rest):
         yield req
-        # Reached only if ``req`` was admitted or may be overtaken: it has overtaken every request that arrived earlier.
+        # Reached only if ``req`` was admitted, or was skipped: it has overtaken the requests that arrived earlier.
         for other in rest[index + 1 :]:
             other.history.times_passed += other.arrival < req.arrival
     yield from waiting

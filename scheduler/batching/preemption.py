@@ -16,7 +16,7 @@ from .scheduling_policies import AdmissionRule
 
 
 class Preemption:
-    """Retracts running requests of strictly lower priority so that the head of the queue can start."""
+    """Retracts running requests of lower priority so that the request at the head of the queue can start."""
 
     def __init__(
         self,
@@ -34,15 +34,17 @@ class Preemption:
         self._gates = gates
         self._metrics = metrics
         self._enabled = enabled
-        self._due: list[Request] = []  # the candidates that the last check found
+        self._due: list[Request] = []  # the result of the last call of ``_candidates``
 
     def due(self) -> bool:
-        """True if the head of the queue can start only after requests of lower priority are retracted."""
+        """Return True if the head of the queue can start only after requests of lower priority have been retracted."""
         self._due = self._candidates() if self._enabled else []
         return bool(self._due)
 
     def preempt(self, now: float) -> None:
-        """Retract the candidates of the last check, lowest priority first, until the head of the queue may start."""
+        """Retract the requests that the last ``due`` found, lowest priority first, until the head of the queue may
+        start.
+        """
         before = self._lifecycle.num_retracted
         self._retractor.retract(self._victims(), RetractReason.PRIORITY, now)
         self._metrics.count("num_preempted_requests_total", self._lifecycle.num_retracted - before)
@@ -80,7 +82,10 @@ class Preemption:
 
 
 class ForcedRetraction:
-    """Implements ``--test-retract-interval``: retracts a running request every ``interval`` steps; never if it is 0."""
+    """Implements ``--test-retract-interval``: retracts a running request every ``interval`` steps.
+
+    interval: number of steps; 0 for no retractions.
+    """
 
     def __init__(self, lifecycle: Lifecycle, retractor: Retractor, interval: int) -> None:
         self._lifecycle = lifecycle
@@ -99,8 +104,8 @@ class ForcedRetraction:
         self._retractor.retract([victims[self._last % len(victims)]], RetractReason.TEST, now)
 
     def _victims(self) -> list[Request]:
-        """Return the unprotected requests whose computed length exceeds its previous maximum.
+        """Return the unprotected running requests that have computed more tokens than before their last retraction.
 
-        Every interval therefore makes progress.
+        Retracting only these requests guarantees progress in every interval.
         """
         return [req for req in self._lifecycle.running if not req.protected and req.computed > req.history.high_water]

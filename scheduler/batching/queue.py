@@ -9,14 +9,14 @@ from ..request import Request
 
 
 class WaitingQueue:
-    """Waiting requests by priority class, the highest first.
+    """Waiting requests by priority class, the highest priority first.
 
-    In each class, requests that ran before come first, then new requests, both in order of arrival. Finding and
+    In each class, requests that have run before come first, then new requests, both in order of arrival. Finding and
     removing a request takes constant time.
     """
 
     def __init__(self, *, by_priority: bool = False) -> None:
-        """by_priority: one class per priority; otherwise all requests share one class."""
+        """by_priority: True for one class per priority, False for one class of all requests."""
         self._by_priority = by_priority
         self._classes: dict[int, _Class] = {}
         self._order: list[int] = []
@@ -33,7 +33,10 @@ class WaitingQueue:
         return any(req.rid in group for group in self._classes.values())
 
     def put(self, req: Request, *, front: bool) -> None:
-        """Add a request to its class: at the back, or before all new requests, in order of arrival."""
+        """Add a request to its class.
+
+        front: True to insert it before all new requests, in order of arrival; False to append it.
+        """
         self._class(self._priority(req)).put(req, front=front)
         self._len += 1
 

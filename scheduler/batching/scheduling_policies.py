@@ -1,4 +1,4 @@
-"""The exchangeable policies of a scheduler in one object: flags select them, and ``ebbtide simulate`` compares them."""
+"""The exchangeable policies of a scheduler. Flags select them, and ``ebbtide simulate`` compares them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class AdmissionRule(Protocol):
     """Decides in each step which waiting requests may start."""
 
     def start_step(self, running: Iterable[Request]) -> None:
-        """Begin a step in which the requests in ``running`` run."""
+        """Begin a step. running: the requests that are running before any admission."""
 
     def charge(self, req: Request) -> None:
-        """Record that ``req`` runs from now on, so that later candidates are evaluated with its memory reserved."""
+        """Record that ``req`` was started, so that its memory is reserved when later candidates are evaluated."""
 
     def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
-        """Decide whether ``req`` could start if the requests in ``without`` were retracted."""
+        """Decide whether ``req`` may start, as if the requests in ``without`` had been retracted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,13 @@ class SchedulingPolicies:
 
     select_victim: VictimPolicy
     admission: Callable[[Pool, NewTokenRatio, OutputLengths, Sequence[KvPool]], AdmissionRule] = Admission
-    ratio: Callable[[float], NewTokenRatio] = NewTokenRatio  # its bounds follow from --schedule-conservativeness
-    retracted_first: bool = True  # a retracted request is requeued before all new requests, not behind them
+    ratio: Callable[[float], NewTokenRatio] = NewTokenRatio  # called with --schedule-conservativeness
+    retracted_first: bool = (
+        True  # True to requeue a retracted request before all new requests, False to requeue it behind them
+    )
     headroom: int = 1  # pages per running row that a retraction frees in addition to the demand of the next step
 
 
 def default_policies(retract_policy: str) -> SchedulingPolicies:
-    """Return ebbtide's default policies with the retract policy of this name."""
+    """Return ebbtide's default policies, with the retract policy named ``retract_policy``."""
     return SchedulingPolicies(RETRACT_POLICIES[retract_policy].select_victim)

@@ -1,4 +1,4 @@
-"""Compiles grammars in a thread beside the scheduler loop and caches the results."""
+"""Compiles grammars in a background thread of the scheduler process, and caches the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ MAX_CACHED = 128  # compiled grammars
 
 
 class GrammarCompilerThread:
-    """A ``GrammarCompiler`` based on llguidance. Compiles one grammar at a time, in the order of the requests."""
+    """A ``GrammarCompiler`` based on llguidance. Compiles one grammar at a time, in the order of the calls of
+    ``poll``.
+    """
 
     def __init__(self, vocab_size: int, eos_ids: Iterable[int]) -> None:
         self._vocab_size = vocab_size
@@ -57,7 +59,7 @@ class GrammarCompilerThread:
 
     def _compile(self, grammar: str) -> Compiled:
         if self._guidance is None:
-            return Compiled(None, "The model's vocabulary is not known.")
+            return Compiled(None, "the model's vocabulary is not known.")
         started = time.monotonic()
         try:
             return Compiled(self._guidance.result().compile(grammar))

@@ -1,7 +1,7 @@
-"""Tracks requests whose output must match a grammar: whether the grammar is compiled, and their position in it.
+"""Tracks requests whose output must match a grammar: whether their grammar is compiled, and their position in it.
 
 The position is a function of the grammar and the output tokens, so a retraction does not change it. This module
-does not depend on how grammars are compiled or on the text of tokens.
+knows neither how grammars are compiled nor the text of tokens.
 """
 
 from __future__ import annotations
@@ -16,31 +16,35 @@ from ..request import Request
 
 
 class Matcher(Protocol):
-    """A position in a grammar (``ebbtide.grammar.GrammarMatcher``). mask: as in ``PlanItem``."""
+    """A position in a grammar (``ebbtide.grammar.GrammarMatcher``).
+
+    Attributes:
+        mask: the tokens that the grammar allows next, in the format of ``PlanItem.mask``
+    """
 
     @property
     def mask(self) -> bytes: ...
 
     @property
     def complete(self) -> bool:
-        """True if no token except an end token may follow."""
+        """True if only a token that ends the output may follow."""
 
     def copy(self) -> Matcher:
-        """Returns an independent matcher at the same position."""
+        """Return an independent matcher at the same position."""
 
     def advance(self, token: int) -> None:
         """Advance by one token.
 
-        Raises GrammarError if the grammar does not allow the token or matching is too expensive.
+        Raises GrammarError if the grammar does not allow the token, or if matching has become too expensive.
         """
 
     def without_end(self) -> bytes:
-        """Returns the mask without the tokens that end the output."""
+        """Return the mask without the tokens that end the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The result of a compilation: a matcher before its first token, or the reason why the grammar cannot be used."""
+    """The result of a compilation: a matcher at the beginning of the grammar, or the reason for the failure."""
 
     matcher: Matcher | None
     problem: str = ""
@@ -63,14 +67,14 @@ class GrammarCompiler(Protocol):
 
 
 class NoCompiler:
-    """Refuses every grammar."""
+    """A compiler that refuses every grammar."""
 
     def set_vocabulary(self, vocabulary: UseVocabulary) -> None:
         """See ``GrammarCompiler``."""
 
     def poll(self, grammar: str) -> Compiled | None:
         """See ``GrammarCompiler``."""
-        return Compiled(None, "There is no compiler for grammars.")
+        return Compiled(None, "there is no grammar compiler.")
 
     def drain_durations(self) -> list[float]:
         """See ``GrammarCompiler``."""
@@ -92,7 +96,7 @@ class GrammarState:
 
 
 class Grammars:
-    """Holds the requests with a grammar from their arrival to their end.
+    """Keeps the grammar state of requests with a grammar, from their arrival to their end.
 
     It implements ``Gate``: a request waits until its grammar is compiled.
     """
@@ -142,7 +146,7 @@ class Grammars:
         return failed
 
     def mask(self, req: Request) -> bytes:
-        """Return the mask of the tokens that may follow the tokens collected so far, in the format of ``PlanItem``.
+        """Return the mask of the tokens that may follow the output so far, in the format of ``PlanItem.mask``.
 
         ``req`` must have a grammar.
         """
@@ -150,10 +154,10 @@ class Grammars:
         return matcher.without_end() if req.sampling.ignore_eos else matcher.mask
 
     def advance(self, req: Request, token: int) -> bool:
-        """Advance ``req``, which has a grammar, by ``token``.
+        """Advance the position of ``req`` in its grammar by ``token``. ``req`` must have a grammar.
 
         Returns:
-            True if no token can follow.
+            True if the grammar allows no further token, except one that ends the output.
 
         Raises:
             GrammarError: if the grammar does not allow ``token``, or if matching has become too expensive.
@@ -169,7 +173,10 @@ class Grammars:
         self._states.pop(req.rid, None)
 
     def _synced(self, req: Request) -> GrammarState:
-        """Return the grammar state after the request's output tokens, which are replayed only if some were dropped."""
+        """Return the grammar state after the request's output tokens.
+
+        The tokens are replayed only if the state does not match their number, because some were dropped.
+        """
         state = self._states[req.rid]
         if state.count != req.num_outputs:
             state.matcher = state.start.copy()

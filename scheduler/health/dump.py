@@ -18,10 +18,10 @@ from ..request import Request
 from ..state import State
 from .progress import LoopStatus
 
-MAX_REQUESTS = 50  # maximum number of running requests shown, and of waiting requests
+MAX_REQUESTS = 50  # maximum number of running requests shown; the same limit holds for waiting requests
 MAX_BYTES = 64 << 10
-LAST_MOVES = 12  # number of the last page moves that are shown
-MAX_REASONS = 5  # number of waiting requests shown with the reason why they wait
+LAST_MOVES = 12  # maximum number of recent page moves shown per pool
+MAX_REASONS = 5  # maximum number of waiting requests shown with the reason why they are waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SchedulerSnapshot:
     num_turns: int = 0
     running: tuple[str, ...] = ()  # one line per running request; lengths in tokens
     waiting: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()  # the reasons why the first requests in the queue wait
+    reasons: tuple[str, ...] = ()  # why each of the first requests in the queue is waiting
     accounting: tuple[tuple[str, PoolAccounting], ...] = ()  # by pool name
     moves: tuple[str, ...] = ()
     free_rows: int = 0

@@ -1,6 +1,6 @@
 """Answers an operator's questions about requests, sessions and pages, without changing the scheduler's state.
 
-Each answer has bounded size and cost, so that it fits between two steps.
+The size and the cost of each answer are bounded, so that it can be computed between two steps.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from ..request import Phase, Request
 from ..sessions.session_controller import SessionController
 
 MAX_PAGES = 4096  # maximum number of pages described in one answer
-MAX_ENTRIES = 1024  # maximum number in one answer: of running requests, of waiting requests, and of sessions
+MAX_ENTRIES = 1024  # maximum number of running requests, of waiting requests and of sessions in one answer
 
 
 class Inspector:
-    """Describes the state of one scheduler. pools: all pools, including the host tier."""
+    """Describes the state of one scheduler.
+
+    pools: all pools, including the host tier.
+    """
 
     def __init__(self, lifecycle: Lifecycle, sessions: SessionController, pools: Sequence[AuditedPool]) -> None:
         self._lifecycle = lifecycle
@@ -31,7 +34,10 @@ class Inspector:
         self._pools = {pool.name: pool for pool in pools}
 
     def reply(self, message: InspectReq | PageMapReq, now: float) -> Reply:
-        """Answer a question. now: seconds of the clock that stamped the requests."""
+        """Answer a question.
+
+        now: the current time, in seconds of the clock from which ``arrival_s`` was taken.
+        """
         match message:
             case InspectReq():
                 return Reply(message.call, inspection=self._inspect(message, now))
@@ -78,7 +84,7 @@ def _described(requests: Iterable[Request], limit: int, now: float) -> list[Requ
 
 
 def _kind(owner: PageOwner | None) -> str:
-    """Return the term of the accounting that counts the pages of ``owner``."""
+    """Return the name of the accounting term that counts the pages of ``owner``, or "quarantined"."""
     if owner is None:
         return "available"
     if owner.is_tree_node:

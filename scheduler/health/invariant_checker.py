@@ -1,4 +1,4 @@
-"""Memory invariants: the counters of all owners add up to the size of the pool, and the ledger records the same owners.
+"""Checks the memory invariants: the owners' counters add up to the pool size, and the ledger records the same owners.
 
 The module only reads the owners' counters and data structures.
 """
@@ -18,11 +18,11 @@ from ..memory.ledger import tag
 from ..memory.pool import Pool
 from ..request import Request
 
-NAMED_ROWS = 8  # maximum number of rows that a message names
+NAMED_ROWS = 8  # maximum number of rows listed in a message
 
 
 class InvariantChecker:
-    """Raises InvariantViolation with the pages and their owners if the accounting does not balance."""
+    """Raises InvariantViolation, with the affected pages and their owners, if an invariant does not hold."""
 
     def __init__(
         self,
@@ -40,15 +40,18 @@ class InvariantChecker:
         self._num_rows = num_rows
 
     def audit_plan(self, items: Sequence[PlanItem], requests: Sequence[Request]) -> None:
-        """Check a plan before it runs.
+        """Check a plan before it is executed.
 
-        Each page that an item writes to is private to its request; each page that it adds to the page table is private
-        to its request or locked in the tree. The page numbers in the item equal those in the request's page list.
+        Each page that an item writes to must be private to its request. Each page that it adds to the page table must
+        be private to its request or locked in the tree. The page numbers in the item must equal those in the request's
+        page list.
         """
         size = self._pool.page_size
         owners = self._pool.ledger.owners
         try:
-            unusual = [  # one pass, about 60 ns per row: a decode row gets either the page that it writes to or no page
+            # One pass, about 60 ns per row. The usual item is a decode row that adds no page, or only the page that it
+            # writes to.
+            unusual = [
                 (item, req)
                 for item, req in zip(items, requests, strict=True)
                 if owners[req.pages[item.start // size]] is not req
@@ -65,7 +68,7 @@ class InvariantChecker:
                 self._audit_elsewhere(item, req, pool, number)
 
     def _audit_elsewhere(self, item: PlanItem, req: Request, pool: FurtherPool, number: int) -> None:
-        """Check the request's pages in a pool besides the first, and those that the item adds to its page table.
+        """Check the request's pages in a further pool, and the pages that the item adds to the page table of this pool.
 
         The first item after an admission adds all pages of the request.
         """
@@ -80,12 +83,12 @@ class InvariantChecker:
         if not first <= begin < end <= first + len(held):
             raise InvariantViolation(
                 f"{req.tag} is about to write tokens {item.start} to {item.end} in pool {pool.name} "
-                f"but has only the pages from index {first} to {first + len(held)}"
+                f"but has only the pages with index {first} to {first + len(held)} (exclusive)"
             )
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
-        """Check the pages that the item writes to (for a chunk only the first one) and the pages that it adds to the
-        page table.
+        """Check the pages that the item adds to the page table and the pages that it writes to; for a prefill chunk,
+        of these only the first.
         """
         if not item.pages:
             self._agrees(
@@ -94,14 +97,14 @@ class InvariantChecker:
                 self._pool,
             )
             return
-        # Check the owners first: a page with a wrong owner is suspect whether or not the lists differ.
+        # Check the owners first: a page with a wrong owner is suspect even if the lists are equal.
         self._agrees(req.pages[min(page_index, max(req.num_shared, item.page_index)) :], req, self._pool)
         for page in req.pages[item.page_index : req.num_shared]:
             self._is_locked(page, req)
         _same_pages(req, item.pages, req.pages[item.page_index :], self._pool)
 
     def self_check_during_busy(self) -> None:
-        """Check the conservation equation of each pool and the next part of all pages, in rotation.
+        """Check the accounting equation of each pool, and a part of the pages, in rotation.
 
         The cost does not depend on the pool size.
         """
@@ -115,7 +118,7 @@ class InvariantChecker:
             self._check_req_pool()
 
     def on_idle(self) -> None:
-        """Check every page, every row, the tree and its counters."""
+        """Check every page, every row, and the locks, sizes and counters of the prefix tree."""
         self._check_all_pools()
         self._check_req_pool()
         self._check_tree_cache()
@@ -126,8 +129,8 @@ class InvariantChecker:
             self._check_full_pool(pool)
 
     def _check_pool_invariant(self, pool: AuditedPool) -> None:
-        """Check that the terms add up to the total, and that the number of pages in the requests' lists equals the
-        pool's counter.
+        """Check that the terms add up to the total, and that the term ``uncached`` equals the number of private pages
+        in the requests' lists.
         """
         accounting = pool.accounting()
         held = pool.recount(self._lifecycle.running)
@@ -146,12 +149,12 @@ class InvariantChecker:
             )
 
     def _unbalanced(self, pool: AuditedPool, terms: str) -> NoReturn:
-        """Raises InvariantViolation, because a sum is wrong, with the pages that explain the difference."""
+        """Raise InvariantViolation for a wrong sum. The message names the pages that explain the difference."""
         errors = pool.find_ownership_errors(self._lifecycle.running)
         raise InvariantViolation(_of(pool, f"{terms}; {describe(errors, pool.ledger)}"))
 
     def _check_full_pool(self, pool: AuditedPool) -> None:
-        """Check that exactly one owner lists each page, and that the ledger records the same owner."""
+        """Check that each page is in the list of exactly one owner, and that the ledger records the same owner."""
         errors = pool.find_ownership_errors(self._lifecycle.running)
         if errors:
             raise InvariantViolation(_of(pool, describe(errors, pool.ledger)))
@@ -172,7 +175,7 @@ class InvariantChecker:
             raise InvariantViolation(_of(pool, describe(errors, pool.ledger)), pages=suspect)
 
     def _check_req_pool(self) -> None:
-        """Check that every row is free or belongs to one running request, and that every open request is registered."""
+        """Check that each row is free or belongs to one running request, and that all requests are registered."""
         lifecycle = self._lifecycle
         tenants: dict[int | None, list[str]] = {row: [] for row in range(self._num_rows)}
         for row in lifecycle.free_rows:
@@ -185,10 +188,10 @@ class InvariantChecker:
         known = set(lifecycle.requests)
         stray = {req.rid for req in lifecycle.running} | {req.rid for req in lifecycle.waiting}
         if not stray <= known:
-            raise InvariantViolation(f"requests that run or wait but have ended: {sorted(stray - known)}")
+            raise InvariantViolation(f"running or waiting requests that have ended: {sorted(stray - known)}")
 
     def _check_tree_cache(self) -> None:
-        """Compare the cache's counters with a recount, and check that every lock belongs to a running request."""
+        """Check the cache's counters by a recount, and check that every lock belongs to a running request."""
         pool = self._pool
         faults = pool.tree_cache.validate(self._lifecycle.running)
         if faults:
@@ -207,13 +210,14 @@ def _same_pages(
 ) -> None:
     """Check that ``added``, the pages that a plan adds to a page table, equals ``held``, the request's pages.
 
-    If not, the foreign pages are suspect, and also one page of the request, so that the request is recomputed.
-    placed: True if the plan adds them at the right index.
+    If the lists differ, the suspect pages are those that only ``added`` contains, and also one page of the request, so
+    that the request is recomputed.
+    placed: True if the plan adds the pages at the right index.
     """
     if not placed or list(added) != list(held):
         suspect = [*{*added} - {*held}, *held[-1:]]
         raise InvariantViolation(
-            _of(pool, f"{req.tag} lists the pages {held}, but the plan adds {added}"), pages={pool.name: suspect}
+            _of(pool, f"{req.tag} has the pages {held}, but the plan adds {added}"), pages={pool.name: suspect}
         )
 
 

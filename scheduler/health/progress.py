@@ -1,7 +1,7 @@
 """The definition of progress, the status that the loop publishes, and the detection of stalls.
 
 Progress is an output token, a finished request, or a request whose computed length exceeds its previous maximum: a long
-first prefill is progress, recomputing after a retraction is not. The caller passes the time.
+first prefill is progress, a recomputation after a retraction is not. The caller passes the time, in seconds.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ class Activity(Enum):
     """State of the scheduler loop."""
 
     RUNNING = "running"
-    BLOCKED = "blocked"  # requests wait, but none runs and no step is in flight
+    BLOCKED = "blocked"  # requests are waiting, but none is running and no step is in flight
     IDLE = "idle"
-    PAUSED = "paused"  # by an operator
+    PAUSED = "paused"  # paused by an operator
 
     @property
     def expects_progress(self) -> bool:
-        """Returns False if a lack of progress is normal."""
+        """False if a lack of progress is normal."""
         return self not in (Activity.IDLE, Activity.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopStatus:
-    """The status of the loop, for the watchdog. The object is immutable, and the loop replaces it as a whole."""
+    """The status of the loop, for the watchdog. The object is immutable; for each change the loop creates a new one."""
 
-    phase: str  # "serving", or what is being loaded or compiled
+    phase: str  # "serving", or "loading: " and what is being loaded or compiled
     activity: Activity
     work_periods: int = 0  # number of times that the loop became busy
-    progress: int = 0  # the value of ``ProgressCounter``, which never decreases
+    progress: int = 0  # ``ProgressCounter.count``, which never decreases
     forward_ct: int = 0  # number of plans submitted to the runner
 
 
@@ -44,16 +44,18 @@ class ProgressCounter:
 
     def __init__(self) -> None:
         self.count = 0
-        self._marks: dict[str, int] = {}  # by request id: tokens computed since its last output token
+        self._marks: dict[str, int] = {}  # request id → maximum number of computed tokens so far
 
     def record(self, output: Output, running: Iterable[Request]) -> bool:
-        """Record one iteration: its output and the requests running after it. Returns True if it made progress."""
+        """Record the output of one iteration and the requests that are running after it. Return True if there was
+        progress.
+        """
         progressed = _has_outcome(output) or self._computed_further(running)
         self.count += progressed
         return progressed
 
     def _computed_further(self, running: Iterable[Request]) -> bool:
-        """True if the computed length of a running request exceeds its previous maximum.
+        """Return True if the computed length of a running request exceeds its previous maximum.
 
         The cost is O(running requests); ``record`` therefore calls it only in iterations without an outcome.
         """
@@ -70,9 +72,9 @@ class ProgressCounter:
 
 
 def _has_outcome(output: Output) -> bool:
-    """Returns True for an output token, a finish, or an abort because memory is exhausted.
+    """Return True if ``output`` has an output token, a finished request, or an abort because the KV pool is exhausted.
 
-    Aborts by the client and rejections do not count.
+    Aborts by the client and refusals do not count.
     """
     return any(item.tokens or item.finish not in (None, "abort") for item in output.items) or any(
         abort.reason == "kv_cache_exhausted" for abort in output.aborts
@@ -127,7 +129,10 @@ class StallDetector:
 
 
 class AdmissionStallDetector:
-    """Detects that requests wait and none is admitted. Warns after ``alarm_s`` seconds, then at doubling intervals."""
+    """Detects that requests are waiting and none is admitted.
+
+    A warning is due after ``alarm_s`` seconds, then at doubling intervals.
+    """
 
     def __init__(self, alarm_s: float) -> None:
         self._alarm_s = alarm_s
@@ -136,7 +141,10 @@ class AdmissionStallDetector:
         self._due_s = alarm_s
 
     def record(self, *, waits: bool, admitted: bool, blocked: bool, now: float) -> float | None:
-        """Record one iteration. Returns the seconds since the last admission if a warning is due, else None."""
+        """Record one iteration.
+
+        Returns the seconds since the last admission, or since the queue was empty, if a warning is due; else None.
+        """
         if not blocked:
             self._blocked_since = None
         elif self._blocked_since is None:

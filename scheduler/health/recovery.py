@@ -1,6 +1,6 @@
-"""Recovery from an invariant violation: quarantine the suspect pages, recompute the requests that used them, and go on.
+"""Recovery from an invariant violation: suspect pages are quarantined, and the requests that used them are recomputed.
 
-No request computes on a suspect page. A request that holds a suspect page keeps its tokens and loses its K/V, which is
+No request uses a suspect page again. A request that holds a suspect page keeps its tokens, but its K/V is dropped and
 recomputed. All counters are then derived from the remaining data structures.
 """
 
@@ -27,7 +27,11 @@ class Recovery:
         kv_pools: Sequence[KvPool],
         steps_in_flight: StepsInFlight,
     ) -> None:
-        """pool: the pool with the prefix cache. kv_pools: the pools that running requests use. pools: all pools."""
+        """
+        pools: all pools, including the host tier.
+        pool: the pool with the prefix cache.
+        kv_pools: the pools that running requests use.
+        """
         self._lifecycle = lifecycle
         self._pools = pools
         self._pool = pool
@@ -38,12 +42,12 @@ class Recovery:
         """Repair the state.
 
         Args:
-            pages: page numbers by pool name that are suspect even if the accounting is consistent for them now.
+            pages: pool name → page numbers that are suspect even if their accounting is consistent now.
             everybody: recompute all running requests, because the violation interrupted an operation; otherwise
                 recompute only the requests that hold a suspect page.
 
         Returns:
-            The pages that were taken out of service, by pool.
+            Pool name → the pages that were taken out of service.
         """
         before = {pool.name: set(pool.quarantined) for pool in self._pools}
         torn = set[int]().union(
@@ -51,7 +55,7 @@ class Recovery:
         )
         doubt = self._pool.quarantined
         cache = self._pool.tree_cache
-        # Drop every owner that lost a page: its other pages are intact but at wrong positions.
+        # Drop the pages of every owner that lost a page: its other pages are intact, but at wrong positions.
         alive = cache.drop_pages(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
         for req in list(self._lifecycle.running):
             in_doubt = id(req) in torn or id(req.node) not in alive or not doubt.isdisjoint(req.pages)
@@ -63,9 +67,9 @@ class Recovery:
         return {name: pages for name, pages in gone.items() if pages}
 
     def _quarantine(self, pool: AuditedPool, pages: Sequence[int], *, everybody: bool) -> set[int]:
-        """Returns ``id()`` of every owner that holds a suspect page or has lost a page.
+        """Return the ``id()`` of every owner that holds a suspect page or has lost a page.
 
-        In a pool that running requests use, the suspect pages are taken out of service here; other pools do this
+        In the pools that running requests use, this function takes the suspect pages out of service. Other pools do so
         in ``repair``.
         """
         everybody = everybody and pool in self._kv_pools
@@ -78,11 +82,11 @@ class Recovery:
         return owners_missing_pages(errors) | holders
 
     def _pages_in_doubt(self, errors: Iterable[OwnershipError], *, everybody: bool) -> set[int]:
-        """Find the pages that have no owner, several owners, or an owner that the ledger does not record. A quarantined
-        page must have no owner.
+        """Return the pages that are in no owner's list, in several lists, or in the list of an owner other than the one
+        that the ledger records. A quarantined page must be in no list.
 
-        A page that no owner lists is free and not suspect in two cases: it belonged to a running request and
-        ``everybody`` is set, or it belonged to a removed part of the tree.
+        A page that is in no owner's list is free, and not suspect, in two cases: if ``everybody`` is set, or if the
+        ledger assigns it to a tree node, which must have been removed.
         """
         return {
             error.page
@@ -91,7 +95,7 @@ class Recovery:
         }
 
     def _release(self, req: Request) -> None:
-        """Requeue a running request without counting a retraction: memory pressure is not the reason."""
+        """Requeue a running request. Do not count this as a retraction, because memory pressure is not the reason."""
         req.history.high_water = max(req.history.high_water, req.computed)
         req.clear_kv_state()
         req.steps_in_flight = req.samples_in_flight = 0
@@ -102,15 +106,15 @@ class Recovery:
         self._lifecycle.requeue(req, front=True, counted=False)
 
     def _rebuild(self) -> None:
-        """Derive the pools' accounting, the rows and the counters from the remaining structures."""
+        """Derive the pools' accounting, the rows and the counters from the remaining data structures."""
         for pool in self._pools:
             pool.repair(self._lifecycle.running)
         self._lifecycle.recount()
 
     def _keep_promises(self) -> None:
-        """Release protected requests, the youngest first, until the reservations of the others fit each pool.
+        """Requeue protected requests, the youngest first, until the reservations of the others fit into each pool.
 
-        A repair may have made a pool smaller.
+        This is necessary because a repair may have made a pool smaller.
         """
         while True:
             protected = [req for req in self._lifecycle.running if req.protected]

@@ -51,7 +51,7 @@ class LoopMonitor:
         self.status = LoopStatus("loading", Activity.RUNNING)
         self.snapshot = SchedulerSnapshot()
         self.events: deque[PressureEvent] = deque(maxlen=MAX_EVENTS)
-        self.is_fresh = threading.Event()  # the watchdog clears it to request a new snapshot
+        self.is_fresh = threading.Event()  # cleared by the watchdog to request a new snapshot
         self.is_fresh.set()
         self._progress = ProgressCounter()
         self._admissions = AdmissionStallDetector(alarm_s)
@@ -62,7 +62,10 @@ class LoopMonitor:
         self._plan: StepPlan | None = None
 
     def loading_started(self, text: str) -> None:
-        """Report the stage of the start: ``text`` names what is being loaded or compiled."""
+        """Report what is being loaded or compiled.
+
+        text: a description, for the dump.
+        """
         self.status = LoopStatus(f"loading: {text}", Activity.RUNNING)
 
     def serving_started(self) -> None:
@@ -89,7 +92,7 @@ class LoopMonitor:
             self._take_snapshot(scheduler, now)
 
     def iteration_ended(self, scheduler: Scheduler, output: Output, now: float) -> None:
-        """Publish the status after an iteration with ``output``."""
+        """Publish the status after an iteration, which produced ``output``."""
         self.events.extend(output.events)
         if self._progress.record(output, scheduler.state.running):
             self._progress_s = now
@@ -106,7 +109,7 @@ class LoopMonitor:
     def heartbeat(self, scheduler: Scheduler, handled: int, now: float) -> Heartbeat:
         """Return the heartbeat message with the loop's status.
 
-        ``handled`` is the number of the last message that was handled.
+        handled: number of messages that the loop has handled.
         """
         activity = self.status.activity
         stalled_s = now - self._progress_s if activity.expects_progress else 0.0
@@ -159,7 +162,10 @@ class WatchdogRaw:
         write: Callable[[str], None],
         end: Callable[[], None],
     ) -> None:
-        """``write`` receives the text of a dump; ``end`` ends the process and returns only in tests."""
+        """
+        write: called with the text of each dump.
+        end: ends the process; it returns only in tests.
+        """
         self.loop = loop
         self.poll_s = min(1.0, timeouts.hard_s / 100, (timeouts.soft_s or timeouts.hard_s) / 100)
         # On a busy machine a poll is delayed by less than this time. A longer gap means that the process was suspended.
@@ -191,7 +197,8 @@ class WatchdogRaw:
         wake, waker = os.pipe()
         for fd in (wake, waker):
             os.set_blocking(fd, False)
-        # The signal number is written to the pipe at once, even while the main thread is stuck in native code.
+        # Python's signal handler writes the signal number to the pipe at once, even if the main thread hangs in native
+        # code.
         signal.signal(signal.SIGUSR1, lambda number, frame: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(wake,), name="watchdog", daemon=True).start()

@@ -1,7 +1,7 @@
-"""KV cache events for external routers: blocks stored, blocks removed, all cleared. The module uses no sockets.
+"""KV cache events for external routers: blocks stored, blocks removed, all blocks cleared. The module uses no sockets.
 
-A block is a page of the prefix tree. The wire format is that of vLLM and SGLang: a map per event, whose "type" is the
-name of the event, in the array of a batch. See docs/kv-events.md.
+A block is a page of the prefix tree. The wire format is that of vLLM and SGLang: a batch is an array that contains one
+map per event, and the map's "type" is the name of the event. See docs/kv-events.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POSITIVE = 2**63 - 1  # keeps a hash within the range of both signed and unsigne
 
 
 class KVCacheEvent(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """An event, encoded as a map of "type" and the fields."""
+    """An event. It is encoded as a map that contains "type" and the fields."""
 
 
 class BlockStored(KVCacheEvent, frozen=True):
@@ -31,7 +31,9 @@ class BlockStored(KVCacheEvent, frozen=True):
     parent_block_hash: int | None  # hash of the preceding block; None at the start of a prompt
     token_ids: list[int]
     block_size: int  # tokens per block
-    lora_id: int | None = None  # routers require the fields from here on; ebbtide has no LoRA adapters
+    lora_id: int | None = (
+        None  # this and the next two fields are there because routers require them; ebbtide has no LoRA adapters
+    )
     medium: str = MEDIUM
     lora_name: str | None = None
 
@@ -55,8 +57,9 @@ class EventBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def namespace_hash(namespace: str) -> int:
-    """Return the parent hash for the first block of a prompt, so that equal tokens have different hashes in different
-    namespaces.
+    """Return the parent hash for the first block of a prompt.
+
+    It differs between namespaces, so equal tokens get different hashes in different namespaces.
     """
     return _number(namespace.encode())
 
@@ -110,7 +113,7 @@ class BlockRecorder:
             self.stored(node)
 
     def drain(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
-        """Return and clear the events since the last call, in order."""
+        """Remove and return the events collected since the last call, in order."""
         events, self._events = self._events, []
         return events
 

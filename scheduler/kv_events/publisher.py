@@ -1,7 +1,7 @@
 """The ZMQ sockets on which external routers receive KV events. The module does not depend on the content of the events.
 
-A slow subscriber loses batches and detects it from the sequence numbers. It delays neither the scheduler nor other
-subscribers.
+A slow subscriber loses batches, which it can detect by gaps in the sequence numbers. It delays neither the scheduler
+nor other subscribers.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
 class ReplayBuffer:
-    """Keeps the newest batches: at most ``REPLAY_BATCHES`` and ``REPLAY_BYTES`` bytes, but at least one batch."""
+    """Keeps the newest batches: at most ``REPLAY_BATCHES`` batches and ``REPLAY_BYTES`` bytes, but at least one."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, bytes]] = deque()
         self._num_bytes = 0
 
     def add(self, number: int, payload: bytes) -> None:
-        """Append a batch and drop the oldest ones beyond the limits."""
+        """Append a batch. Drop the oldest batches that exceed the limits."""
         self._batches.append((number, payload))
         self._num_bytes += len(payload)
         while len(self._batches) > REPLAY_BATCHES or (self._num_bytes > REPLAY_BYTES and len(self._batches) > 1):
             self._num_bytes -= len(self._batches.popleft()[1])
 
     def since(self, number: int) -> list[tuple[int, bytes]]:
-        """Return the stored batches from ``number`` on, oldest first."""
+        """Return the stored batches whose sequence number is at least ``number``, oldest first."""
         return [batch for batch in self._batches if batch[0] >= number]
 
 
@@ -78,7 +78,10 @@ class KvEventPublisher:
         return None if self._replay_socket is None else str(self._replay_socket.get_string(zmq.LAST_ENDPOINT))
 
     def publish(self, now: float) -> None:
-        """Send the events since the last call, if any, and handle one replay request. now: seconds since 1970."""
+        """Send the events since the last call, if any, and handle at most one replay request.
+
+        now: seconds since 1970.
+        """
         events = self.recorder.drain()
         if events:
             payload = self._encoder.encode(EventBatch(now, events))
@@ -90,7 +93,7 @@ class KvEventPublisher:
             self._handle_replay_request(self._replay_socket)
 
     def close(self) -> None:
-        """Close the sockets. Queued messages are still sent for a short time."""
+        """Close the sockets. ZMQ keeps sending queued messages for up to 200 ms."""
         self._publisher.close()
         if self._replay_socket is not None:
             self._replay_socket.close()
@@ -102,7 +105,7 @@ class KvEventPublisher:
         except zmq.Again:
             return
         if len(frames) != 3 or len(frames[2]) != 8:
-            log.warning("ignored a replay request for KV events: it is not a sequence number of 8 bytes")
+            log.warning("ignored a replay request for KV events, because it is not an 8-byte sequence number")
             return
         for number, payload in self._replay_buffer.since(int.from_bytes(frames[2], "big")):
             replay.send_multipart((frames[0], b"", TOPIC, _frame(number), payload), zmq.NOBLOCK)
@@ -110,7 +113,7 @@ class KvEventPublisher:
 
 
 def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size: int) -> KvEventPublisher | None:
-    """Create the publisher that the flags configure; None if KV events are off.
+    """Create the publisher as the flags specify. Return None if KV events are off.
 
     Raises StartupError if the flags are invalid, or if a socket cannot be bound.
     """
@@ -120,7 +123,7 @@ def open_kv_events(context: zmq.Context[Any], config: SchedulerConfig, page_size
         return None
     if config.disable_radix_cache:
         raise StartupError(
-            "--kv-events and --disable-radix-cache are mutually exclusive: without a cache there are no events."
+            "--kv-events and --disable-radix-cache are mutually exclusive: without a prefix cache there are no events."
         )
     publisher = KvEventPublisher(context, config.kv_events, config.kv_events_replay, page_size)
     log.info("KV events are published at %s; replay: %s", publisher.address, publisher.replay_address or "off")
@@ -131,7 +134,7 @@ def _bound(context: zmq.Context[Any], kind: int, address: str, flag: str) -> zmq
     if not address.startswith(("tcp://", "ipc://")):
         raise StartupError(f"{flag} must be an address such as tcp://127.0.0.1:5557, not {address!r}.")
     port = TCP_PORT.match(address)
-    if port is not None and not _is_port(port[1]):  # ZMQ takes it modulo 2^16, and ignores what follows its digits
+    if port is not None and not _is_port(port[1]):  # ZMQ takes the port modulo 2^16, and ignores text after the digits
         raise StartupError(f"{flag} {address} cannot be bound: the port must be in [0, 65535], or *.")
     socket: zmq.Socket[Any] = context.socket(kind)
     socket.sndhwm = SUBSCRIBER_QUEUE

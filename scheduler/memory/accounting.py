@@ -1,4 +1,4 @@
-"""Page accounting of one pool: its conservation equation, the owner of every page, and pages with ownership errors.
+"""Page accounting of one pool: the accounting equation, the owner of every page, and pages with ownership errors.
 
 The module does not depend on the kind of pool. For a new kind of page (sliding window, SSM state), add an
 ``AuditedPool`` to ``State.pools``: the checker, the dump and the metrics loop over that list.
@@ -18,16 +18,16 @@ from .ledger import Ledger, PageOwner, tag
 
 T = TypeVar("T")
 
-SWEEP_SHARE = 1 / 64  # share of all pages that is checked after every step
-SWEEP_PAGES = 256  # upper bound of the pages checked per step, so that the cost does not depend on the pool size
-DESCRIBED_ERRORS = 4  # number of pages that a message describes in full
-LISTED_ERRORS = 64  # number of further pages that a message lists by number
-LAST_MOVES = 4  # number of last moves shown if no page has an ownership error
+SWEEP_SHARE = 1 / 64  # share of the pages that is checked after every step
+SWEEP_PAGES = 256  # maximum number of pages checked per step, so that the cost does not depend on the pool size
+DESCRIBED_ERRORS = 4  # maximum number of pages described in a message
+LISTED_ERRORS = 64  # maximum number of pages in a message, including those listed by number only
+LAST_MOVES = 4  # number of recent moves shown if no page has an ownership error
 
 
 @dataclass(frozen=True, slots=True)
 class PoolAccounting:
-    """The terms of the conservation equation, in pages. The first five must add up to ``total``."""
+    """The terms of the accounting equation, in pages. The first five must add up to ``total``."""
 
     available: int
     evictable: int
@@ -39,16 +39,16 @@ class PoolAccounting:
 
     @property
     def accounted(self) -> int:
-        """The sum of the owners' own counters."""
+        """The sum of the first five terms."""
         return self.available + self.evictable + self.protected + self.session_held + self.uncached
 
 
 @dataclass(frozen=True, slots=True)
 class OwnershipError:
-    """A page without exactly one owner, or whose owner is not the one that the ledger records."""
+    """A page that is not in the list of exactly one owner, or whose owner is not the one that the ledger records."""
 
     page: int
-    listed_by: tuple[PageOwner | None, ...]  # owners that list the page; None stands for the free list
+    listed_by: tuple[PageOwner | None, ...]  # the owners whose lists contain the page; None stands for the free list
     ledger_owner: PageOwner | None
 
 
@@ -60,7 +60,7 @@ class QuarantineOwner:
 
 
 class AuditedPool(Protocol):
-    """Pages of one kind with their accounting.
+    """A pool of pages, with its accounting.
 
     The parameter ``running`` of the methods is the list of running requests.
     """
@@ -71,28 +71,35 @@ class AuditedPool(Protocol):
     quarantined: set[int]  # page numbers out of service
 
     def accounting(self) -> PoolAccounting:
-        """Returns the terms, each as its owner counts it. The cost is independent of the pool size."""
+        """Return the accounting terms, each as its owner counts it. The cost does not depend on the pool size."""
 
     def recount(self, running: Sequence[CachedRequest]) -> int:
-        """Returns the term ``uncached``, recounted from the page lists of the owners."""
+        """Return the term ``uncached``, recounted from the owners' page lists."""
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """Yields every owner of pages except the free list, with the pages in its own list."""
+        """Yield each owner of pages except the free list, with its page list."""
 
     def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
-        """Returns all ownership errors. The cost is proportional to the pool size."""
+        """Return all ownership errors. The cost is proportional to the pool size."""
 
     def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
-        """Returns the ownership errors in the next part of all pages, in rotation. Successive calls cover the pool."""
+        """Check a part of the pages and return their ownership errors. Successive calls cover the whole pool in
+        rotation.
+        """
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
-        """Rebuild free list, ledger and counters from the owners' lists. No request may own a page in error."""
+        """Rebuild the free list, the ledger and the counters from the owners' page lists.
+
+        No running request may have a page with an ownership error in its list.
+        """
 
 
 def compare_with_ledger(
     allocator: PageAllocator, owners: Iterable[tuple[PageOwner, Sequence[int]]], out_of_service: Collection[int] = ()
 ) -> list[OwnershipError]:
-    """Return an error for every page that is not listed by exactly the owner that the ledger records.
+    """Return an error for each page that is not in exactly one list, that of the owner recorded by the ledger.
+
+    A page in ``out_of_service`` must be in no list.
 
     The cost is proportional to the pool size.
     """
@@ -115,14 +122,17 @@ def compare_with_ledger(
 
 
 def owners_missing_pages(errors: Iterable[OwnershipError]) -> set[int]:
-    """Return the ``id()`` of every owner that does not list a page that the ledger assigns to it."""
+    """Return the ``id()`` of each owner whose list lacks a page that the ledger assigns to it."""
     return {id(error.ledger_owner) for error in errors if error.ledger_owner not in error.listed_by}
 
 
 def rebuild(
     allocator: PageAllocator, owners: Iterable[tuple[PageOwner, Sequence[int]]], out_of_service: Collection[int]
 ) -> None:
-    """Rebuild free list and ledger from the owners' lists. Pages in service that no owner lists become free."""
+    """Rebuild the free list and the ledger from the owners' lists.
+
+    In-service pages that are in no owner's list become free.
+    """
     allocator.ledger.assign(range(allocator.num_pages), None)
     allocator.ledger.assign(out_of_service, QuarantineOwner())
     held = set(out_of_service)
@@ -133,16 +143,16 @@ def rebuild(
 
 
 def mismatches(ledger: Ledger, pages: Sequence[int], owner: PageOwner | None) -> list[OwnershipError]:
-    """Return an error for each of ``pages`` that ``owner`` lists but the ledger assigns to another owner."""
+    """Return an error for each of ``pages`` that the ledger does not assign to ``owner``."""
     if ledger.all_owned_by(pages, owner):
         return []
     return [OwnershipError(page, (owner,), ledger.owner(page)) for page in pages if ledger.owner(page) is not owner]
 
 
 def describe(errors: Sequence[OwnershipError], ledger: Ledger) -> str:
-    """Describe the pages in error with their owners and last moves.
+    """Describe the pages with ownership errors, their owners and their last moves.
 
-    If there are no errors, the text says that a counter is wrong.
+    If ``errors`` is empty, the text says that a counter is wrong.
     """
     if not errors:
         moves = "; ".join(ledger.recent(LAST_MOVES)) or "none recorded"
@@ -173,7 +183,7 @@ class Sweep:
         self._next_item = 0
 
     def check_free_list(self) -> list[OwnershipError]:
-        """Return the ownership errors in the next part of the free list, in rotation."""
+        """Check a part of the free list, in rotation, and return its ownership errors."""
         available = self._allocator.available_pages
         count = math.ceil(available * self.share)
         start = self._next_free if self._next_free < available else 0
@@ -181,7 +191,7 @@ class Sweep:
         return mismatches(self._allocator.ledger, self._allocator.free_pages(start, start + count), None)
 
     def next_share(self, items: Sequence[T]) -> list[T]:
-        """Return the next items to check, in rotation. ``items`` may have changed since the last call."""
+        """Return the items to check after this step, in rotation. ``items`` may have changed since the last call."""
         picked = []
         for _ in range(math.ceil(len(items) * self.share)):
             self._next_item = (self._next_item + 1) % len(items)

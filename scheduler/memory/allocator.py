@@ -1,4 +1,4 @@
-"""The free list of a pool. The cost of an operation depends on the pages moved, not on the pool size."""
+"""The free list of a pool. The cost of an operation depends on the number of pages moved, not on the pool size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .ledger import Ledger, PageOwner
 class PageAllocator:
     """Allocates and frees the page numbers 0 … num_pages - 1.
 
-    If ``on_free`` is given, it is called with all pages that become free (tests poison them).
+    on_free: called with the pages that become free; None for no call. Tests use it to poison freed pages.
     """
 
     def __init__(
@@ -26,22 +26,22 @@ class PageAllocator:
 
     @property
     def available_pages(self) -> int:
-        """Number of pages in the free list, by its own counter."""
+        """Number of pages in the free list."""
         return len(self._free)
 
     def take(self, count: int, owner: PageOwner) -> list[int]:
         """Allocate ``count`` pages to ``owner`` and return their numbers.
 
-        The caller must have made room. Raises InvariantViolation if fewer pages are free.
+        Raises InvariantViolation if fewer pages are free: the caller must have evicted pages if necessary.
         """
         if count > len(self._free):
-            raise InvariantViolation(f"{owner.tag} takes {count} pages but only {len(self._free)} are free")
+            raise InvariantViolation(f"{owner.tag} needs {count} pages, but only {len(self._free)} are free")
         if count == 0:
             return []
         taken = self._free[-count:]
         taken.reverse()
         del self._free[-count:]
-        self.ledger.move(tuple(taken), None, owner)  # a copy, because the owner changes the list
+        self.ledger.move(tuple(taken), None, owner)  # the ledger stores a copy, because the owner modifies the list
         return taken
 
     def give(self, pages: Sequence[int], owner: PageOwner) -> None:

@@ -1,4 +1,4 @@
-"""The part of a request that pools and caches read and write."""
+"""The attributes of a request that pools and caches use."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class CacheNode(Protocol):
 
 
 class CachedRequest(PageOwner, Protocol):
-    """A request whose first ``num_shared`` pages belong to the prefix cache; the others are its own."""
+    """A request. The prefix cache owns the first ``num_shared`` of its pages; the request owns the others."""
 
     rid: str
     namespace: str  # requests of different namespaces share no pages
     known: list[int]  # prompt and output tokens
-    computed: int  # number of known tokens with K/V, steps in flight included
-    num_confirmed: int  # number of known tokens with K/V, steps in flight excluded
+    computed: int  # number of known tokens with K/V, including steps in flight
+    num_confirmed: int  # number of known tokens with K/V, excluding steps in flight
     pages: list[int]
     num_shared: int
     node: CacheNode | None
     sent_pages: int  # number of page-table entries that were sent to the runner
-    protected: bool  # True if the request is never retracted again
+    protected: bool  # True if the request must not be retracted (again)
     max_samples: int  # maximum number of output tokens of one decode item
 
     @property
@@ -51,8 +51,8 @@ class CachedRequest(PageOwner, Protocol):
 
     @property
     def needs_prompt_logprobs(self) -> bool:
-        """True while prompt tokens must be computed for their log-probabilities."""
+        """True while prompt tokens must still be computed for their log-probabilities."""
 
     @property
     def is_waiting(self) -> bool:
-        """True if the request has no row: it is in the queue, or waits for its first choice."""
+        """True if the request has no row because it is in the queue or is waiting for its first choice."""

@@ -1,7 +1,7 @@
 """The host tier: K/V of retracted requests in host memory, so that they resume with a copy instead of a prefill.
 
-It is a separate pool with its own accounting. It decides which pages to copy and keeps their numbers; the runner copies
-the bytes as the plan specifies.
+The host tier is a separate pool with its own accounting. It decides which pages to copy, and keeps their numbers; the
+runner copies the bytes as the plan specifies.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .ledger import PageOwner
 
 @dataclass(slots=True, eq=False)
 class HostCopy:
-    """Host copy of the K/V of one waiting request."""
+    """The host copy of one waiting request's K/V."""
 
     req: CachedRequest
-    pages: list[int]  # host pages with copies of the request's pages from index ``first`` on
+    pages: list[int]  # host pages that hold the copies of the request's pages, starting at index ``first``
     first: int
-    num_tokens: int  # number of tokens of the request up to the end of the copy
+    num_tokens: int  # number of the request's tokens before the end of the copy
     is_locked: ClassVar[bool] = False
     is_tree_node: ClassVar[bool] = False
 
@@ -48,7 +48,10 @@ class HostCopy:
 
 
 class HostTier:
-    """Decides which K/V to copy to the host and back. ``count(metric, tokens)`` is called for every copy."""
+    """Decides which K/V to copy to the host and back.
+
+    count: called with a metric name and a number of tokens for every copy.
+    """
 
     name = "host"
 
@@ -60,7 +63,7 @@ class HostTier:
         self._restore_token_s = info.restore_token_s
         self._count = count
         self._copies: dict[str, HostCopy] = {}  # by rid
-        self._restored: list[HostCopy] = []  # copies that the next plan reads, after which they are freed
+        self._restored: list[HostCopy] = []  # copies from which the next plan restores K/V; they are freed then
         self._to_host: list[int] = []
         self._to_device: list[int] = []
         self.quarantined: set[int] = set()  # pages out of service
@@ -73,12 +76,12 @@ class HostTier:
         return PoolAccounting(self.allocator.available_pages, 0, 0, 0, self._held, self.allocator.num_pages - out, out)
 
     def copies(self) -> list[HostCopy]:
-        """Return all copies: those of waiting requests and those that the next plan reads."""
+        """Return all copies: those of waiting requests and those from which the next plan restores K/V."""
         return [*self._copies.values(), *self._restored]
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """See ``AuditedPool``. Owners are the copies of waiting requests and those that the next plan reads; any other
-        copy would be a leak.
+        """See ``AuditedPool``. The owners are the copies of waiting requests and those from which the next plan
+        restores K/V. Any other copy would be a leak.
         """
         for copy in self._copies.values():
             if copy.req.is_waiting:
@@ -115,11 +118,11 @@ class HostTier:
     def offload_kv_cache(self, req: CachedRequest, first: int) -> bool:
         """Copy the computed pages of a running request, starting at index ``first``, to the host.
 
-        Returns False, without a copy, if there is no room or a prefill is estimated to be cheaper. The next plan copies
-        before it writes anything, so the device pages may be freed at once.
+        Returns False and copies nothing if there is no room, or if a prefill is estimated to take less time. The next
+        plan copies the pages before it writes to any page, so the device pages may be freed at once.
         """
         if any(copy.req is req for copy in self._restored):
-            return False  # the device pages of the request receive their K/V only in the next plan
+            return False  # the next plan has yet to restore the K/V of the request's device pages
         num_tokens = min(req.computed, len(req.known) - 1)
         last = pages_for(num_tokens, self.page_size)
         if not 0 < last - first <= self.allocator.available_pages or not self._pays(num_tokens, last - first):
@@ -134,9 +137,10 @@ class HostTier:
         return True
 
     def restorable(self, req: CachedRequest, num_cached: int) -> int:
-        """Return the number of tokens with K/V after ``restore`` if the first ``num_cached`` pages are cached.
+        """Return the number of tokens that would have K/V after ``restore``.
 
-        Returns 0 if there is no usable copy.
+        num_cached: number of the request's leading pages that are in the prefix cache. Returns 0 if there is no copy,
+            or if these pages end before the copy begins.
         """
         copy = self._copies.get(req.rid)
         return copy.num_tokens if copy is not None and num_cached >= copy.first else 0
@@ -161,22 +165,24 @@ class HostTier:
         self._count("kv_restored_tokens_total", copy.num_tokens - req.num_shared * self.page_size)
 
     def discard(self, req: CachedRequest) -> None:
-        """Free the copy of a request that has ended or resumes without the copy."""
+        """Free the copy of a request that has ended or that resumes without its copy."""
         copy = self._copies.pop(req.rid, None)
         if copy is not None:
             self._give(copy)
 
     def take_copies(self) -> PageCopies | None:
-        """Return the copies for the plan under construction; None if there are none.
+        """Return the page copies for the plan that is being built; None if there are none.
 
-        Frees the host pages that the copies read.
+        Frees the host pages from which K/V is restored.
         """
         if not self._to_host and not self._to_device:
             return None
         for copy in self._restored:
             self._give(copy)
         self._restored = []
-        copies = PageCopies(self._to_host, self._to_device)  # after the loop: a violation in it must lose no copy
+        copies = PageCopies(
+            self._to_host, self._to_device
+        )  # after the loop, because no copy may be lost if the loop raises InvariantViolation
         self._to_host, self._to_device = [], []
         return copies
 
@@ -185,5 +191,5 @@ class HostTier:
         self._held -= len(copy.pages)
 
     def _pays(self, num_tokens: int, num_pages: int) -> bool:
-        """True if copying the pages back is estimated to take less time than a prefill of all tokens."""
+        """Return True if restoring the pages is estimated to take less time than a prefill of all tokens."""
         return self._restore_token_s * num_pages * self.allocator.page_size < self._recompute_token_s * num_tokens

@@ -11,14 +11,15 @@ from .cached_request import CachedRequest
 
 
 class KvPool(AuditedPool, Protocol):
-    """A pool of KV pages. All numbers are in pages, each of ``page_size`` tokens of one request.
+    """A pool of KV pages. Unless a name says tokens, numbers are in pages of ``page_size`` tokens.
 
-    A request need not hold a page for each of its tokens: pages behind a sliding window are freed while it runs.
+    A request need not hold a page for each of its tokens: pages that have left a sliding window are freed while the
+    request is running.
     """
 
     @property
     def capacity(self) -> int:
-        """Number of pages in service, which a request could use if it ran alone."""
+        """Number of pages in service; a request that runs alone can use all of them."""
 
     @property
     def available_pages(self) -> int:
@@ -26,50 +27,54 @@ class KvPool(AuditedPool, Protocol):
 
     @property
     def usable_pages(self) -> int:
-        """Number of free pages plus pages that eviction can free. Admission uses this number."""
+        """Number of free pages plus the number of pages that eviction can free. Used by admission."""
 
     def pages_for(self, num_tokens: int) -> int:
-        """The maximum number of pages that a request holds until its K/V has ``num_tokens`` tokens."""
+        """Return the maximum number of pages that a request holds until the K/V of ``num_tokens`` tokens exists."""
 
     def num_pages(self, req: CachedRequest) -> int:
-        """Number of pages that ``req`` holds, shared pages included."""
+        """Return the number of pages that ``req`` holds, including shared pages."""
 
     def missing_pages(self, req: CachedRequest, num_tokens: int) -> int:
-        """Number of pages that ``allocate_up_to`` would take from the free list, even if fewer are free."""
+        """Return the number of pages that ``allocate_up_to`` would need from the free list, even if fewer are free."""
 
     def freed_by(self, req: CachedRequest) -> int:
-        """Number of pages that become usable if ``req`` is retracted."""
+        """Return the number of pages that become usable if ``req`` is retracted."""
 
     def demand(self, running: Sequence[CachedRequest]) -> int:
-        """Number of pages that the next step of ``running`` takes from the free list."""
+        """Return the number of pages that the next step of the requests in ``running`` takes from the free list."""
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
-        """Evict cached pages until ``num_pages`` pages are free, but no more than that.
+        """Evict cached pages until ``num_pages`` pages are free, and no further pages.
 
-        Returns True if that many are free.
+        Returns True if ``num_pages`` pages are free afterwards.
         """
 
     def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
-        """Allocate pages for the first ``num_tokens`` tokens of ``req``, evicting as needed.
+        """Allocate pages for the first ``num_tokens`` tokens of ``req``. Evict cached pages if necessary.
 
-        Returns the number of tokens that fit into the request's pages, fewer than ``num_tokens`` if the pool is too
-        small.
+        Returns the number of tokens that fit into the request's pages. It is below ``num_tokens`` if too few pages are
+        usable.
         """
 
     def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
-        """Free the pages of ``req``. is_insert: first add its full computed pages to the cache, if there is one."""
+        """Free the pages of ``req``.
+
+        is_insert: True to add its full computed pages to the prefix cache first, if the pool has one.
+        """
 
 
 class FurtherPool(KvPool, Protocol):
-    """A pool besides the first one. It has no prefix cache and keeps its page lists by request id."""
+    """A pool other than the first. It has no prefix cache, and keeps its page lists by request id."""
 
     def page_list(self, req: CachedRequest) -> tuple[int, Sequence[int]]:
         """Return the index of the first page that ``req`` holds, and the pages from that index on."""
 
     def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
-        """Return the index of the first page of ``req`` that no plan contains yet, and the pages from that index on.
+        """Return the index of the first page of ``req`` that has not been sent in a plan yet, and the pages from there
+        on.
 
-        These pages count as sent from now on.
+        These pages are then recorded as sent.
         """
 
 
@@ -82,11 +87,14 @@ class Shortage:
 
 
 def total_demand(needs: Iterable[tuple[CachedRequest, int]], num_running: int) -> int:
-    """Return the demand of a pool. needs: number of pages that each request needs for its next token or decode item.
+    """Return the number of pages that the next step needs from a pool.
 
-    The next page of a protected request in mid-prefill is part of the demand, so other requests may be retracted for
-    it. If every running request is in mid-prefill and needs a page, the demand is one page, because partly prefilled
-    prompts can fill a pool, too. Requests that need no page may be left out of ``needs``.
+    needs: number of pages that each request needs for its next token or decode item. Requests that need no page may be
+        left out.
+
+    The next page of a partly prefilled protected request is part of the demand, so other requests may be retracted for
+    it. If every running request is partly prefilled and needs a page, the demand is one page, because partly prefilled
+    prompts, too, can fill a pool.
     """
     needs = list(needs)
     pages = sum(need for req, need in needs if req.is_decoding or req.protected)
@@ -96,18 +104,18 @@ def total_demand(needs: Iterable[tuple[CachedRequest, int]], num_running: int) -
 
 
 def promised_pages(pool: KvPool, req: CachedRequest) -> int:
-    """Number of pages reserved for a protected request: those of its maximum length, at most the whole pool."""
+    """Return the number of pages reserved for a protected request: its maximum length, but at most the whole pool."""
     return min(pool.pages_for(req.max_kv_tokens), pool.capacity)
 
 
 def first_too_small(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:
-    """Return the first pool that cannot hold the request's known tokens; the first of all pools if each of them can."""
+    """Return the first pool that is too small for the request's known tokens, or ``pools[0]`` if none is too small."""
     known = len(req.known)
     return next((pool for pool in pools if pool.pages_for(known) > pool.capacity), pools[0])
 
 
 def first_without_page(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:
-    """Return the first pool in which ``req`` has no page for its next token; the first of all pools if it has one in
-    each.
+    """Return the first pool in which ``req`` has no page for its next token, or ``pools[0]`` if there is no such
+    pool.
     """
     return next((pool for pool in pools if pool.missing_pages(req, req.computed + 1)), pools[0])

@@ -14,7 +14,7 @@ from typing import Protocol
 from ebbtide.errors import InvariantViolation
 
 MAX_EVENTS = 2048  # number of moves kept for error messages
-SHOWN_PAGES = 8  # number of page numbers shown for one move
+SHOWN_PAGES = 8  # maximum number of page numbers shown per move
 
 
 class PageOwner(Protocol):
@@ -30,7 +30,7 @@ class PageOwner(Protocol):
 
     @property
     def is_tree_node(self) -> bool:
-        """True for nodes of a prefix tree: if a subtree is removed, its pages are free and not lost."""
+        """True for nodes of a prefix tree. The pages of a removed subtree are free, not lost."""
 
 
 class Ledger:
@@ -45,7 +45,7 @@ class Ledger:
 
     @property
     def owners(self) -> Sequence[PageOwner | None]:
-        """The owners by page number, for hot paths that cannot afford a call per page."""
+        """The owner of each page, by page number. Used by hot paths in which a call per page would be too slow."""
         return self._owners
 
     def owner(self, page: int) -> PageOwner | None:
@@ -74,16 +74,16 @@ class Ledger:
         return list(itemgetter(*pages)(self._owners))
 
     def all_owned_by(self, pages: Sequence[int], owner: PageOwner | None) -> bool:
-        """True if ``owner`` owns all of ``pages``. The cost is that of ``owners_of``."""
+        """Return True if ``owner`` owns all of ``pages``. The cost is that of ``owners_of``."""
         return self.owners_of(pages).count(owner) == len(pages)
 
     def assign(self, pages: Iterable[int], owner: PageOwner | None) -> None:
-        """Set the owner of pages without checking the previous owner. For recovery only."""
+        """Set the owner of ``pages`` without checking the previous owner. For recovery only."""
         for page in pages:
             self._owners[page] = owner
 
     def history(self, pages: Sequence[int], limit: int = 8) -> str:
-        """Describe the last moves of ``pages``, oldest first."""
+        """Describe the last ``limit`` moves of any of ``pages``, oldest first."""
         wanted = set(pages)
         moves = [f"{old} -> {new}" for old, new, moved in self._events if wanted.intersection(moved)]
         return ", ".join(moves[-limit:]) or "none recorded"

@@ -9,15 +9,17 @@ from typing import ClassVar, Protocol
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """Consecutive pages of cached tokens. A root has no pages and is never evicted."""
+    """A node of a prefix tree: consecutive pages of cached tokens. A root has no pages and is never evicted."""
 
     tokens: list[int]  # len(pages) * page_size ids
     pages: list[int]
     parent: Node | None  # None for a root
     namespace: str
-    children: dict[tuple[int, ...], Node] = field(default_factory=dict)  # by the tokens of a child's first page
+    children: dict[tuple[int, ...], Node] = field(
+        default_factory=dict
+    )  # the key is the tokens of the child's first page
     locks: int = 0  # number of running requests whose prefix includes this node
-    last_access: int = 0  # value of the tree's access clock at the last access
+    last_access: int = 0  # the value of the tree's LRU clock at the last access
     is_tree_node: ClassVar[bool] = True
 
     @property
@@ -36,9 +38,9 @@ class Node:
         return self.parent is None
 
     def num_equal_pages(self, tokens: list[int], start: int) -> int:
-        """Return the number of leading pages that equal ``tokens`` from index ``start`` on.
+        """Return the number of this node's leading pages whose tokens equal ``tokens`` from index ``start`` on.
 
-        The first page must be equal. A binary search finds the other pages.
+        The first page must match. The number is found by binary search.
         """
         if tokens[start : start + len(self.tokens)] == self.tokens:
             return len(self.pages)
@@ -61,9 +63,10 @@ class Node:
             stack.extend(node.children.values())
 
     def unused(self) -> list[Node]:
-        """Return the nodes from this one upwards that no request uses, and all nodes below them, parents first.
+        """Return the subtree of the highest ancestor (or this node) that no request uses, parents before children.
 
-        A request that uses a node uses all nodes above it, so no request uses a node below an unused one.
+        Returns [] if a request uses this node. A request that uses a node also uses all of its ancestors, so all nodes
+        of the returned subtree are unused.
         """
         top, walk = None, self
         while not walk.locks and walk.parent is not None:
@@ -72,16 +75,16 @@ class Node:
 
 
 class CacheObserver(Protocol):
-    """The tree calls it for every page that is added or removed, in order.
+    """Notified by the tree of every page that is added or removed, in order.
 
-    A split of a node is not reported, because no page is added or removed.
+    The split of a node is not reported, because no page is added or removed.
     """
 
     def stored(self, node: Node) -> None:
-        """Handle the addition of ``node`` to the tree as a leaf."""
+        """Handle the addition of ``node`` to the tree, as a leaf."""
 
     def removed(self, pages: Sequence[int]) -> None:
         """Handle the removal of ``pages`` from the tree."""
 
     def rebuilt(self, nodes: Iterable[Node]) -> None:
-        """Handle a rebuilt tree, which now consists of ``nodes``, parents before children."""
+        """Handle a rebuild of the tree. It now consists of ``nodes``, parents before children."""

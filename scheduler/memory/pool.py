@@ -1,7 +1,7 @@
 """One pool of KV pages: allocator, prefix cache, and the private pages of running requests.
 
-There is one pool per kind of KV; the models supported now have full attention only. Demand, allocation and accounting
-are per pool.
+There is one pool per kind of K/V; the models supported now have only full attention. Demand, allocation and accounting
+are computed per pool.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .prefix_cache import BasePrefixCache
 
 
 class Pool:
-    """The pages of one kind of KV, with the prefix cache."""
+    """The pages of one kind of K/V, with the prefix cache."""
 
     name = FULL_POOL
 
@@ -67,7 +67,7 @@ class Pool:
         return req.num_private + self.tree_cache.exclusively_locked_pages(req)
 
     def demand(self, running: Sequence[CachedRequest]) -> int:
-        """See ``KvPool``. A decode row takes pages for all tokens that it may sample."""
+        """See ``KvPool``. A decode row needs pages for all tokens that it may sample."""
         size = self.page_size
         short = [req for req in running if req.computed + req.max_samples > len(req.pages) * size]
         needs = [
@@ -111,7 +111,7 @@ class Pool:
         return errors
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
-        """See ``AuditedPool``. It also rebuilds the locks of the cache."""
+        """See ``AuditedPool``. Also rebuilds the locks of the prefix cache."""
         rebuild(self.token_to_kv_pool_allocator, self.owners(running), self.quarantined)
         self.uncached = self.recount(running)
         self.tree_cache.rebuild_locks(running)
@@ -124,7 +124,7 @@ class Pool:
         return self.token_to_kv_pool_allocator.available_pages >= num_pages
 
     def allocate(self, req: CachedRequest, num_pages: int) -> None:
-        """Give ``req`` ``num_pages`` more private pages. At least that many pages must be free."""
+        """Allocate ``num_pages`` further private pages to ``req``. At least that many pages must be free."""
         req.pages += self.token_to_kv_pool_allocator.take(num_pages, req)
         self.uncached += num_pages
 
@@ -137,7 +137,7 @@ class Pool:
         return len(req.pages) * self.page_size
 
     def publish(self, req: CachedRequest, num_tokens: int) -> None:
-        """Publish the full pages of the first ``num_tokens`` tokens, whose steps must be settled."""
+        """Add the full pages of the first ``num_tokens`` tokens to the prefix cache. Their steps must be settled."""
         num_pages = num_tokens // self.page_size
         if num_pages > req.num_shared:
             before = req.num_private
@@ -145,13 +145,13 @@ class Pool:
             self.uncached -= before - req.num_private
 
     def cache_finished_req(self, req: CachedRequest) -> None:
-        """Cache the full computed pages of ``req``, which finished normally."""
+        """Add the full computed pages of ``req``, which finished normally, to the prefix cache."""
         before = req.num_private
         self.tree_cache.cache_finished_req(req, min(req.num_confirmed, len(req.known)) // self.page_size)
         self.uncached -= before - req.num_private
 
     def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
-        """See ``KvPool``. Frees all private pages and unlocks the shared ones, which stay in the cache."""
+        """See ``KvPool``. Frees all private pages and unlocks the shared pages, which stay in the cache."""
         if is_insert:
             self.cache_finished_req(req)
         private = req.pages[req.num_shared :]

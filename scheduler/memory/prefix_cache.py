@@ -1,4 +1,4 @@
-"""The interface between scheduler and prefix cache, and a prefix cache that stores nothing.
+"""The interface of prefix caches, and a prefix cache that stores nothing.
 
 A wrapper, such as the one for sessions, implements the same protocol and delegates to the cache that it wraps.
 """
@@ -18,8 +18,8 @@ class MatchResult:
     """The longest cached prefix of a request's known tokens."""
 
     pages: list[int] = field(default_factory=list)  # in order
-    num_locked: int = 0  # number of pages that running requests lock already: sharing them makes no page unavailable
-    node: CacheNode | None = None  # the end of the match, for ``attach``
+    num_locked: int = 0  # number of these pages that are already locked, so that sharing them makes no page unavailable
+    node: CacheNode | None = None  # the node in which the match ends, for ``attach``
     num_in_node: int = 0  # number of matching pages of ``node``
 
 
@@ -27,43 +27,43 @@ class AuditedCache(Protocol):
     """The part of the cache interface that audits and recovery use."""
 
     def owners(self) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """Yields every owner of pages in the cache, with its pages. The cost is proportional to the cache size."""
+        """Yield each owner of pages in the cache, with its pages. The cost is proportional to the cache size."""
 
     def next_owners(self, share: float) -> Iterable[tuple[PageOwner, Sequence[int]]]:
-        """Yields the next owners in rotation. Successive calls cover the whole cache.
+        """Yield some of the owners, with their pages. Successive calls cover the whole cache in rotation.
 
-        share: fraction of all owners to yield.
+        share: the fraction of all owners to yield.
         """
 
     def validate(self, running: Sequence[CachedRequest]) -> list[str]:
-        """Returns descriptions of all errors in counters, locks and structure.
+        """Return descriptions of all errors in counters, locks and data structures.
 
         The cost is proportional to the cache size.
         """
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:
-        """Remove every owner of one of ``pages``, and everything that depends on it.
+        """Remove from the cache each owner of one of ``pages``, and all nodes below it.
 
-        Returns ``id()`` of the nodes that remain. Locks, counters and the pages themselves are left inconsistent: the
-        caller rebuilds them.
+        Returns the ``id()`` of each remaining node. Locks, counters and the free list become inconsistent; the caller
+        must rebuild them.
         """
 
     def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:
-        """Recount locks and pages, and rebuild the eviction order."""
+        """Derive locks and counters from ``running`` and the cached pages, and rebuild the eviction order."""
 
 
 class BasePrefixCache(AuditedCache, Protocol):
     """A cache of computed pages that later requests can share."""
 
     def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        """Find the longest cached prefix of ``req``, at most ``limit`` pages. The match leaves at least one known token
-        to compute.
+        """Return the longest cached prefix of ``req``, at most ``limit`` pages.
 
-        The search has no side effects, so it can be repeated for a request that is not admitted.
+        The match leaves at least one known token to compute. The search has no side effects, so it can be repeated for
+        a request that was not admitted.
         """
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
-        """Give the matched pages to the request (``pages``, ``num_shared``, ``node``) and lock them.
+        """Assign the matched pages to the request (``pages``, ``num_shared``, ``node``) and lock them.
 
         Nothing may be evicted or published between ``match_prefix`` and this call.
         """
@@ -77,18 +77,18 @@ class BasePrefixCache(AuditedCache, Protocol):
         """
 
     def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
-        """Cache the first ``num_pages`` pages of a request that finished normally.
+        """Add the first ``num_pages`` pages of a request that finished normally to the cache.
 
-        The caller then calls ``release``.
+        The caller must then call ``release``.
         """
 
     def release(self, req: CachedRequest) -> None:
         """Unlock the request's shared pages. The pages stay in the cache."""
 
     def discard(self, node: object) -> None:
-        """Free the pages of a released request's prefix that no other request uses, and all pages cached below them.
+        """Free those pages of a released request's prefix that no other request uses, and all pages cached below them.
 
-        node: ``node`` of the request before its release.
+        node: the value of the request's ``node`` before its release.
         """
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
@@ -101,19 +101,19 @@ class BasePrefixCache(AuditedCache, Protocol):
         """Free all unlocked pages and notify the observer that the cache is empty. No request may be running."""
 
     def exclusively_locked_pages(self, req: CachedRequest) -> int:
-        """Number of shared pages that only this request locks, and that become evictable when it is released."""
+        """Return the number of shared pages that only ``req`` locks. They become evictable when it is released."""
 
     @property
     def evictable_pages(self) -> int:
-        """Number of unlocked pages of the cache, without those of sessions, by its own counter."""
+        """Number of unlocked pages, without those of sessions, as counted by the cache."""
 
     @property
     def protected_pages(self) -> int:
-        """Number of locked pages, by the cache's own counter."""
+        """Number of locked pages, without those of sessions, as counted by the cache."""
 
     @property
     def session_held_pages(self) -> int:
-        """Number of pages of sessions, by the cache's own counter."""
+        """Number of pages of sessions, as counted by the cache."""
 
     @property
     def evictable_session_pages(self) -> int:
@@ -121,11 +121,11 @@ class BasePrefixCache(AuditedCache, Protocol):
 
     @property
     def access_clock(self) -> int:
-        """Logical time for the order of last use. It increases with every release."""
+        """The LRU clock: a number that increases with every release."""
 
 
 class NoCache:
-    """The cache for ``--disable-radix-cache``: it stores nothing, so every prompt is computed."""
+    """The cache for ``--disable-radix-cache``. It stores nothing, so every prompt is computed completely."""
 
     evictable_pages = protected_pages = session_held_pages = evictable_session_pages = access_clock = 0
 
@@ -133,25 +133,25 @@ class NoCache:
         return MatchResult()
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
-        """Does nothing: the match is empty."""
+        """Do nothing, because the match is empty."""
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
-        """Does nothing: the pages stay private."""
+        """Do nothing: the pages stay private."""
 
     def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def release(self, req: CachedRequest) -> None:
-        """Does nothing: no page is shared."""
+        """Do nothing, because no page is shared."""
 
     def discard(self, node: object) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
         return 0
 
     def clear(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def exclusively_locked_pages(self, req: CachedRequest) -> int:
         return 0
@@ -166,8 +166,8 @@ class NoCache:
         return []
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:
-        """Returns ``id(None)``, because the node of every request is None."""
+        """Return ``id(None)``, because the ``node`` of every request is None."""
         return {id(None)}
 
     def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:
-        """Does nothing."""
+        """Do nothing."""

@@ -1,8 +1,8 @@
-"""A prefix cache: one radix tree per namespace, keyed by tokens, with the pages of computed prefixes.
+"""A prefix cache: one radix tree per namespace. It maps token prefixes to the pages that hold their K/V.
 
 The algorithm is RadixAttention (Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs",
 2023) over a radix tree (Morrison, "PATRICIA", 1968) with LRU eviction of leaves. The module handles tokens and page
-numbers, but no rows, queues or devices. Nodes hold whole pages, so a node boundary is always a page boundary. No
+numbers only, no rows, queues or devices. Nodes hold whole pages, so a node boundary is always a page boundary. No
 operation recurses, because a conversation that grows by one page per request produces a chain of thousands of nodes.
 """
 
@@ -22,7 +22,7 @@ from .tree_audit import validate_tree
 
 
 class RadixCache:
-    """Holds one tree per namespace. Evicts unlocked leaves, least recently used first, and their last pages first."""
+    """Holds one tree per namespace. Evicts unlocked leaves, least recently used first, from the last page of a leaf."""
 
     def __init__(self, allocator: PageAllocator, observer: CacheObserver | None = None) -> None:
         self._allocator = allocator
@@ -33,7 +33,9 @@ class RadixCache:
         self._serial = 0
         # Heap of (last_access, serial, leaf) with lazy deletion: an entry is stale if its leaf was accessed later.
         self._leaves: list[tuple[int, int, Node]] = []
-        self._nodes: deque[Node] = deque()  # all nodes with pages, in audit order; evicted ones are removed lazily
+        self._nodes: deque[Node] = (
+            deque()
+        )  # all nodes with pages, in the order of the next audits; evicted nodes are removed lazily
         self.evictable_pages = 0
         self.protected_pages = 0
         self.session_held_pages = self.evictable_session_pages = 0  # always 0: only a wrapper has sessions
@@ -70,7 +72,9 @@ class RadixCache:
         req.num_shared = len(match.pages)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
-        """See ``BasePrefixCache``. The walk begins after the shared pages, so the cost depends on new pages only."""
+        """See ``BasePrefixCache``. The walk begins after the shared pages, so the cost depends only on the number of
+        new pages.
+        """
         node = req.node
         assert isinstance(node, Node)
         while req.num_shared < num_pages:
@@ -119,7 +123,7 @@ class RadixCache:
         while freed < num_pages and self._leaves and self._leaves[0][0] < end:
             last_access, _, leaf = heapq.heappop(self._leaves)
             if last_access != leaf.last_access or leaf.locks or leaf.children or not leaf.pages:
-                continue  # stale: the leaf was used, locked or extended later and is offered again when released
+                continue  # a stale entry: the leaf was used, locked or extended later
             freed += self._trim(leaf, num_pages - freed)
         return freed
 
@@ -168,7 +172,7 @@ class RadixCache:
         return validate_tree(list(self.walk()), self.evictable_pages, self.protected_pages, ends)
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:
-        """See ``AuditedCache``. Removes each node that owns one of ``pages`` with its subtree; roots remain."""
+        """See ``AuditedCache``. Removes each node that owns one of ``pages``, and its subtree; roots remain."""
         for node in list(self.walk()):
             if node.parent is not None and any(page in pages for page in node.pages):
                 siblings = node.parent.children
@@ -203,7 +207,7 @@ class RadixCache:
         return root
 
     def _split(self, node: Node, num_pages: int) -> Node:
-        """Split a node and return the new upper node with the first ``num_pages`` pages.
+        """Split a node. Return the new upper node, which has the first ``num_pages`` pages.
 
         The lower node keeps its object identity, because requests refer to the node where their prefix ends.
         """
@@ -241,7 +245,7 @@ class RadixCache:
         return leaf
 
     def _use_cached_pages(self, node: Node, req: CachedRequest) -> None:
-        """Replace the request's own pages by those of ``node`` with the same tokens, and free its own pages."""
+        """Replace the request's pages with the same tokens as ``node`` by the pages of ``node``, and free them."""
         start, end = req.num_shared, req.num_shared + len(node.pages)
         duplicates = req.pages[start:end]
         req.pages[start:end] = node.pages
@@ -262,7 +266,7 @@ class RadixCache:
             walk = walk.parent
 
     def _offer_for_eviction(self, node: Node) -> None:
-        """Add an unlocked leaf to the eviction order. If the node is a root without children, remove it instead."""
+        """Add ``node`` to the eviction order if it is an unlocked leaf. Remove it if it is a root without children."""
         if node.locks or node.children:
             return
         if node.is_root:
@@ -275,7 +279,7 @@ class RadixCache:
             heapq.heapify(self._leaves)
 
     def _trim(self, leaf: Node, num_pages: int) -> int:
-        """Free up to ``num_pages`` pages from the end of a leaf and return the number of pages freed."""
+        """Free up to ``num_pages`` pages at the end of a leaf. Return the number of pages freed."""
         count = min(num_pages, len(leaf.pages))
         keep = len(leaf.pages) - count
         freed = leaf.pages[keep:]

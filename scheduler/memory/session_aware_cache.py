@@ -1,8 +1,8 @@
-"""Implements streaming sessions as a wrapper of any prefix cache, so that the scheduling loop has no session code.
+"""Implements streaming sessions as a wrapper around any prefix cache, so that the scheduler loop has no session code.
 
-Between turns a session keeps the K/V of its committed tokens in a slot. A slot is pinned only while its turn runs.
-Otherwise it is evictable, last pages first, in one least-recently-used order with the pages of the inner cache. Evicted
-pages are recomputed from the session's tokens, which ``SessionController`` keeps.
+Between turns, a session keeps the K/V of its committed tokens in a slot. A slot is pinned only while a turn that uses
+it is running. Otherwise its pages are evictable, the last pages first. Slots and the nodes of the inner cache share one
+LRU order. Evicted pages are recomputed from the session's tokens, which ``SessionController`` keeps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .prefix_cache import BasePrefixCache, MatchResult
 
 @dataclass(slots=True, eq=False)
 class SessionSlot:
-    """K/V of a session's committed tokens, in whole pages.
+    """The K/V of a session's committed tokens, in whole pages.
 
     The pages before index ``first`` are shared pages of the inner cache. Every access to the slot also accesses those
     shared pages, so they are never evicted before the slot.
@@ -31,8 +31,8 @@ class SessionSlot:
     first: int = 0  # page index of the first of ``pages``
     pages: list[int] = field(default_factory=list)
     pinned_by: str = ""  # request id of the running turn; "" while the slot is evictable
-    last_access: int = 0  # value of the cache's access clock at the last access
-    closed: bool = False  # True if the session is closed: the slot is freed when its running turn ends
+    last_access: int = 0  # the value of the cache's LRU clock at the last access
+    closed: bool = False  # True if the session is closed; the slot is then freed when its running turn ends
     is_tree_node: ClassVar[bool] = False
 
     @property
@@ -42,7 +42,7 @@ class SessionSlot:
 
     @property
     def is_locked(self) -> bool:
-        """True while a turn runs on the slot."""
+        """True while a turn that uses the slot is running."""
         return bool(self.pinned_by)
 
     @property
@@ -51,16 +51,17 @@ class SessionSlot:
         return self.first + len(self.pages)
 
     def restore_to_req(self, req: CachedRequest) -> None:
-        """Share the slot's pages with ``req``, which already has the pages before ``first``. The slot keeps its pages.
+        """Share the slot's pages with ``req``, which already has the pages before ``first``.
 
-        A turn that is not admitted or is retracted can therefore attach again with the same result.
+        The slot keeps its pages, so a turn that was not admitted or was retracted can attach again with the same
+        result.
         """
         self.pinned_by = req.rid
         req.pages += self.pages
         req.num_shared = len(req.pages)
 
     def save_from_req(self, req: CachedRequest, num_pages: int, ledger: Ledger) -> int:
-        """Take over the request's own pages up to index ``num_pages`` and return their number."""
+        """Move the request's private pages before index ``num_pages`` to the slot. Return their number."""
         if self.pinned_by != req.rid:  # the turn did not use the slot, so all earlier pages belong to the inner cache
             self.first, self.pinned_by = req.num_shared, req.rid
         new = req.pages[req.num_shared : num_pages]
@@ -72,7 +73,7 @@ class SessionSlot:
 
 @dataclass(slots=True)
 class SessionMatch(MatchResult):
-    """A match whose last pages are in a slot."""
+    """A match that ends with the pages of a slot."""
 
     slot: SessionSlot | None = None
     inner: MatchResult = field(default_factory=MatchResult)  # the part of the match before the slot
@@ -102,11 +103,15 @@ class SessionAwareCache:
 
     @property
     def access_clock(self) -> int:
-        """Delegates to the inner cache, so that slots and tree nodes share one order."""
+        """Delegates to the inner cache, so that slots and tree nodes share one LRU order."""
         return self.inner.access_clock
 
     def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        """Match the session's slot, or the inner cache if its match is longer or the slot is empty."""
+        """Match the inner cache, and the session's slot after it.
+
+        The slot is not used if the match of the inner cache ends before the slot begins or reaches the slot's end, if
+        ``limit`` is given, or if prompt log-probabilities have yet to be computed.
+        """
         slot = self._turns.get(req.rid)
         whole = self.inner.match_prefix(req, limit)
         size = len(whole.pages)
@@ -117,7 +122,7 @@ class SessionAwareCache:
         return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot, before)
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
-        """Pin the slot while the turn runs. If the match does not include the slot, free the slot's pages."""
+        """Pin the turn's slot if the match includes it; otherwise free the pages of the slot."""
         if isinstance(match, SessionMatch) and match.slot is not None:
             self.inner.attach(req, match.inner)
             self._pin(match.slot)
@@ -129,13 +134,16 @@ class SessionAwareCache:
         self.inner.attach(req, match)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
-        """A turn that uses its slot publishes nothing: its pages move to the slot when the turn ends."""
+        """Delegate to the inner cache, except for a turn that uses its slot: its pages move to the slot at its end."""
         slot = self._turns.get(req.rid)
         if slot is None or slot.pinned_by != req.rid:
             self.inner.publish(req, num_pages)
 
     def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
-        """Save the turn's pages to the slot of its session."""
+        """Save the pages of a turn to the slot of its session. Delegate requests without a session to the inner cache.
+
+        If the session is closed, the pages of a turn that does not use the slot go to the inner cache.
+        """
         slot = self._turns.get(req.rid)
         if slot is None or (slot.closed and slot.pinned_by != req.rid):
             self.inner.cache_finished_req(req, num_pages)
@@ -143,7 +151,9 @@ class SessionAwareCache:
             self.session_held_pages += slot.save_from_req(req, num_pages, self._allocator.ledger)
 
     def release(self, req: CachedRequest) -> None:
-        """Unpin the slot, which becomes the most recently used one."""
+        """Release ``req`` in the inner cache. If it is a turn that uses a slot, unpin the slot, which becomes the most
+        recently used one.
+        """
         self.inner.release(req)
         slot = self._turns.get(req.rid)
         if slot is not None and slot.pinned_by == req.rid:
@@ -153,11 +163,11 @@ class SessionAwareCache:
                 self._empty(slot)
 
     def discard(self, node: object) -> None:
-        """Delegates to the inner cache. If a slot continues discarded pages, it is freed when its next turn starts."""
+        """Delegate to the inner cache. A slot that continues discarded pages is freed when its next turn starts."""
         self.inner.discard(node)
 
     def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
-        """Evict pages of the inner cache and of slots in one LRU order, the last pages of a slot first."""
+        """See ``BasePrefixCache``. Nodes and slots are evicted in one LRU order, the last pages of a slot first."""
         freed = 0
         while freed < num_pages and self._unpinned:
             slot = next(iter(self._unpinned.values()))
@@ -169,30 +179,30 @@ class SessionAwareCache:
         return freed + self.inner.evict(num_pages - freed, accessed_before)
 
     def clear(self) -> None:
-        """Reset the inner cache and free the K/V of all sessions. Sessions keep their tokens."""
+        """Clear the inner cache and free the K/V of all sessions. Sessions keep their tokens."""
         for slot in list(self._unpinned.values()):
             self._empty(slot)
         self.inner.clear()
 
     def exclusively_locked_pages(self, req: CachedRequest) -> int:
-        """The number includes the pages of the turn's slot, which become evictable when the turn is released."""
+        """See ``BasePrefixCache``. The number includes the pages of the slot that the turn uses."""
         slot = self._turns.get(req.rid)
         pinned = len(slot.pages) if slot is not None and slot.pinned_by == req.rid else 0
         return self.inner.exclusively_locked_pages(req) + pinned
 
     def begin_turn(self, session: str, rid: str) -> None:
-        """Register the request ``rid`` as a turn of the session."""
+        """Register the request ``rid`` as a turn of ``session``."""
         slot = self._slots.get(session)
         if slot is None:
             slot = self._slots[session] = SessionSlot(session)
         self._turns[rid] = slot
 
     def end_turn(self, rid: str) -> None:
-        """Remove a turn that has ended. If the turn ran, its memory must have been released before."""
+        """Remove a turn that has ended. Its memory must have been released."""
         self._turns.pop(rid, None)
 
     def close(self, session: str) -> None:
-        """Free the session's K/V now, or, if a turn runs on the slot, when that turn is released."""
+        """Free the session's K/V: now, or, if a turn that uses the slot is running, when that turn is released."""
         slot = self._slots.pop(session, None)
         if slot is not None:
             slot.closed = True
@@ -206,7 +216,7 @@ class SessionAwareCache:
             self._trim(slot, max(num_tokens // self._allocator.page_size - slot.first, 0))
 
     def held_pages(self, session: str) -> int:
-        """Number of pages in the session's slot."""
+        """Return the number of pages in the session's slot."""
         return len(self._slots[session].pages) if session in self._slots else 0
 
     @property
@@ -215,7 +225,7 @@ class SessionAwareCache:
         return len(self._turns)
 
     def slots(self) -> list[SessionSlot]:
-        """Return all slots, including those of closed sessions whose last turn still runs."""
+        """Return all slots, including those of closed sessions that still have an open turn."""
         return list({id(slot): slot for slot in [*self._slots.values(), *self._turns.values()]}.values())
 
     def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
@@ -240,16 +250,16 @@ class SessionAwareCache:
         held = sum(len(slot.pages) for slot in slots)
         evictable = sum(len(slot.pages) for slot in slots if not slot.pinned_by)
         if (held, evictable) != (self.session_held_pages, self.evictable_session_pages):
-            counted = f"slots count {self.session_held_pages} pages, of which {self.evictable_session_pages} evictable"
+            counted = f"slots count {self.session_held_pages} pages, {self.evictable_session_pages} of them evictable"
             errors.append(f"{counted}; a recount finds {held} and {evictable}")
         runs = {req.rid for req in running}
         errors += [
-            f"{slot.tag} is pinned by {slot.pinned_by}, which does not run"
+            f"{slot.tag} is pinned by {slot.pinned_by}, which is not running"
             for slot in slots
             if slot.pinned_by not in {*runs, ""}
         ]
         if {id(slot) for slot in slots if slot.pages and not slot.pinned_by} != set(self._unpinned):
-            errors.append("the eviction order does not list exactly the evictable slots")
+            errors.append("the eviction order does not contain exactly the evictable slots")
         return errors
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:
@@ -287,7 +297,7 @@ class SessionAwareCache:
         self._trim(slot, 0)
 
     def _trim(self, slot: SessionSlot, keep: int) -> int:
-        """Free all but the first ``keep`` pages of an unpinned slot and return the number of pages freed."""
+        """Free all but the first ``keep`` pages of an unpinned slot. Return the number of pages freed."""
         freed = slot.pages[keep:]
         if not freed:
             return 0

@@ -1,4 +1,4 @@
-"""Compares the counters and locks of a prefix tree with a recount. The module changes nothing."""
+"""Compares the counters and locks of a prefix tree with a recount, without changing them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ NAMED_NODES = 8
 def validate_tree(
     nodes: Sequence[Node], evictable_pages: int, protected_pages: int, ends: Iterable[CacheNode | None]
 ) -> list[str]:
-    """Return descriptions of all errors. ``ends`` contains the node where the prefix of each running request ends."""
+    """Return descriptions of all errors.
+
+    ends: for each running request, the node in which its prefix ends.
+    """
     errors = []
     evictable = sum(len(node.pages) for node in nodes if not node.locks)
     protected = sum(len(node.pages) for node in nodes if node.locks)

@@ -12,10 +12,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Quotas of sessions."""
+    """Limits on sessions."""
 
     max_sessions: int = 1000  # maximum number of sessions that are open at the same time
-    timeout_s: float = 600.0  # idle seconds until a session expires, unless it was opened with another timeout
+    timeout_s: float = 600.0  # default idle time in seconds until a session expires
     max_per_owner: int | None = None  # maximum number of open sessions of one API key; None for no limit
 
 
@@ -39,9 +39,9 @@ class CommittedTurn:
 
     name: str
     parent: CommittedTurn | None
-    keep: int  # number of leading tokens of the parent's context that this turn continues
+    keep: int  # number of leading tokens of the parent's context that belong to this turn's context
     tokens: list[int]  # the turn's own tokens, which follow that context
-    input_len: int  # number of tokens of the turn's context before the turn's output
+    input_len: int  # number of tokens in the turn's context before its output
 
     def context(self) -> list[int]:
         """Return all tokens from the start of the conversation to the end of this turn."""
@@ -55,7 +55,7 @@ class CommittedTurn:
         return [token for piece in reversed(pieces) for token in piece]
 
     def descends_from(self, other: CommittedTurn | None) -> bool:
-        """True if ``other`` is this turn or one of its ancestors."""
+        """Return True if ``other`` is this turn, one of its ancestors, or None."""
         turn: CommittedTurn | None = self
         while turn is not None and turn is not other:
             turn = turn.parent
@@ -67,7 +67,7 @@ class Session:
     """An open session."""
 
     key: str  # unique for the lifetime of the process, unlike the id
-    owned_id: tuple[str, str]  # API key owner and session id
+    owned_id: tuple[str, str]  # owner (API key) and session id
     streaming: bool
     timeout_s: float
     last_active_s: float
@@ -76,7 +76,7 @@ class Session:
     names: set[str] = field(default_factory=set)  # turn names chosen by clients
     open_turns: dict[str, Lease] = field(default_factory=dict)  # running or waiting turns by request id
     num_turns: int = 0  # number of committed turns
-    last_rid: str = ""  # request id of the newest committed turn, which a late stop string may still truncate
+    last_rid: str = ""  # request id of the last committed turn while a late stop string may truncate it, else ""
     last_input_len: int = 0  # ``input_len`` of that turn
 
     @property
@@ -86,7 +86,7 @@ class Session:
 
     @property
     def deadline_s(self) -> float:
-        """The time at which the session expires, unless a turn is open then."""
+        """The time at which the session expires, unless a turn is open at that time."""
         return self.last_active_s + self.timeout_s
 
 
@@ -98,6 +98,8 @@ class Lease:
     name: str
     named: bool  # True if the client chose the name
     parent: CommittedTurn | None = None  # plain session: the turn that it continues
-    keep: int = 0  # plain session: number of leading tokens of the parent's context that it continues
+    keep: int = 0  # plain session: see ``CommittedTurn.keep``
     replace: bool = False  # plain session: the commit removes the parent's other descendants
-    answer_end: list[int] = field(default_factory=list)  # the token after an answer in the chat template, if any
+    answer_end: list[int] = field(
+        default_factory=list
+    )  # the token after an answer in the chat template; [] if there is none

@@ -1,9 +1,9 @@
 """Opens, continues, branches, lists, closes and expires sessions. The controller owns the tokens of sessions;
 ``SessionKvStore`` stores the K/V.
 
-A turn is either rejected before any state changes or holds a lease until it ends. If the turn ends normally, its tokens
-are committed; if it is aborted, the session stays unchanged. The current time is the argument of the last call of
-``expire_sessions``.
+A turn is either rejected before any state changes, or it holds a lease until it ends. If the turn ends normally, its
+tokens are committed; if it is aborted, the session stays unchanged. The current time is the argument of the last call
+of ``expire_sessions``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class SessionController:
     """Holds all sessions of one scheduler."""
 
     def __init__(self, limits: SessionLimits, kv: SessionKvStore | None, info: RunnerInfo, misfit: FitCheck) -> None:
-        """``kv`` is None if streaming sessions are off.
-
-        ``misfit(prompt_len, max_tokens)`` returns the reason why such a request can never run; "" if it can run.
+        """
+        kv: the K/V of streaming sessions; None if streaming sessions are off.
+        misfit: called with (prompt_len, max_tokens); returns why such a request can never run, or "" if it can run.
         """
         self._limits = limits
         self._kv_store = kv
@@ -54,7 +54,7 @@ class SessionController:
         self._misfit = misfit
         self._sessions: dict[tuple[str, str], Session] = {}  # by owner and id
         self._leases: dict[str, Lease] = {}  # by rid
-        self._deadlines: list[tuple[float, int, Session]] = []  # heap; each time is at or before the real expiry time
+        self._deadlines: list[tuple[float, int, Session]] = []  # heap; each time is at or before the actual expiry time
         self._tombstones: OrderedDict[tuple[str, str], float] = OrderedDict()  # (owner, id) → expiry time
         self._serial = 0
         self._now = 0.0
@@ -75,7 +75,7 @@ class SessionController:
         return len(self._leases)
 
     def expire_sessions(self, now: float) -> None:
-        """Close sessions whose idle timeout has passed and remove old tombstones."""
+        """Close the sessions whose idle timeout has passed. Remove expired tombstones."""
         self._now = now
         while self._deadlines and self._deadlines[0][0] <= now:
             _, _, session = heapq.heappop(self._deadlines)
@@ -126,18 +126,18 @@ class SessionController:
         if len(self._sessions) >= limits.max_sessions:
             return f"No more than {limits.max_sessions} sessions may be open (--max-sessions)."
         if limits.max_per_owner is not None and sum(o == owner for o, _ in self._sessions) >= limits.max_per_owner:
-            return f"One key may have {limits.max_per_owner} sessions open (--max-sessions-per-key)."
+            return f"An API key may have at most {limits.max_per_owner} open sessions (--max-sessions-per-key)."
         return ""
 
     def _close(self, message: CloseSessionReq) -> Reply:
-        """Close the session if it is open. An open turn runs on but is not committed."""
+        """Close the session if it is open. An open turn continues to run but will not be committed."""
         session = self._sessions.get((message.owner, message.session_id))
         if session is not None:
             self._close_session(session)
         return Reply(message.call)
 
     def _list(self, message: ListSessionsReq) -> Reply:
-        """Describe one session or all sessions of an owner."""
+        """Return one session, or all sessions of an owner if the message has no session id."""
         if message.session_id:
             try:
                 return Reply(message.call, sessions=[self._describe(self._find(message.session_id, message.owner))])
@@ -147,13 +147,13 @@ class SessionController:
         return Reply(message.call, sessions=[self._describe(session) for session in sessions])
 
     def last_opened(self, limit: int) -> list[SessionInfo]:
-        """Describe the ``limit`` sessions of all owners that were opened last, the last opened session first."""
+        """Return the ``limit`` most recently opened sessions across all owners, newest first."""
         return [self._describe(session) for session in islice(reversed(self._sessions.values()), limit)]
 
     def accept_turn(self, message: GenerateReq) -> GenerateReq:
-        """Lease the turn and return it as an ordinary request with its full context.
+        """Create the lease of a turn. Return the turn as an ordinary request with its full context as the prompt.
 
-        If it raises Rejected, the session is unchanged.
+        If this raises Rejected, the session is unchanged.
         """
         turn = message.session
         assert turn is not None
@@ -178,7 +178,7 @@ class SessionController:
         return message
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """Handle the end of a request. If it was a turn, commit the turn after a normal end, else discard the turn."""
+        """See ``EndListener``. Commits a turn that finished normally, and discards a turn that was aborted."""
         lease = self._leases.pop(req.rid, None)
         if lease is None:
             return
@@ -202,12 +202,13 @@ class SessionController:
             own = tokens[lease.keep :]
             session.turns[lease.name] = CommittedTurn(lease.name, lease.parent, lease.keep, own, req.prompt_len)
             if lease.named:
-                session.names.add(lease.name)  # remove_descendants has removed the turn together with the others
+                session.names.add(lease.name)  # remove_descendants may have removed the name
 
     def truncate_last_turn(self, rid: str, num_outputs: int) -> None:
-        """Truncate a committed turn to ``num_outputs`` output tokens, because a stop string was found late.
+        """Truncate a committed turn to ``num_outputs`` output tokens. Called if a stop string was found late.
 
-        It has no effect after another turn was accepted. It scans all sessions, which is acceptable for a rare event.
+        Has no effect once the session has accepted another turn. Scans all sessions, which is acceptable because this
+        is rare.
         """
         for session in self._sessions.values():
             if session.last_rid == rid:
@@ -220,22 +221,26 @@ class SessionController:
                     del turn.tokens[end - turn.keep :]
 
     def _check_size(self, session: Session, num_new: int) -> None:
-        if session.num_tokens + num_new > TREE_CONTEXTS * self._context_length:
-            text = f"The session stores {session.num_tokens} tokens, which is the limit. Close it and open a new one."
+        limit = TREE_CONTEXTS * self._context_length
+        if session.num_tokens + num_new > limit:
+            text = (
+                f"The session stores {session.num_tokens} tokens and this turn adds {num_new}, but the limit is"
+                f" {limit}. Close the session and open a new one."
+            )
             raise Rejected(text, status=429, kind="rate_limit_error", code="session_full", should_retry=False)
 
     def _fitted(self, message: GenerateReq, prompt: list[int], turn: SessionTurn) -> GenerateReq:
-        """Return the request with the full prompt of the turn.
+        """Return ``message`` with the full prompt of the turn.
 
-        Raises Rejected if prompt and completion exceed the context length.
+        Raises Rejected if prompt and completion exceed the context length or do not fit into the KV pool.
         """
         rest = self._context_length - len(prompt)
         wanted = message.sampling.max_tokens
         if rest < 1 or (wanted > rest and not turn.context_limit):
-            asked = "" if turn.context_limit else f" and {wanted} for the completion"
+            asked = "" if turn.context_limit else f", and {wanted} for the completion"
             raise _too_long(
                 f"This model's maximum context length is {self._context_length} tokens, but the session has"
-                f" {len(prompt)} with this turn{asked}."
+                f" {len(prompt)} tokens with this turn{asked}."
             )
         if turn.context_limit:
             # The K/V of the last output token is never written.
@@ -285,9 +290,9 @@ class SessionController:
 
 
 def _committed_tokens(req: Request, lease: Lease) -> list[int]:
-    """Return the tokens from which the next turn continues.
+    """Return the tokens to commit: the context from which the next turn continues.
 
-    A stop token that the client did not see is dropped, unless the chat template ends an answer with it.
+    A final stop token that was not shown to the client is dropped, unless the chat template ends answers with it.
     """
     last = req.known[-1:]
     stopped = req.num_outputs > req.sampling.min_tokens and last[0] in req.stop_ids

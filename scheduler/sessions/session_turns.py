@@ -9,7 +9,7 @@ from .session import CommittedTurn, Lease, Session
 
 
 def append_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
-    """Return the lease and the full prompt of the next turn of a streaming session.
+    """Return the lease and the full prompt of a streaming session's next turn.
 
     Raises Rejected if another turn is open, or if the turn has an option that streaming sessions do not support.
     """
@@ -24,9 +24,9 @@ def append_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]
 
 
 def branch_turn(session: Session, turn: SessionTurn, rid: str, prompt: list[int]) -> tuple[Lease, list[int]]:
-    """Return the lease and the full prompt of a turn of a plain session, which continues the latest or a named turn.
+    """Return the lease and the full prompt of a plain session's turn, which continues the latest or a named turn.
 
-    Raises Rejected if the named turn does not exist or is running, or if the turn's options are invalid.
+    Raises Rejected if the turn to continue does not exist or is still open, or if the turn's options are invalid.
     """
     parent = _parent(session, turn)
     context = [] if parent is None else parent.context()
@@ -60,11 +60,11 @@ def _lease(session: Session, turn: SessionTurn, rid: str) -> Lease:
 
 
 def _parent(session: Session, turn: SessionTurn) -> CommittedTurn | None:
-    """Return the turn to continue; None at the start of the session."""
+    """Return the turn to continue; None if the turn starts the session (again)."""
     if turn.replace and session.open_turns:
         raise _busy()
     if turn.replace and not turn.parent:
-        return None  # the session starts over
+        return None  # the turn replaces the whole session
     if turn.parent in session.turns:
         return session.turns[turn.parent]
     if any(lease.name == turn.parent for lease in session.open_turns.values()):
@@ -73,7 +73,7 @@ def _parent(session: Session, turn: SessionTurn) -> CommittedTurn | None:
         text = f"The session has no turn {turn.parent[:100]!r}."
         raise Rejected(text, status=404, kind="not_found_error", code="turn_not_found", param="rid")
     if session.open_turns:
-        raise _busy()  # the latest turn is not known while another turn runs
+        raise _busy()  # the latest turn is not known while a turn is open
     return next(reversed(session.turns.values()), None)
 
 
@@ -88,7 +88,7 @@ def _addition(prompt: list[int], turn: SessionTurn, before: list[int], *, is_fir
 
 
 def _without_repeats(continuation: list[int], head: int, before: list[int]) -> list[int]:
-    """Return ``continuation`` without the part of its first ``head`` tokens with which ``before`` already ends."""
+    """Return ``continuation`` without its leading tokens (at most ``head``) with which ``before`` already ends."""
     for count in range(min(head, len(before)), 0, -1):
         if before[-count:] == continuation[:count]:
             return continuation[count:]

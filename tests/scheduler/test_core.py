@@ -322,7 +322,7 @@ def test_results_must_come_in_the_order_of_their_plans() -> None:
     world.generate("a", text("x"), greedy(1))
     world.receive()
     world.dispatch()
-    with pytest.raises(AssertionError, match="result 7 came for plan 0"):
+    with pytest.raises(AssertionError, match="received result 7 for plan 0"):
         world.scheduler.settle(StepResult(7, []))
 
 

@@ -166,7 +166,7 @@ def test_a_violation_of_the_books_is_counted_and_serving_goes_on(
 def test_a_detokenizer_that_takes_nothing_ends_the_scheduler(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sender, "send", lambda self, message: False)
     daemon.scheduler.receive([generate("a", 6)], 0.0)
-    with pytest.raises(EbbtideError, match="its queue is full"):
+    with pytest.raises(EbbtideError, match="the queue to the detokenizer is full"):
         daemon.turn_until(lambda: False)
 
 

@@ -110,7 +110,7 @@ def test_the_last_request_that_does_not_fit_the_second_pool_is_aborted() -> None
     outcome = small.run()["a"]
     (abort,) = outcome.aborts
     assert (abort.status, abort.code) == (500, "kv_cache_exhausted")
-    assert "the pool holds only 32, even" in abort.message
+    assert "the whole pool holds only 32 tokens" in abort.message
     assert small.events[-1].aborted == "a"
     assert len(outcome.tokens) == 2 * SIZE + 1 - 20
 

@@ -89,7 +89,7 @@ def test_an_invalid_grammar_has_its_error_as_result(compiler: GrammarCompilerThr
 
 
 def test_without_the_vocabulary_nothing_is_compiled(compiler: GrammarCompilerThread) -> None:
-    assert outcome(compiler, grammar("a")).problem == "The model's vocabulary is not known."
+    assert outcome(compiler, grammar("a")).problem == "the model's vocabulary is not known."
     compiler.set_vocabulary(TOLD)
     assert outcome(compiler, grammar("a")).matcher is not None
 

@@ -26,7 +26,7 @@ def test_taken_pages_have_the_taker_as_owner() -> None:
 
 
 def test_taking_more_than_is_free_names_the_taker() -> None:
-    with pytest.raises(InvariantViolation, match="request a takes 5 pages but only 4 are free"):
+    with pytest.raises(InvariantViolation, match="request a needs 5 pages, but only 4 are free"):
         PageAllocator(4, 16).take(5, A)
 
 
