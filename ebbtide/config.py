@@ -255,6 +255,16 @@ class RunnerConfig:
     )
     mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool", within="(0, 1]")
     page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, 2147483647]")
+    disable_cuda_graph: bool = option(False, "on CUDA: launch the kernels of a decode step one by one")
+    cuda_graph_max_bs: int | None = option(
+        None,
+        "on CUDA: largest number of decode rows that run as a captured graph (default: 256)",
+        metavar="N",
+        within="[1, 1048576]",
+    )
+    disable_overlap_schedule: bool = option(
+        False, "do not prepare a step before the result of the step before it is known"
+    )
     max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, 1048576]")
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
     sim_script: str | None = option(

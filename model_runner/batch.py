@@ -42,6 +42,8 @@ class ForwardBatch:
         query_lens: the number of tokens of each item.
         more_pools: ``slots`` and ``page_table`` for the other pools of ``RunnerInfo.pools``, in order.
         embeds: True if ``Model.hidden`` will be called.
+        any_rows: True for a decode graph, which runs with other values in its tensors later: ``rows`` is not known, and
+            ``starts`` are upper bounds.
     """
 
     token_ids: Tensor
@@ -58,6 +60,7 @@ class ForwardBatch:
     num_decodes: int
     more_pools: list[PoolPlaces] = field(default_factory=list)
     embeds: bool = False
+    any_rows: bool = False
 
     @property
     def num_tokens(self) -> int:

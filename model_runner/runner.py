@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -16,54 +15,37 @@ import torch
 from torch import Tensor
 
 from ebbtide.config import RunnerConfig
-from ebbtide.errors import PlanError, StartupError
+from ebbtide.errors import PlanError
 from ebbtide.messages import PoolInfo, RunnerInfo
 from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.model_files import ModelFiles
 
 from .attention import AttentionBackend, choose_backend
-from .checkpoint.weights import Checkpoint, open_checkpoint
-from .context import longest_context
+from .checkpoint.weights import open_checkpoint
 from .cpu_threads import use_threads
+from .cuda_graphs import choose_graphs, cuda_capture, side_stream
 from .determinism import obstacle, require_deterministic
 from .device import choose_device, choose_dtype
+from .graphs import Capture, DecodeGraphs, GraphParts
 from .isolation import Computed, compute_isolated
 from .kv.copy_costs import measure_costs
 from .kv.host_pages import HostPages, bytes_per_page, num_host_pages
 from .kv.kv_pool import KVPool
-from .kv.memory import PoolBudget, free_memory, pool_limit
+from .kv.memory import free_memory
 from .kv.page_copies import PageMoves, checked_moves
-from .kv.page_table import PageTable, PageWrites, TokenInputs, stage_tokens
+from .kv.page_table import PageTable, stage_tokens
 from .models import check_architecture, has_compiled_code, load_model
 from .models.model import Model
 from .pending import PendingItems, PendingStep
 from .pooling import normalized
 from .sampling.prompt_logprobs import compute_prompt_logprobs, stage_targets
-from .sampling.row_state import RowInputs
+from .sampling.row_draws import sample_rows
 from .sampling.sampler import PendingLogprobs, Sampler, SampleSpec, SamplingInputs
-from .transfers import DeviceToHostCopy, upload
+from .sizes import build_pool, choose_context_length
+from .step_inputs import StepInputs
+from .transfers import DeviceToHostCopy, SideUpload, upload
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """All tensors that one step sends to the device, in one copy.
-
-    Attributes:
-        pages: the changes of the page tables, one entry per pool.
-        tokens: the items.
-        rows: the sampling state of the rows that start in this step.
-        sampling: the sampling inputs of the items that sample.
-        targets: int64 [P], the prompt tokens whose log-probabilities are requested, in item order; None if there are
-            none.
-    """
-
-    pages: list[PageWrites]
-    tokens: TokenInputs
-    rows: list[RowInputs]
-    sampling: SamplingInputs
-    targets: Tensor | None
 
 
 class ModelRunner:
@@ -80,13 +62,24 @@ class ModelRunner:
         self._tables = tables
         device = tables[0].tensor.device
         self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids)
-        self._last_tokens = torch.zeros(info.num_rows, dtype=torch.int64, device=device)
+        self._last_tokens = torch.zeros(info.num_rows + 1, dtype=torch.int64, device=device)  # the last one is padding
         self._has_sample = [False] * info.num_rows
         self._pending: deque[PendingStep] = deque()
+        self._graphs: DecodeGraphs | None = None
+        self._side_stream = side_stream(device) if device.type == "cuda" else None
 
     @classmethod
-    def load(cls, files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
-        """Load the weights and allocate the pool. Raises StartupError if loading or allocation fails."""
+    def load(
+        cls,
+        files: ModelFiles,
+        config: RunnerConfig,
+        progress: Callable[[str], None],
+        capture: Capture | None = None,
+    ) -> ModelRunner:
+        """Load the weights and allocate the pool. Raises StartupError if loading or allocation fails.
+
+        capture: captures decode graphs; if it is None, as CUDA does.
+        """
         adapts = use_threads(config.num_threads)
         device = choose_device(config.device)
         checkpoint = open_checkpoint(files)
@@ -96,7 +89,7 @@ class ModelRunner:
         if config.deterministic:
             require_deterministic(files.name, obstacle(device, dtype, has_kernels=has_kernels))
         backend, module = choose_backend(config.attention_backend, device, dtype)
-        context_length = _context_length(checkpoint, config.context_length)
+        context_length = choose_context_length(checkpoint, config.context_length)
         free_bytes = free_memory(device)
         progress(f"Reading the weights ({checkpoint.architecture})")
         model = load_model(
@@ -110,9 +103,13 @@ class ModelRunner:
             require_deterministic(files.name, "its head size is not a multiple of 16")
         if adapts:
             model.adapt_threads()
+        if capture is None and device.type == "cuda":
+            capture = cuda_capture(device)
+        graphs = choose_graphs(config, backend, can_capture=capture is not None, is_capturable=model.is_capturable)
         progress("Allocating the KV pool")
-        pool = _build_pool(model, config, dtype=dtype, device=device, free_bytes=free_bytes)
-        pool_info = PoolInfo(pool.num_pages, pool.page_size)
+        num_padding_pages = 1 if graphs.sizes else 0
+        pool = build_pool(model, config, num_padding_pages, dtype=dtype, device=device, free_bytes=free_bytes)
+        pool_info = PoolInfo(pool.num_pages - num_padding_pages, pool.page_size)
         table = PageTable(config.max_running_requests, context_length, pool_info, device=device)
         info = RunnerInfo(
             context_length=context_length,
@@ -122,12 +119,33 @@ class ModelRunner:
             eos_token_ids=tuple(token for token in checkpoint.eos_token_ids if token < model.vocab_size),
             pool_bytes=pool.num_bytes,
             device=device.type,
-            dtype=_name(dtype),
+            dtype=str(dtype).removeprefix("torch."),
             attention=backend,
-            max_in_flight=1 if device.type == "cpu" else 2,
+            max_in_flight=1 if device.type == "cpu" or config.disable_overlap_schedule else 2,
             deterministic=model.is_deterministic,
         )
-        return cls(model, module.build(pool), [table], info)._with_host_pages(pool, config, progress)
+        runner = cls(model, module.build(pool), [table], info)
+        if capture is not None and graphs.sizes:
+            runner._capture(graphs.sizes, capture, progress)
+        return runner._with_host_pages(pool, config, progress)
+
+    def _capture(self, sizes: tuple[int, ...], capture: Capture, progress: Callable[[str], None]) -> None:
+        """Capture decode graphs. The pages after those of each pool are for padding."""
+        rows = [
+            table.add_padding_row(pool.num_pages) for table, pool in zip(self._tables, self.info.pools, strict=True)
+        ]
+        parts = GraphParts(
+            model=self._model,
+            attention=self._attention,
+            tables=self._tables,
+            padding_row=rows[0],
+            last_tokens=self._last_tokens,
+            longest=self.info.context_length,
+            sample=sample_rows,
+        )
+        graphs = DecodeGraphs(parts, sizes)
+        graphs.capture(capture, progress)
+        self._graphs = graphs
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
@@ -192,7 +210,11 @@ class ModelRunner:
 
     def _compute(self, items: list[PlanItem], *, num_ids: int) -> PendingItems:
         """Run one forward pass and sample. If it raises, it can be repeated with some of the items."""
-        inputs = upload(self._stage(items, num_ids), self._last_tokens.device)
+        staged = self._stage(items, num_ids)
+        size = None if self._graphs is None else self._graphs.size_for(staged)
+        if size is not None:
+            return self._replay(items, staged, size)
+        inputs = upload(staged, self._last_tokens.device)
         for table, writes in zip(self._tables, inputs.pages, strict=True):
             table.write(writes)
         for row in inputs.rows:
@@ -220,42 +242,36 @@ class ModelRunner:
         self._note(items, inputs.sampling, sampled.tokens)
         return result
 
+    def _replay(self, items: list[PlanItem], staged: StepInputs, size: int) -> PendingItems:
+        """Run a decode step as a graph, which also samples the rows without penalties, masks and log-probabilities. If
+        the step has other rows, sample it again from the logits.
+        """
+        assert self._graphs is not None
+        if self._sampler.is_plain(staged.sampling):
+            tokens = self._graphs.replay(size, staged).tokens.clone()  # the next step overwrites the graph's tensor
+            self._mark(items)
+            return PendingItems(DeviceToHostCopy(tokens), None, None)
+        beside = SideUpload(staged.sampling, self._last_tokens.device, self._side_stream)
+        logits = self._graphs.replay(size, staged).logits
+        inputs = beside.wait()
+        sampled = self._sampler.sample(logits, inputs)
+        logprobs = None if sampled.logprobs is None else PendingLogprobs(sampled.logprobs)
+        result = PendingItems(DeviceToHostCopy(sampled.tokens), logprobs, None)
+        self._note(items, inputs, sampled.tokens)
+        return result
+
     def _note(self, items: list[PlanItem], inputs: SamplingInputs, tokens: Tensor) -> None:
         """Record the samples in the rows. Call it last, because a step that raises must not count its tokens."""
         ids = tokens.clamp(min=0)
         self._sampler.note(inputs, ids)
         self._last_tokens[inputs.rows] = ids
+        self._mark(items)
+
+    def _mark(self, items: list[PlanItem]) -> None:
+        """Record which rows have a sample of their own."""
         for item in items:
             self._has_sample[item.row] = item.num_samples > 0 or (self._has_sample[item.row] and item.init is None)
 
 
 def _logprob_specs(items: list[PlanItem]) -> list[PromptLogprobSpec]:
     return [item.prompt_logprobs for item in items if item.prompt_logprobs is not None]
-
-
-def _context_length(checkpoint: Checkpoint, asked: int | None) -> int:
-    longest = longest_context(checkpoint.config)
-    if asked is None:
-        return longest
-    if not 1 <= asked <= longest:
-        raise StartupError(f"--context-length {asked} is not within the model's range of 1 to {longest} tokens.")
-    return asked
-
-
-def _build_pool(
-    model: Model, config: RunnerConfig, *, dtype: torch.dtype, device: torch.device, free_bytes: int
-) -> KVPool:
-    budget = PoolBudget(
-        free_bytes=free_bytes,
-        weight_bytes=model.weight_bytes,
-        fraction=config.mem_fraction_static,
-        token_bytes=model.kv_shape.token_bytes(dtype),
-        page_size=config.page_size,
-        limit_bytes=pool_limit(device),
-        max_total_tokens=config.max_total_tokens,
-    )
-    return KVPool(model.kv_shape, budget.num_pages(), config.page_size, dtype=dtype, device=device)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

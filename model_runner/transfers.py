@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -32,20 +32,47 @@ def upload(inputs: T, device: torch.device) -> T:
     """
     if device.type == "cpu":
         return inputs
-    tensors: list[Tensor] = []
+    packed = _pack(inputs, pinned=device.type == "cuda")
+    return _unpack(inputs, packed.to(device, non_blocking=True))
 
-    def note(tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
-        return tensor
 
-    _map_tensors(inputs, note)
-    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
-    host = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
-    for view, tensor in zip(_views(host, tensors, sizes), tensors, strict=True):
-        view.copy_(tensor)
-    views = iter(_views(host.to(device, non_blocking=True), tensors, sizes))
-    uploaded: T = _map_tensors(inputs, lambda _: next(views))
-    return uploaded
+class StaticInputs(Generic[T]):
+    """Tensors with fixed addresses on the device, for a captured graph. Their values are replaced in one copy.
+
+    Attributes:
+        values: the tensors, in a dataclass like that of the constructor.
+    """
+
+    def __init__(self, inputs: T, device: torch.device) -> None:
+        """inputs: the first values, on the host."""
+        self._pinned = device.type == "cuda"
+        self._buffer = _pack(inputs, pinned=False).to(device)
+        self.values: T = _unpack(inputs, self._buffer)
+
+    def load(self, inputs: T) -> None:
+        """Queue the copy of values with the same types and shapes; see ``upload`` about the host buffer."""
+        self._buffer.copy_(_pack(inputs, pinned=self._pinned), non_blocking=True)
+
+
+class SideUpload(Generic[T]):
+    """An upload that runs beside the computation on CUDA, for inputs that are needed only at the end of a step."""
+
+    def __init__(self, inputs: T, device: torch.device, stream: torch.cuda.Stream | None) -> None:
+        """stream: the stream of the copy; None copies in the current stream."""
+        self._stream = stream
+        if stream is None:
+            self._inputs = upload(inputs, device)
+            return
+        with torch.cuda.stream(stream):
+            self._inputs = upload(inputs, device)
+        for tensor in _tensors(self._inputs):  # their memory is of the side stream, and they are read in this one
+            tensor.record_stream(torch.cuda.current_stream(device))
+
+    def wait(self) -> T:
+        """Let the current stream wait for the copy, without blocking the host; return the inputs on the device."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+        return self._inputs
 
 
 class DeviceToHostCopy:
@@ -65,6 +92,39 @@ class DeviceToHostCopy:
         if self._event is not None:
             self._event.synchronize()
         return self._tensor
+
+
+def _pack(inputs: Any, *, pinned: bool) -> Tensor:
+    """Return a host buffer, uint8, with the values of all tensors in ``inputs``."""
+    tensors = _tensors(inputs)
+    sizes = _sizes(tensors)
+    host = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
+    for view, tensor in zip(_views(host, tensors, sizes), tensors, strict=True):
+        view.copy_(tensor)
+    return host
+
+
+def _unpack(inputs: T, buffer: Tensor) -> T:
+    """Return a copy of ``inputs`` whose tensors are views of ``buffer``, which was packed from inputs like these."""
+    tensors = _tensors(inputs)
+    views = iter(_views(buffer, tensors, _sizes(tensors)))
+    unpacked: T = _map_tensors(inputs, lambda _: next(views))
+    return unpacked
+
+
+def _tensors(inputs: Any) -> list[Tensor]:
+    tensors: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    _map_tensors(inputs, note)
+    return tensors
+
+
+def _sizes(tensors: list[Tensor]) -> list[int]:
+    return [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
 
 
 def _views(buffer: Tensor, like: list[Tensor], sizes: list[int]) -> list[Tensor]:

@@ -25,6 +25,8 @@ BACKENDS: dict[str, dict[str, str]] = {
     "cpu": {"cpu": "cpu_native", "torch": "torch_reference"},
     "cuda": {"triton": "triton_paged", "flash_attn": "flash_paged", "torch": "torch_reference"},
 }
+# The backends that can run in a captured graph: their kernels read all lengths from tensors.
+CAPTURABLE = {"triton", "flash_attn", "cpu"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class PageTable:
     """The page table of one pool, and the number of pages of each row.
 
     ``tensor`` is int32 [rows, max_pages] on the device. ``number`` is the pool's index in ``RunnerInfo.pools``.
+    ``padding_page`` is the page of the row that ``add_padding_row`` added.
     """
 
     def __init__(
@@ -56,6 +57,17 @@ class PageTable:
             size = f"{num_rows} rows (--max-running-requests) of {max_pages} pages (--context-length)"
             raise StartupError(f"The page table of {size} does not fit into memory.") from error
         self._held = [0] * num_rows
+        self.padding_page = 0
+
+    def add_padding_row(self, page: int) -> int:
+        """Add a row that no plan can name, whose entries are all ``page``, and return its number.
+
+        Call it at most once. page: a page of the pool's memory that no plan can name.
+        """
+        padding = torch.full_like(self.tensor[:1], page)
+        self.tensor = torch.cat((self.tensor, padding))
+        self.padding_page = page
+        return len(self._held)
 
     def stage(self, items: list[PlanItem]) -> PageWrites:
         """Return the table entries that ``items`` change, on the host.

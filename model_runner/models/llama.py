@@ -91,6 +91,11 @@ class LlamaModel:
         """See ``Model``. The order of sums in torch's operations depends on the batch."""
         return False
 
+    @property
+    def is_capturable(self) -> bool:
+        """See ``Model``. Every operation runs on the device."""
+        return True
+
     def adapt_threads(self) -> None:
         """See ``Model``. Every operation of torch uses its number of threads."""
 

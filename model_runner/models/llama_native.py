@@ -113,6 +113,11 @@ class NativeLlama:
         """See ``Model``: no operation of a row reads another row, and all sums have a fixed order."""
         return True
 
+    @property
+    def is_capturable(self) -> bool:
+        """See ``Model``. The compiled code runs on the CPU."""
+        return False
+
     def adapt_threads(self) -> None:
         """Let each step use the number of threads, up to torch's, with which earlier steps were the fastest."""
         self._threads = ThreadCounts(torch.get_num_threads())

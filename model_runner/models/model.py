@@ -38,6 +38,10 @@ class Model(Protocol):
     def is_deterministic(self) -> bool:
         """True if the logits of a token depend only on the tokens of its own request, bit for bit."""
 
+    @property
+    def is_capturable(self) -> bool:
+        """True if ``forward`` and ``logits`` can run in a captured graph: they read no value of a tensor."""
+
     def adapt_threads(self) -> None:
         """Let each step use fewer threads than torch's number if earlier steps were faster so, if that is possible."""
 

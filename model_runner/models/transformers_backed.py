@@ -69,6 +69,11 @@ class TransformersModel:
         """See ``Model``. The order of sums in torch's operations depends on the batch."""
         return False
 
+    @property
+    def is_capturable(self) -> bool:
+        """See ``Model``. Code of the library may read values of tensors."""
+        return False
+
     def adapt_threads(self) -> None:
         """See ``Model``. Every operation of torch uses its number of threads."""
 

@@ -204,6 +204,17 @@ class Sampler:
             tokens[inputs.masks.empty] = NO_TOKEN
         return Sampled(tokens, logprobs)
 
+    def is_plain(self, inputs: SamplingInputs) -> bool:
+        """Return True if the samples need nothing but the logits and ``inputs.draws``: no mask, penalty or bias, and no
+        log-probabilities.
+        """
+        rows = zip(inputs.row_numbers, inputs.indices, strict=True)
+        return (
+            inputs.masks is None
+            and inputs.logprobs is None
+            and not any(self._state(row).adjusts(index) for row, index in rows)
+        )
+
     def note(self, inputs: SamplingInputs, tokens: Tensor) -> None:
         """Count sampled tokens, int64 [S] of ids, in the rows whose penalties depend on them."""
         for number, row in enumerate(inputs.row_numbers):

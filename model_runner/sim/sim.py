@@ -107,6 +107,7 @@ class SimRunner:
             num_pages=(config.max_total_tokens or POOL_TOKENS) // config.page_size,
             page_size=config.page_size,
             num_rows=config.max_running_requests,
+            max_in_flight=1 if config.disable_overlap_schedule else 2,
             context_length=config.context_length or CONTEXT_LENGTH,
             num_host_pages=int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.page_size,
         )

@@ -24,6 +24,7 @@ RENAMED = {
     "--scheduling-policy": "--schedule-policy",
     "--no-enable-prefix-caching": "--disable-radix-cache",
     "--disable-fastapi-docs": "--disable-docs",
+    "--enforce-eager": "--disable-cuda-graph",
     # SGLang
     "--max-prefill-tokens": "--chunked-prefill-size",
     # llama-server
@@ -104,8 +105,6 @@ WITHOUT_EQUIVALENT = {
     "--enable-auto-tool-choice": _ignored("Tool calls are always parsed."),
     "--enable-metrics": _ignored("/metrics is always served."),
     "--metrics": _ignored("/metrics is always served."),
-    "--enforce-eager": _ignored("ebbtide captures no CUDA graphs."),
-    "--disable-cuda-graph": _ignored("ebbtide captures no CUDA graphs."),
     "--jinja": _ignored("Chat templates are always Jinja templates."),
     "--cont-batching": _ignored("Continuous batching is always on."),
     "-cb": _ignored("Continuous batching is always on."),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ebbtide.config import RunnerConfig
 from ebbtide.messages import SamplingParams, TokenLogprob
+from ebbtide.model_runner.graphs import Capture
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.paging import pages_for
 from ebbtide.plan import PlanItem, RowInit, Runner, StepPlan
@@ -107,6 +108,11 @@ class Driver:
 
 def load_runner(path: Path, **options: object) -> ModelRunner:
     """A runner for a Hugging Face folder or a GGUF file; float32 and a small pool by default."""
+    return load_with_graphs(path, None, **options)
+
+
+def load_with_graphs(path: Path, capture: Capture | None, **options: object) -> ModelRunner:
+    """The same with decode graphs, unless ``capture`` is None."""
     defaults: dict[str, object] = {
         "dtype": "float32",
         "device": "cpu",
@@ -117,4 +123,4 @@ def load_runner(path: Path, **options: object) -> ModelRunner:
         files = ModelFiles(path.stem, str(path.parent), path.name)
     else:
         files = ModelFiles(path.name, str(path))
-    return ModelRunner.load(files, RunnerConfig(**(defaults | options)), lambda line: None)  # type: ignore[arg-type]
+    return ModelRunner.load(files, RunnerConfig(**(defaults | options)), lambda line: None, capture)  # type: ignore[arg-type]

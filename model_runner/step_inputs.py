@@ -1,0 +1,31 @@
+"""The inputs of one step, staged on the host before they are copied to the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .kv.page_table import PageWrites, TokenInputs
+from .sampling.row_state import RowInputs
+from .sampling.sampler import SamplingInputs
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """All tensors that one step sends to the device, in one copy.
+
+    Attributes:
+        pages: the changes of the page tables, one entry per pool.
+        tokens: the items.
+        rows: the sampling state of the rows that start in this step.
+        sampling: the sampling inputs of the items that sample.
+        targets: int64 [P], the prompt tokens whose log-probabilities are requested, in item order; None if there are
+            none.
+    """
+
+    pages: list[PageWrites]
+    tokens: TokenInputs
+    rows: list[RowInputs]
+    sampling: SamplingInputs
+    targets: Tensor | None
