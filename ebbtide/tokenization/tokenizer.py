@@ -9,13 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from jinja2 import TemplateError
-
 from ..errors import Rejected, StartupError
 from .chat_template import ChatTemplate
 from .gguf_tokenizer import load_gguf_tokenizer
 from .message_text import MessageShield, RenamedControlTokens, longest_first
 from .model_files import ModelFiles, one_line, read_json_object
+from .template_limits import TemplateLimitError
 from .token_bytes import strips_first_space, token_bytes
 from .tokenizer_parts import SPECIAL_TOKENS, TokenizerParts
 from .transformers_tokenizer import load_with_transformers
@@ -163,15 +162,10 @@ class FastTokenizer:
         if not self._parts.chat_template:
             raise Rejected("This model has no chat template: use /v1/completions.", param="messages")
         try:
-            return self._template.render(
-                chat.messages,
-                chat.tools,
-                {**self._parts.named, **chat.template_kwargs},
-                add_generation_prompt=chat.add_generation_prompt,
-                continue_final_message=chat.continue_final_message,
-            )
-        except (TemplateError, TypeError, ValueError, LookupError, OverflowError) as error:
-            # Templates raise arbitrary exceptions about roles and their order: the messages are always the cause.
+            return self._render(chat)
+        except TemplateLimitError as error:
+            raise Rejected(f"The chat template cannot render these messages: {error}.", param="messages") from error
+        except Exception as error:  # templates raise arbitrary exceptions about roles and their order
             raise Rejected(f"The chat template refuses these messages: {error}"[:500], param="messages") from error
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
@@ -186,6 +180,16 @@ class FastTokenizer:
             return self.encode(text, add_special_tokens=False)
         return self._renamed.encode(shield.restored(self._renamed.renamed(text)))
 
+    def _render(self, chat: ChatPrompt) -> str:
+        """Raises any exception that the template raises, and TemplateLimitError."""
+        return self._template.render(
+            chat.messages,
+            chat.tools,
+            {**self._parts.named, **chat.template_kwargs},
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+        )
+
     @cached_property
     def _renamed(self) -> RenamedControlTokens:
         """Created only when a message contains the text of a control token, because it is a second tokenizer."""
@@ -197,8 +201,10 @@ class FastTokenizer:
             return set()
         turn = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Kittens"}]
         try:
-            rendered = self.render_chat(ChatPrompt(turn, add_generation_prompt=False))
-        except Rejected:
+            rendered = self._render(ChatPrompt(turn, add_generation_prompt=False))
+        except TemplateLimitError as error:
+            raise StartupError(f"The chat template of the model cannot render a short chat: {error}.") from error
+        except Exception:  # see render_chat; the template may support other conversations
             return set()
         tail = self.encode(rendered.rpartition("Kittens")[2], add_special_tokens=False)
         return set([token for token in tail if token in self._parts.special][:1])
