@@ -1,4 +1,4 @@
-"""The configuration: frozen, built once by the CLI, one section per process. The CLI's flags derive from the fields."""
+"""The configuration: frozen, built once by the CLI, one section per process. The CLI's flags are derived from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .tokenization.vocabulary import Vocabulary
 def option(default: Any, help_text: str, *, flag: str | None = None, metavar: str | None = None, **limits: Any) -> Any:
     """A field that is also a CLI flag.
 
-    flag: overrides ``--field-name``. limits: ``within``, an interval such as "(0, 1]", or ``choices``, all valid texts.
+    flag: the flag's name if it is not ``--field-name``.
+    limits: ``within``, an interval such as "(0, 1]", or ``choices``, all valid strings.
     """
     return field(default=default, metadata={"help": help_text, "flag": flag, "metavar": metavar, **limits})
 
@@ -78,7 +79,7 @@ class ServerConfig:
     )
     clamp_max_tokens: Literal["none", "messages", "all"] = option(
         "messages",
-        "routes on which a max_tokens that exceeds the context is reduced to fit, instead of answered with 400",
+        "routes on which a max_tokens that exceeds the context is reduced to fit; other routes answer it with 400",
     )
     max_client_priority: int = option(
         0, "highest priority that a request may ask for, -100 to 100", metavar="N", within="[-100, 100]"
@@ -130,7 +131,7 @@ class LimitsConfig:
     )
     receive_timeout: float = option(
         60.0,
-        "seconds within which a request must arrive, else 408; exempt if it arrives at 16 KiB/s or faster",
+        "seconds within which a request must arrive, else 408; no limit if it arrives at 16 KiB/s or faster",
         metavar="S",
         within="(0, inf)",
     )
@@ -162,17 +163,18 @@ class SchedulerConfig:
         within="[1, 2147483647]",
     )
     schedule_policy: Literal["fcfs", "lpm", "priority"] = option(
-        "fcfs", "order of the waiting queue: first come, longest prefix match (bounded waiting), or priority"
+        "fcfs",
+        "order of the waiting queue: first come first served, longest prefix match (bounded waiting), or priority",
     )
     schedule_conservativeness: float = option(
         1.0,
-        "share of the expected outputs that admission reserves; a larger value means fewer retractions",
+        "factor for the share of the expected output tokens that admission reserves; larger means fewer retractions",
         within="(0, inf)",
     )
     disable_radix_cache: bool = option(False, "do not reuse the KV of earlier prompts")
     retract_policy: str = option(
         "length",
-        f"which request is retracted first: {', '.join(policy.first for policy in RETRACT_POLICIES.values())}",
+        f"request that is retracted first: {', '.join(policy.first for policy in RETRACT_POLICIES.values())}",
         choices=tuple(RETRACT_POLICIES),
     )
     max_retractions: int = option(
@@ -191,7 +193,7 @@ class SchedulerConfig:
         "if the page accounting is inconsistent: end the process, take the pages out of service, or do not check",
     )
     kv_events: str | None = option(
-        None, "address on which to publish the prefix cache's blocks, such as tcp://127.0.0.1:5557", metavar="ADDRESS"
+        None, "address on which to publish prefix cache events, such as tcp://127.0.0.1:5557", metavar="ADDRESS"
     )
     kv_events_replay: str | None = option(
         None, "address on which to answer requests for missed events, such as tcp://127.0.0.1:5558", metavar="ADDRESS"
@@ -230,7 +232,7 @@ class RunnerConfig:
     )
     deterministic: bool = option(
         False,
-        "refuse to start unless a request's logits are bitwise equal alone, in any batch and when recomputed",
+        "start only if a request's logits are bitwise identical alone, in any batch and when recomputed",
     )
     quantization: Literal["auto", "none", "int8"] = option(
         "auto",
@@ -278,19 +280,20 @@ class EncoderConfig:
 
     embedding_model: str | None = option(
         None,
-        "folder or Hub id of a model of sentence-transformers, for embeddings or for reranking; without MODEL, the "
+        "folder or Hub id of a sentence-transformers model, for embeddings or for reranking; without MODEL, the "
         "server has only this model",
         metavar="MODEL",
     )
     embedding_device: Literal["cpu", "cuda"] = option("cpu", "device of the embedding model")
     embedding_batch_tokens: int | None = option(
         None,
-        "tokens that the embedding model computes together, with padding (default: 1024 on the CPU, 16384 on CUDA)",
+        "maximum number of tokens, padding included, per batch of the embedding model (default: 1024 on the CPU, "
+        "16384 on CUDA)",
         metavar="TOKENS",
         within="[1, 2147483647]",
     )
     embedding_matryoshka: bool = option(
-        False, "the embedding model was trained for shortened vectors: accept any 'dimensions'"
+        False, "accept any 'dimensions', because the embedding model was trained for shortened vectors"
     )
 
 
@@ -300,7 +303,7 @@ class WatchdogConfig:
 
     watchdog_timeout: float = option(
         300.0,
-        "seconds with work but no progress after which the engine dumps its state and ends",
+        "seconds with work but no progress after which the engine dumps its state and exits",
         metavar="S",
         within="(0, inf)",
     )
@@ -329,21 +332,27 @@ class LogConfig:
     """Logging, the same in every process."""
 
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "lowest severity that is logged")
-    log_format: Literal["text", "json"] = option("text", "one line of text or one JSON object per event")
+    log_format: Literal["text", "json"] = option(
+        "text", "format of the log: one line of text or one JSON object per event"
+    )
     log_interval: float = option(
         10.0,
-        "seconds between two lines about the load while requests run or wait; 0 disables them",
+        "seconds between two log lines about the load while requests are running or waiting; 0 disables them",
         metavar="S",
         within="[0, inf)",
     )
     log_requests: bool = option(
-        False, "one line at the end of each request: ids, tokens, times, retractions, status; never its text"
+        False, "log one line at the end of each request: ids, tokens, times, retractions, status; never its text"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """The whole configuration of ``ebbtide serve``. model: "" if there is only an embedding model."""
+    """The whole configuration of ``ebbtide serve``.
+
+    Attributes:
+        model: the argument MODEL; "" if there is only an embedding model.
+    """
 
     model: str = "smollm2"
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -358,7 +367,7 @@ class ServeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """ZMQ addresses of one daemon; each process binds its own and connects to the others.
+    """ZMQ addresses of one daemon. Each process binds its own address and connects to those of other processes.
 
     The address of a process that this daemon does not have is "".
     """
@@ -371,7 +380,11 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSection:
-    """The configuration of the scheduler process, sent once before it starts. dump_path: the file for its dumps."""
+    """The configuration of the scheduler process, sent to the new process once, before it loads the model.
+
+    Attributes:
+        dump_path: path of the file for its dumps.
+    """
 
     files: ModelFiles
     scheduler: SchedulerConfig
@@ -384,7 +397,7 @@ class SchedulerSection:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizerSection:
-    """The configuration of the detokenizer process, sent once before the process starts."""
+    """The configuration of the detokenizer process, sent to the new process once, before its loop starts."""
 
     vocabulary: Vocabulary
     log: LogConfig
@@ -393,7 +406,7 @@ class DetokenizerSection:
 
 @dataclass(frozen=True, slots=True)
 class EncoderSection:
-    """The configuration of the encoder process, sent once before it starts."""
+    """The configuration of the encoder process, sent to the new process once, before it loads the model."""
 
     files: ModelFiles
     encoder: EncoderConfig

@@ -45,8 +45,8 @@ RENAMED = {
 ONE_DEVICE = "ebbtide runs a model on one device."
 NO_LORA = "ebbtide has no LoRA adapters."
 NO_SPECULATION = "ebbtide has no speculative decoding."
-HOST_TIER = "Host memory holds the KV of retracted requests only: see --kv-offload-gb."
-TEMPLATE = "The chat template and the tokenizer are those of the model's files."
+HOST_TIER = "Host memory can hold only the KV of retracted requests: see --kv-offload-gb."
+TEMPLATE = "The chat template and the tokenizer come from the model's files."
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ WITHOUT_EQUIVALENT = {
     "--chat-template-file": Foreign(TEMPLATE),
     "--tokenizer": Foreign(TEMPLATE),
     "--tokenizer-path": Foreign(TEMPLATE),
-    "--trust-remote-code": Foreign("ebbtide runs no code of model repositories.", takes_value=False),
+    "--trust-remote-code": Foreign("ebbtide runs no code from model repositories.", takes_value=False),
     "--revision": Foreign("ebbtide serves the newest revision that `ebbtide pull` fetched."),
     "--num-gpu-blocks-override": Foreign("The size of the KV pool is --max-total-tokens, in tokens."),
     "--cpu-offload-gb": Foreign("The weights stay on the device.", harmless=("0",)),
     **dict.fromkeys(("--kv-offloading-size", "--hicache-size"), Foreign(HOST_TIER)),
     "--enable-hierarchical-cache": Foreign(HOST_TIER, takes_value=False),
     "--download-dir": Foreign("Set the environment variable HF_HUB_CACHE instead."),
-    **dict.fromkeys(("--threads-batch", "-tb"), Foreign("All steps have --num-threads threads.")),
+    **dict.fromkeys(("--threads-batch", "-tb"), Foreign("All steps use --num-threads threads.")),
     "--enable-prefix-caching": _ignored("The prefix cache is on by default."),
     "--enable-chunked-prefill": _ignored("Prompts are always computed in chunks."),
     "--enable-auto-tool-choice": _ignored("Tool calls are always parsed."),
@@ -110,8 +110,8 @@ WITHOUT_EQUIVALENT = {
     "-cb": _ignored("Continuous batching is always on."),
     **dict.fromkeys(("--flash-attn", "-fa"), _ignored("See --attention-backend.", takes_value=True)),
     "--disable-log-requests": _ignored("Requests are logged only with --log-requests."),
-    "--disable-log-stats": Foreign("The line about the load is off with --log-interval 0.", takes_value=False),
-    "--decode-log-interval": Foreign("The line about the load is written every --log-interval seconds."),
+    "--disable-log-stats": Foreign("To turn off the log line about the load, use --log-interval 0.", takes_value=False),
+    "--decode-log-interval": Foreign("The log line about the load is written every --log-interval seconds."),
     "--skip-server-warmup": _ignored("The server sends no requests to itself."),
 }
 

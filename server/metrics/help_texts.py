@@ -7,12 +7,13 @@ from itertools import takewhile
 PREFIX = "ebbtide:"
 
 GAUGE_TEXTS = {
-    "num_running_reqs": "Running requests, which hold a row of the model runner. Each of n choices counts as one.",
+    "num_running_reqs": "Running requests, each with a row of the model runner. An HTTP request with n choices counts "
+    "as n.",
     "num_queue_reqs": "Waiting requests, new and retracted.",
     "num_retracted_reqs": "Requests that were retracted under memory pressure and are not running again yet.",
     "num_grammar_queue_reqs": "Requests that wait for their grammar to be compiled; they do not block others.",
     "new_token_ratio": "Share of the remaining output tokens that admission reserves memory for; rises under pressure.",
-    "token_usage": "Share of the KV pool that is neither free nor evictable, 0 to 1; of the fullest pool if several.",
+    "token_usage": "Share of the KV pool that is neither free nor evictable, 0 to 1; the maximum if several pools.",
     "kv_pool_usage": "Share of one KV pool (not the host tier) that is neither free nor evictable, from 0 to 1.",
     "max_total_num_tokens": "Size of the KV pool in tokens.",
     "page_size": "Number of tokens per page of the KV pool.",
@@ -32,9 +33,9 @@ GAUGE_TEXTS = {
 }
 
 TOTAL_TEXTS = {
-    "num_received_requests_total": "Requests that the scheduler received or the front refused as too long. Each of n "
-    "choices counts as one.",
-    "num_retracted_requests_total": "Retractions: running requests requeued to free memory.",
+    "num_received_requests_total": "Requests that the scheduler received or the front refused as too long. An HTTP "
+    "request with n choices counts as n.",
+    "num_retracted_requests_total": "Retractions: running requests that were requeued to free memory.",
     "num_retracted_input_tokens_total": "Prompt tokens of retracted requests, counted at each retraction.",
     "num_retracted_output_tokens_total": "Output tokens of retracted requests at their retraction; they are not lost.",
     "num_recomputed_tokens_total": "Tokens whose KV was recomputed after a retraction.",
@@ -42,9 +43,9 @@ TOTAL_TEXTS = {
     "kv_restored_tokens_total": "Tokens whose KV was restored from the host tier instead of being recomputed.",
     "num_resumed_requests_total": "Retracted requests that started running again.",
     "num_ended_while_retracted_total": "Retracted requests that ended before they ran again, by reason.",
-    "num_preempted_requests_total": "Running requests preempted for one of strictly higher priority.",
+    "num_preempted_requests_total": "Running requests that were preempted for a request of strictly higher priority.",
     "num_aborted_requests_total": "Requests that ended early, by reason.",
-    "num_requests_total": "Requests that ended normally, by finish reason. Each of n choices counts as one.",
+    "num_requests_total": "Requests that ended normally, by finish reason. An HTTP request with n choices counts as n.",
     "prompt_tokens_total": "Prompt tokens of requests that started running, counted once per request.",
     "cached_tokens_total": "Prompt tokens that were cached when their request first ran.",
     "generation_tokens_total": "Generated output tokens.",
@@ -70,9 +71,9 @@ HISTOGRAM_TEXTS = {
     "decode_time_seconds": "Time from a request's first output token to its normal end, retractions included.",
     "inference_time_seconds": "Time from a request's first run to its normal end, retractions included.",
     "time_per_output_token_seconds": "A request's decode time for each output token after the first.",
-    "embedding_batch_inputs": "Texts, or pairs of texts, that the embedding model computed together.",
+    "embedding_batch_inputs": "Number of texts, or of pairs of texts, in a batch of the embedding model.",
     "embedding_batch_seconds": "Time in which the embedding model computed a batch.",
-    "scheduler_step_seconds": "Time of a scheduler loop iteration that collected a result.",
+    "scheduler_step_seconds": "Duration of a scheduler loop iteration that collected a step's result.",
     "scheduler_step_tokens": "Prompt and output tokens computed per step; recomputed tokens count again.",
     "request_prompt_tokens": "Prompt tokens of a request that ended normally.",
     "request_generation_tokens": "Output tokens of a request that ended normally.",

@@ -17,48 +17,48 @@ INTRODUCTION = """# Models
 
 "Equal" means that the tests generate a tiny random model of the family, and that ebbtide's greedy output equals that
 of `transformers` on the same model, token for token in float32, for prompts beyond the sliding window and beyond the
-original context of scaled rotary embedding. All other models are refused at start with one sentence. Other decoder-only
-families than these run through `transformers` too: at start, ebbtide compares the logits of its own attention with
-those of the library's, and refuses the model if they differ.
+original context of scaled rotary embedding. Decoder-only families that are not in the table run through `transformers`
+too: at start, ebbtide compares the logits computed with its own attention with those of the library's attention, and
+refuses the model if they differ. All other models are refused at start with one error message.
 
 ## Families
 
-"native" is ebbtide's own implementation, "transformers" the library's code with ebbtide's attention.
+"native" is ebbtide's own implementation; "transformers" is the library's model code with ebbtide's attention.
 
 """
 GGUF = """
 ## GGUF files
 
 A GGUF file is served if its architecture is in the table and if every metadata key of the architecture and every
-tensor is understood; otherwise it is refused with a sentence that names the file and the key. For rotary
+tensor is supported; otherwise it is refused with an error message that names the file and the key. For rotary
 embeddings, ebbtide reads `rope.scaling.type` (none, linear, yarn or longrope), `rope.scale_linear`, a factor without a
 type (linear), and the frequency factors of Llama 3.1 and 3.2 and of Phi-3. The parts of a split file
 (`…-00001-of-00003.gguf`) are found from the name of any of them.
 
 The format has no key for some fields, so a file can differ from the original checkpoint: Mistral 7B v0.1's sliding
-window, the `mscale` of YaRN, and `norm_topk_prob` of expert models, for which ebbtide computes what llama.cpp
-computes.
+window, the `mscale` of YaRN, and `norm_topk_prob` of mixture-of-experts models. In these cases ebbtide computes what
+llama.cpp computes.
 
 Tokenizers: `tokenizer.ggml.model` gpt2 (byte-level BPE), llama (SentencePiece BPE) and t5 (SentencePiece Unigram);
-others are refused. Prefix spaces, BOS, EOS, byte, control and user-defined tokens have llama.cpp's meaning: a prefix
-space (`add_space_prefix`) is added at the start of a text and after each control token. Both kinds are tested against
-the `sentencepiece` library. With llama.cpp's test vocabularies (Llama 2 and 3, Phi-3, Qwen 2, GPT-2, Command R,
-StarCoder, Refact), all 8 × 47 texts get the expected tokens.
+others are refused. Prefix spaces, BOS, EOS, byte, control and user-defined tokens are handled as in llama.cpp: a prefix
+space (`add_space_prefix`) is added at the start of a text and after each control token. Both SentencePiece
+models are tested against the `sentencepiece` library. With llama.cpp's test vocabularies (Llama 2 and 3, Phi-3,
+Qwen 2, GPT-2, Command R, StarCoder, Refact), all 8 × 47 texts are encoded into the expected tokens.
 
 The compiled code for Llama families on the CPU keeps matrices in `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q4_K`,
 `Q5_K` and `Q6_K` quantized in memory, each tensor in its own format, and widens them while it multiplies. Where the
-CPU multiplies bfloat16 (AVX512-BF16, AMX), the result is that of the dequantized weights in bfloat16, bit for bit;
-with AVX512 or AVX2 the weights are widened to float32. `--quantization none` widens all weights at the start,
+CPU multiplies bfloat16 (AVX512-BF16, AMX), the result is bitwise identical to that of the dequantized weights in
+bfloat16; with AVX512 or AVX2 the weights are widened to float32. `--quantization none` widens all weights at the start,
 `--quantization int8` quantizes bfloat16, float16 and float32 weights of any Llama family to int8 with a float16 scale
-per output and 32 inputs (as `Q8_0`). ARM CPUs run the same code with vectors of four numbers and without instructions
-of their own for these formats.
+per output and 32 inputs (as `Q8_0`). ARM CPUs run the same code with vectors of four numbers, without special
+instructions for these formats.
 
 All other weights are dequantized when they are loaded, to the values of the `gguf` package:
 """
 CHECKED = """
 The tests write their GGUF files themselves. For every family in the table, the file of llama.cpp's own converter
-(`convert_hf_to_gguf.py` of llama-cpp-python 0.3.36) was compared by hand in the same way, with prompts of 1 to 300
-tokens (LongRoPE: 90) and 20 output tokens; all were equal.
+(`convert_hf_to_gguf.py` of llama-cpp-python 0.3.36) was compared with `transformers` by hand in the same way, with
+prompts of 1 to 300 tokens (LongRoPE: 90) and 20 output tokens; all outputs were equal.
 
 ## Quantized safetensors
 

@@ -29,7 +29,7 @@ CAUGHT_SOMEHOW = [
     bugs.unlocked_twice,
     bugs.evict_locked_pages,
     bugs.split_off_by_one,
-    bugs.copies_freed_and_still_used,
+    bugs.own_copies_freed_and_still_used,
 ]
 CAUGHT_BEFORE_THE_FORWARD = [bug for bug in bugs.ACCOUNTING if bug not in CAUGHT_SOMEHOW]
 
@@ -196,7 +196,7 @@ def test_results_in_flight_of_released_requests_are_dropped() -> None:
 
 
 @noticed_by(Witness.EQUATION)
-def test_reservations_that_exceed_a_smaller_pool_are_released_uncounted() -> None:
+def test_protected_requests_beyond_a_smaller_pool_are_requeued_without_a_count() -> None:
     shape = Shape(num_pages=20, memory_check="quarantine", max_retractions=0)
     world = World(shape)
     for rid, length in (("a", 30), ("b", 30)):

@@ -39,14 +39,14 @@ def lock_only_the_leaf(patch: Patch) -> None:
     patch.setattr(RadixCache, "_lock_path", lambda self, node: self._lock(node))
 
 
-def forgotten_unlock(patch: Patch) -> None:
+def missing_unlock(patch: Patch) -> None:
     def release(self: RadixCache, req: Request) -> None:
         req.node = None
 
     patch.setattr(RadixCache, "release", release)
 
 
-def locks_uncounted(patch: Patch) -> None:
+def lock_without_counter_update(patch: Patch) -> None:
     """A locked page is still counted as evictable."""
 
     def lock(self: RadixCache, node: Node) -> None:
@@ -76,7 +76,7 @@ def evict_locked_pages(patch: Patch) -> None:
     patch.setattr(RadixCache, "evict", evict)
 
 
-def eviction_uncounted(patch: Patch) -> None:
+def eviction_without_counter_update(patch: Patch) -> None:
     original = RadixCache._trim
 
     def trim(self: RadixCache, leaf: Node, num_pages: int) -> int:
@@ -88,7 +88,7 @@ def eviction_uncounted(patch: Patch) -> None:
     patch.setattr(RadixCache, "_trim", trim)
 
 
-def leaf_dropped_unfreed(patch: Patch) -> None:
+def leaf_dropped_without_freeing_its_pages(patch: Patch) -> None:
     """Eviction removes a leaf from the tree without freeing its pages."""
     original = RadixCache._trim
 
@@ -134,7 +134,7 @@ def last_page_is_not_freed(patch: Patch) -> None:
     patch.setattr(Pool, "release_kv_cache", release)
 
 
-def taken_page_left_free(patch: Patch) -> None:
+def taken_page_stays_in_the_free_list(patch: Patch) -> None:
     original = PageAllocator.take
 
     def take(self: PageAllocator, count: int, owner: PageOwner) -> list[int]:
@@ -158,14 +158,14 @@ def page_taken_and_dropped(patch: Patch) -> None:
     patch.setattr(Pool, "allocate", allocate)
 
 
-def page_taken_uncounted(patch: Patch) -> None:
+def page_taken_without_counter_update(patch: Patch) -> None:
     def allocate(self: Pool, req: Request, num_pages: int) -> None:
         req.pages += self.token_to_kv_pool_allocator.take(num_pages, req)
 
     patch.setattr(Pool, "allocate", allocate)
 
 
-def quarantined_page_left_free(patch: Patch) -> None:
+def quarantined_page_stays_in_the_free_list(patch: Patch) -> None:
     """A quarantined page stays in the free list."""
     original = Pool.publish
 
@@ -201,7 +201,7 @@ def publish_half_a_page(patch: Patch) -> None:
     patch.setattr(Pool, "publish", publish)
 
 
-def publish_uncounted(patch: Patch) -> None:
+def publish_without_counter_update(patch: Patch) -> None:
     def publish(self: Pool, req: Request, num_tokens: int) -> None:
         if num_tokens // self.page_size > req.num_shared:
             self.tree_cache.publish(req, num_tokens // self.page_size)
@@ -242,7 +242,7 @@ def ledger_not_updated(patch: Patch) -> None:
     patch.setattr(Ledger, "move", move)
 
 
-def copies_not_given_back(patch: Patch) -> None:
+def own_copies_not_freed(patch: Patch) -> None:
     """After a switch to cached pages the request's own pages are not freed."""
 
     def switch(self: RadixCache, node: Node, req: Request) -> None:
@@ -254,7 +254,7 @@ def copies_not_given_back(patch: Patch) -> None:
     patch.setattr(RadixCache, "_use_cached_pages", switch)
 
 
-def copies_freed_and_still_used(patch: Patch) -> None:
+def own_copies_freed_and_still_used(patch: Patch) -> None:
     """The request's own pages are freed, but it continues to use them instead of the cached ones."""
     original = RadixCache._use_cached_pages
 
@@ -277,7 +277,7 @@ def shared_pages_listed_as_own(patch: Patch) -> None:
     patch.setattr(RadixCache, "attach", attach)
 
 
-def shared_pages_given_back(patch: Patch) -> None:
+def shared_pages_freed_by_the_request(patch: Patch) -> None:
     """A finished request frees its shared pages as well."""
 
     def release(self: Pool, req: Request, *, is_insert: bool) -> None:
@@ -311,7 +311,7 @@ def lost_row(patch: Patch) -> None:
     patch.setattr(Lifecycle, "finish", finish)
 
 
-def row_given_twice(patch: Patch) -> None:
+def row_freed_twice(patch: Patch) -> None:
     original = Lifecycle.finish
 
     def finish(self: Lifecycle, req: Request, *args: object, **kwargs: object) -> None:
@@ -332,7 +332,7 @@ def host_copy_never_freed(patch: Patch) -> None:
     patch.setattr(HostTier, "discard", discard)
 
 
-def host_copy_freed_uncounted(patch: Patch) -> None:
+def host_copy_freed_without_counter_update(patch: Patch) -> None:
     def give(self: HostTier, copy: HostCopy) -> None:
         self.allocator.give(copy.pages, copy)
 
@@ -353,33 +353,33 @@ def host_copy_freed_and_kept(patch: Patch) -> None:
 ACCOUNTING: dict[Bug, Witness] = {
     skip_lock: Witness.PLAN_AUDIT,
     lock_only_the_leaf: Witness.PLAN_AUDIT,
-    forgotten_unlock: Witness.TREE,
-    locks_uncounted: Witness.EQUATION,
+    missing_unlock: Witness.TREE,
+    lock_without_counter_update: Witness.EQUATION,
     unlocked_twice: Witness.PLAN_AUDIT,
     evict_locked_pages: Witness.LEDGER_AUDIT,
-    eviction_uncounted: Witness.EQUATION,
-    leaf_dropped_unfreed: Witness.EQUATION,
+    eviction_without_counter_update: Witness.EQUATION,
+    leaf_dropped_without_freeing_its_pages: Witness.EQUATION,
     double_free: Witness.EQUATION,
     lost_page: Witness.EQUATION,
     last_page_is_not_freed: Witness.EQUATION,
-    taken_page_left_free: Witness.EQUATION,
+    taken_page_stays_in_the_free_list: Witness.EQUATION,
     page_taken_and_dropped: Witness.EQUATION,
-    page_taken_uncounted: Witness.EQUATION,
-    quarantined_page_left_free: Witness.EQUATION,
+    page_taken_without_counter_update: Witness.EQUATION,
+    quarantined_page_stays_in_the_free_list: Witness.EQUATION,
     early_publish: Witness.PLAN_AUDIT,
     publish_half_a_page: Witness.PLAN_AUDIT,
-    publish_uncounted: Witness.EQUATION,
+    publish_without_counter_update: Witness.EQUATION,
     wrong_page_in_the_plan: Witness.PLAN_AUDIT,
     split_off_by_one: Witness.SWEEP,
     ledger_not_updated: Witness.SWEEP,
-    copies_not_given_back: Witness.EQUATION,
-    copies_freed_and_still_used: Witness.PLAN_AUDIT,
+    own_copies_not_freed: Witness.EQUATION,
+    own_copies_freed_and_still_used: Witness.PLAN_AUDIT,
     shared_pages_listed_as_own: Witness.PLAN_AUDIT,
-    shared_pages_given_back: Witness.LEDGER_MOVE,
+    shared_pages_freed_by_the_request: Witness.LEDGER_MOVE,
     abort_frees_nothing: Witness.EQUATION,
     lost_row: Witness.ROWS,
-    row_given_twice: Witness.ROWS,
+    row_freed_twice: Witness.ROWS,
     host_copy_never_freed: Witness.EQUATION,
-    host_copy_freed_uncounted: Witness.EQUATION,
+    host_copy_freed_without_counter_update: Witness.EQUATION,
     host_copy_freed_and_kept: Witness.LEDGER_MOVE,
 }

@@ -25,14 +25,14 @@ IN_QUARANTINE: dict[Bug, str] = {
 
 
 def table(bugs: Mapping[Bug, Witness]) -> str:
-    lines = ["| bug | noticed by | in quarantine mode |", "|---|---|---|"]
+    lines = ["| bug | detected first by | in quarantine mode |", "|---|---|---|"]
     for bug, witness in bugs.items():
         lines.append(f"| {bug.__name__.replace('_', ' ')} | {witness.value} | {IN_QUARANTINE.get(bug, '')} |")
     return "\n".join(lines) + "\n"
 
 
 def faults_table() -> str:
-    lines = ["| test | noticed by |", "|---|---|"]
+    lines = ["| test | detected first by |", "|---|---|"]
     for name, witness in sorted(HAND_MADE.items()):
         lines.append(f"| {name.removeprefix('test_').replace('_', ' ')} | {witness.value} |")
     return "\n".join(lines) + "\n"

@@ -70,7 +70,7 @@ def a_page_of_the_second_pool_is_freed_twice(patch: Patch) -> None:
     patch.setattr(SecondPool, "release_kv_cache", release)
 
 
-def pages_of_the_second_pool_are_uncounted(patch: Patch) -> None:
+def pages_of_the_second_pool_are_not_counted(patch: Patch) -> None:
     original = SecondPool.allocate_up_to
 
     def allocate(self: SecondPool, req: CachedRequest, num_tokens: int) -> int:
@@ -156,7 +156,7 @@ def later_pages_of_the_second_pool_are_not_sent(patch: Patch) -> None:
     patch.setattr(PlanItems, "_writes_elsewhere", writes)
 
 
-def second_pool_treats_a_new_row_as_known(patch: Patch) -> None:
+def second_pool_treats_the_pages_of_a_new_row_as_sent(patch: Patch) -> None:
     """A retracted request's pages count as sent when it runs again."""
     original = SecondPool.release_kv_cache
 
@@ -197,7 +197,7 @@ def _is_second(pool: KvPool) -> bool:
 SECOND_POOL_BUGS: dict[Bug, Witness] = {
     a_page_of_the_second_pool_is_not_freed: Witness.EQUATION,
     a_page_of_the_second_pool_is_freed_twice: Witness.EQUATION,
-    pages_of_the_second_pool_are_uncounted: Witness.EQUATION,
+    pages_of_the_second_pool_are_not_counted: Witness.EQUATION,
     a_finish_keeps_the_pages_of_the_second_pool: Witness.EQUATION,
     an_abort_keeps_the_pages_of_the_second_pool: Witness.EQUATION,
     a_retraction_keeps_the_pages_of_the_second_pool: Witness.EQUATION,
@@ -205,7 +205,7 @@ SECOND_POOL_BUGS: dict[Bug, Witness] = {
     wrong_page_of_the_second_pool_in_the_plan: Witness.PLAN_AUDIT,
     wrong_index_of_the_second_pool_in_the_plan: Witness.PLAN_AUDIT,
     later_pages_of_the_second_pool_are_not_sent: Witness.RUNNER,
-    second_pool_treats_a_new_row_as_known: Witness.PLAN_AUDIT,
+    second_pool_treats_the_pages_of_a_new_row_as_sent: Witness.PLAN_AUDIT,
     pages_of_the_window_are_freed_one_page_early: Witness.TEXT,
     shortage_of_the_second_pool_is_overlooked: Witness.PLANNER,
 }

@@ -59,7 +59,7 @@ def gap_before_the_slot_is_ignored(patch: Patch) -> None:
     patch.setattr(SessionAwareCache, "evict", first_page_is_lost)
 
 
-def slot_gives_its_first_pages_first(patch: Patch) -> None:
+def slot_evicts_its_first_pages_first(patch: Patch) -> None:
     def trim(self: SessionAwareCache, slot: SessionSlot, keep: int) -> int:
         count = len(slot.pages) - keep
         gone = slot.pages[:count]
@@ -121,11 +121,11 @@ def overlapping_turn_is_accepted(patch: Patch) -> None:
     patch.setattr(SessionController, "_find", find)
 
 
-def late_stop_is_ignored(patch: Patch) -> None:
+def late_stop_string_is_ignored(patch: Patch) -> None:
     patch.setattr(SessionController, "truncate_last_turn", lambda self, rid, count: None)
 
 
-def late_stop_keeps_the_kv(patch: Patch) -> None:
+def kv_is_not_truncated_after_a_late_stop_string(patch: Patch) -> None:
     patch.setattr(SessionAwareCache, "truncate", lambda self, session, num_tokens: None)
 
 
@@ -169,15 +169,15 @@ SESSION_BUGS: dict[Bug, Witness] = {
     pinned_slot_is_evicted: Witness.TREE,
     slot_stays_pinned: Witness.TREE,
     gap_before_the_slot_is_ignored: Witness.TEXT,
-    slot_gives_its_first_pages_first: Witness.EQUATION,
+    slot_evicts_its_first_pages_first: Witness.EQUATION,
     turn_with_a_slot_is_published: Witness.TEXT,
     slot_begins_one_page_late: Witness.REUSE,
     half_a_page_is_saved: Witness.PLANNER,
     aborted_turn_is_committed: Witness.TEXT,
     finished_turn_is_not_committed: Witness.PLANNER,
     overlapping_turn_is_accepted: Witness.REFUSAL,
-    late_stop_is_ignored: Witness.TEXT,
-    late_stop_keeps_the_kv: Witness.PLANNER,
+    late_stop_string_is_ignored: Witness.TEXT,
+    kv_is_not_truncated_after_a_late_stop_string: Witness.PLANNER,
     close_leaks_the_slot: Witness.SESSION_BOOKS,
     detached_turn_is_saved: Witness.LEDGER_AUDIT,
     running_turn_expires: Witness.REFUSAL,

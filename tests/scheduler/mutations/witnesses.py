@@ -20,12 +20,12 @@ STUCK = ("stuck", "no progress", "was expected to be over")
 class Witness(Enum):
     """A check, as ``docs/mutations.md`` names it."""
 
-    PLANNER = "planner, when it makes an item"
+    PLANNER = "planner, when it builds an item"
     PLAN_AUDIT = "audit of the plan, before the step runs"
     EQUATION = "conservation equation"
     SWEEP = "ledger sweep after the step"
     LEDGER_AUDIT = "full ledger audit when idle"
-    LEDGER_MOVE = "ledger, when the page moves"
+    LEDGER_MOVE = "ledger, when the page changes its owner"
     FREE_LIST = "allocator, when pages are taken"
     ROWS = "row check"
     RESTORE = "host tier, when it restores a copy"
