@@ -1,7 +1,7 @@
 """The exceptions that ebbtide raises.
 
 EbbtideError
-├── StartupError         the daemon cannot start; one sentence for the operator
+├── StartupError         the daemon cannot start; the message is one sentence for the operator
 ├── Rejected             a request is rejected, with an HTTP status and OpenAI's error fields
 ├── GrammarError         a grammar cannot be compiled, or the output cannot continue within it
 ├── PlanError            the runner cannot execute a step plan: a bug in ebbtide
@@ -20,8 +20,8 @@ class EbbtideError(Exception):
 class StartupError(EbbtideError):
     """The daemon cannot start. The message is one sentence that tells the operator what to change.
 
-    The message is one line that can be encoded, even if it contains text from a damaged file: each run of white space
-    becomes one space, and surrogates become escapes.
+    The message is one line of valid Unicode, even if it contains text from a damaged file: each run of white space
+    is replaced by one space, and each surrogate by an escape sequence.
     """
 
     def __init__(self, message: str) -> None:
@@ -70,7 +70,7 @@ class InvariantViolation(EbbtideError):
     """The page accounting is inconsistent. The message names the pages and their owners.
 
     Attributes:
-        pages: page numbers by pool name that must not be used, even though owner and ledger agree about them now.
+        pages: pool name → page numbers that must not be used, even if their owner and the ledger agree about them now.
     """
 
     def __init__(self, message: str, *, pages: Mapping[str, Sequence[int]] | None = None) -> None:

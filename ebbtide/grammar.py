@@ -34,7 +34,7 @@ class ReasoningPrefix:
 
 
 def lark_of_regex(regex: str) -> str:
-    """Convert ``regex`` to a Lark grammar that matches whole texts.
+    """Convert ``regex`` to a Lark grammar that matches whole strings.
 
     The function does not check that the regex is valid.
     """
@@ -44,7 +44,7 @@ def lark_of_regex(regex: str) -> str:
 
 
 def special_ids(vocabulary: Vocabulary, vocab_size: int) -> dict[bytes, int]:
-    """Return the control tokens below ``vocab_size`` by their text.
+    """Return text → id of the control tokens below ``vocab_size``.
 
     Plain text in a grammar never matches a control token.
     """
@@ -68,13 +68,13 @@ def grammar_of(
 
 
 def mark_in_lark(mark: str, special_ids: Mapping[bytes, int]) -> str:
-    """Return a marker as part of a Lark rule: a control token if the model has one with this text, else the text."""
+    """Return a marker in Lark syntax: the control token with this text if the model has one, else a string literal."""
     token = special_ids.get(mark.encode())
     return json.dumps(mark) if token is None else f"<[{token}]>"
 
 
 def _head(prefix: ReasoningPrefix, body: str, special_ids: Mapping[bytes, int]) -> str:
-    """Return the start rule in Lark: the prefix, then ``body``."""
+    """Return Lark rules in which ``start`` matches the prefix and then ``body``."""
     closes = special_ids.get(prefix.closes.encode())
     inside = "before" if closes is None else f"/(.|\\n)*/ <[{closes}]>"
     rule = "" if closes is not None else f"before[suffix={json.dumps(prefix.closes)}]: /(.|\\n)*/\n"
@@ -92,16 +92,16 @@ class Guidance:
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_ids: Iterable[int]) -> None:
         """vocab_size: number of logits per row. eos_ids: end tokens in addition to the vocabulary's own."""
         ends = {token for token in (*eos_ids, *vocabulary.eos_ids) if token < vocab_size}
-        self._eos_ids = frozenset(ends or {vocab_size})  # if there is no end token: an id that no model can sample
+        self._eos_ids = frozenset(ends or {vocab_size})  # without an end token: an id that the model cannot sample
         special = [token for token in vocabulary.special_ids if token < vocab_size]
         pieces = vocabulary.pieces[:vocab_size]
-        pieces += [b""] * (vocab_size + 1 - len(pieces))  # masks must also cover logits without a token
+        pieces += [b""] * (vocab_size + 1 - len(pieces))  # a mask has a bit for every logit, even without a token
         tokens = _Tokens(pieces, special, min(self._eos_ids))
         self._tokenizer = LLTokenizer(tokens, eos_token=sorted(self._eos_ids))
         self._limits = LLParserLimits(verbose_errors=False)
 
     def compile(self, grammar: str) -> GrammarMatcher:
-        """Return a matcher before its first token.
+        """Return a matcher that has not consumed any token.
 
         Raises GrammarError, with a one-sentence message, if the grammar is invalid or llguidance does not enforce all
         of it.
@@ -111,12 +111,12 @@ class Guidance:
             raise GrammarError(_sentence(inner.get_error()))
         warnings = inner.get_grammar_warnings()
         if warnings:
-            raise GrammarError(_sentence(warnings[0]))  # llguidance warns if it does not enforce a part
+            raise GrammarError(_sentence(warnings[0]))  # llguidance warns if it does not enforce a part of the grammar
         return GrammarMatcher(inner, self._eos_ids)
 
 
 class _Tokens(TokenizerWrapper):  # type: ignore[misc]  # mypy skips llguidance
-    """A vocabulary in the form that llguidance expects."""
+    """A vocabulary with the attributes that llguidance expects of a tokenizer."""
 
     def __init__(self, tokens: list[bytes], special_ids: list[int], eos_id: int) -> None:
         # The base class's __init__ needs a tokenizer, but with "no_forcing" llguidance never tokenizes text.
@@ -131,10 +131,10 @@ class _Tokens(TokenizerWrapper):  # type: ignore[misc]  # mypy skips llguidance
 
 
 class GrammarMatcher:
-    """The position of one output in a grammar. The state depends only on the grammar and the tokens so far.
+    """The position of one output in a grammar. It depends only on the grammar and the tokens consumed so far.
 
     Attributes:
-        mask: tokens that may come next, one bit per token id, least significant bit first; b"" if there is none.
+        mask: tokens that may come next, one bit per token id, least significant bit first; b"" if none may.
         complete: True if no token other than an end token may follow.
     """
 
@@ -170,7 +170,7 @@ class GrammarMatcher:
         self._update_mask()
 
     def without_end(self) -> bytes:
-        """Return the mask without the end tokens. The mask allows at least one token unless ``complete``."""
+        """Return the mask without the end tokens; it allows at least one token unless ``complete`` is True."""
         rest = bytearray(self.mask)
         for token in self._eos_ids:
             if token >> 3 < len(rest):
@@ -178,13 +178,13 @@ class GrammarMatcher:
         return bytes(rest)
 
     def _update_mask(self) -> None:
-        """Compute which tokens may come next."""
+        """Set ``mask`` and ``complete`` for the current position. Raises GrammarError if no token may follow."""
         mask = self._inner.compute_bitmask()
         if self._inner.is_error():
             raise GrammarError(_sentence(self._inner.get_error()))
         self.mask = mask
         if not mask.strip(b"\0"):
-            raise GrammarError("No token may follow, and the text is not complete.")
+            raise GrammarError("No token may follow, but the text is incomplete.")
         self.complete = self._inner.is_accepting() and not self.without_end().strip(b"\0")
         if self.complete:
             self.mask = b""

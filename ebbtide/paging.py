@@ -11,10 +11,10 @@ def pages_for(num_tokens: int, page_size: int) -> int:
 
 
 def least_tokens(prompt_len: int, max_tokens: int) -> int:
-    """Return the tokens of KV that a request needs to be admitted: its prompt and at most two output tokens."""
+    """Return the number of tokens whose KV must fit for admission: the prompt and at most one output token."""
     return prompt_len + min(max(max_tokens, 1), 2) - 1
 
 
 def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
-    """Return True if the request can be admitted to an otherwise empty first pool."""
+    """Return True if the request can be admitted when no other request uses the first pool."""
     return pages_for(least_tokens(prompt_len, max_tokens), info.page_size) <= info.num_pages

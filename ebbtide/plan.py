@@ -17,8 +17,9 @@ class RowInit(Part, frozen=True):
     """The complete sampling state of a row; the runner rebuilds the row from it.
 
     Attributes:
-        prompt_len: prompt tokens; the sample after position p is output token ``p + 1 - prompt_len``.
-        known: token ids of prompt and outputs so far, including cached ones; empty if no penalty needs them.
+        prompt_len: number of prompt tokens; the sample after position p is output token ``p + 1 - prompt_len``.
+        known: token ids of the prompt and the outputs so far, including tokens whose K/V is cached; empty if no penalty
+            needs them.
     """
 
     sampling: SamplingParams
@@ -30,9 +31,9 @@ class PromptLogprobSpec(Part, frozen=True):
     """A request for the log-probabilities of known tokens.
 
     Attributes:
-        first: index within the item's tokens; target i follows the item's token ``first + i``.
-        targets: token ids.
-        num_top: how many of the most likely tokens to return with each target.
+        first: index in the item's tokens; target i follows the item's token ``first + i``.
+        targets: ids of the tokens whose log-probabilities are requested.
+        num_top: number of most likely tokens to return with each target.
     """
 
     first: int
@@ -45,7 +46,8 @@ class PageWrite(Part, frozen=True):
 
     Attributes:
         pool: index in ``RunnerInfo.pools``.
-        pages: page numbers to write into the row's page table of that pool from ``page_index`` on, before computing.
+        page_index: index in the row's page table of that pool of the first entry to write.
+        pages: page numbers to write there before the step computes.
     """
 
     pool: int
@@ -59,17 +61,17 @@ class PlanItem(Part, frozen=True):
     Attributes:
         start: position of the first token.
         tokens: token ids; None for one token, which is the row's last sample.
-        pages: page numbers to write into the row's page table of the first pool from ``page_index`` on, before
-            computing.
+        pages: page numbers to write into the row's page table of the first pool before the step computes.
+        page_index: index in the page table of the first entry to write.
         num_samples: maximum number of tokens to sample after the last one; 0 for none. If it is more than one, the
             item's pages must hold the K/V of all samples except the last, and the row must have no later item in
             flight.
-        init: set only on the first item of an admission.
+        init: state of the row; set only on the first item after an admission.
         mask: tokens that may be sampled, one bit per token id, least significant bit first; b"" for all. An item with a
-            mask samples one token. If a row's mask depends on a token that is not collected yet, the plan has no item
-            for the row.
-        prompt_logprobs: tokens whose log-probabilities this item must return.
-        more_pages: the same as ``pages`` for the other pools; at most one entry per pool.
+            mask samples one token. If a row's mask depends on a token that has not been collected yet, the plan has no
+            item for the row.
+        prompt_logprobs: known tokens whose log-probabilities the runner must return; None for none.
+        more_pages: ``pages`` and ``page_index`` for the other pools; at most one entry per pool.
         embeds: True if the item must return the normalized hidden state of its last token.
     """
 
@@ -110,14 +112,14 @@ class PageCopies(Part, frozen=True):
 
 
 class StepPlan(Part, frozen=True):
-    """One forward pass.
+    """The work of one step: page copies and one forward pass.
 
     Attributes:
         number: sequence number.
         items: decode items, then prefill chunks, at most one per row; empty if the plan only copies pages.
-        copies: page copies to run first.
-        num_token_ids: ids from this one on are rows of the embedding without a token: they may be in ``tokens``, but
-            are never sampled. The value is 0 if every id has a token.
+        copies: page copies to run first; None for none.
+        num_token_ids: number of ids that have a token. Higher ids, which are rows of the embedding without a token, may
+            be in ``tokens`` but are never sampled. 0 if every id has a token.
     """
 
     number: int
@@ -127,12 +129,12 @@ class StepPlan(Part, frozen=True):
 
 
 class ItemFailure(Part, frozen=True):
-    """An item that yields nothing, because of its own inputs or logits. The other items are computed as usual.
+    """An item without a result because of its own inputs or logits. The other items are computed as usual.
 
     Attributes:
         item: index in ``StepPlan.items``.
-        problem: description for the log.
-        invalid_logits: True if the logits leave no token to sample; otherwise an exception was raised.
+        problem: description of the failure, for the log.
+        invalid_logits: True if the logits leave no token to sample; False if an exception was raised.
     """
 
     item: int
@@ -146,13 +148,13 @@ class StepResult(Part, frozen=True):
     Attributes:
         tokens: one list per sampling item, in plan order, of 1 to ``PlanItem.num_samples`` token ids; an empty list if
             the item's mask allows no token or the item failed.
-        logprobs: parallel to ``tokens``, for each item one per token; None for an item that did not ask for
-            log-probabilities, or in place of the whole list if no item did.
+        logprobs: parallel to ``tokens``: for each item, one log-probability per token, or None if the item's row did
+            not request them. None in place of the whole list if no row requested them.
         prompt_logprobs: one list per item with ``PlanItem.prompt_logprobs``, in plan order, parallel to its targets;
             empty if the item failed.
         embeddings: one vector per item with ``PlanItem.embeds``, in plan order, little-endian float32; b"" if the item
             failed.
-        failures: at most one per item. A failed item's row is not used again before an item with ``init``.
+        failures: at most one per item. After a failure, the next item of the row must have ``init``.
     """
 
     number: int
@@ -166,8 +168,8 @@ class StepResult(Part, frozen=True):
 class Runner(Protocol):
     """Executes plans in order. At most ``info.max_in_flight`` submitted plans may be uncollected.
 
-    An exception that the inputs of one row cause is a failure of its item. An error of a plan as a whole, or of the
-    device, is raised.
+    If the inputs of one row cause an exception, its item becomes an ``ItemFailure``. An error of a plan as a whole, or
+    of the device, is raised.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: a function of seed and index, so a resumed request samples the same tokens again."""
+"""Counter-based random numbers: each depends only on seed and index, so a resumed request samples the same tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _mix(value: int) -> int:
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """Return the seed of one choice as an int64. Choice 0 keeps the request's seed; other seeds are unrelated to it."""
+    """Return the seed of one choice as an int64. Choice 0 has the request's seed, others a hash of seed and choice."""
     if choice == 0:
         return seed
     return _mix(seed + choice * 0x9E3779B97F4A7C15) - (1 << 63)

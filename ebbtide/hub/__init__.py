@@ -1,1 +1,1 @@
-"""Models of the Hugging Face Hub by name: choice of files, resumable download, and the local cache."""
+"""Models of the Hugging Face Hub: selection of the files, resumable download, and the local cache."""

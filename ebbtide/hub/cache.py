@@ -36,7 +36,7 @@ class CachedRepository:
 
     Attributes:
         folder: its folder, with the subfolders blobs, refs and snapshots.
-        snapshot: the files of the newest revision that was fetched; None if there is none.
+        snapshot: folder with the files of the newest fetched revision; None if no revision was fetched.
     """
 
     repository: str
@@ -45,18 +45,18 @@ class CachedRepository:
 
     @property
     def paths(self) -> list[str]:
-        """The files of the snapshot, relative to it."""
+        """The sorted paths of the snapshot's files, relative to the snapshot."""
         if self.snapshot is None:
             return []
         return sorted(path.relative_to(self.snapshot).as_posix() for path in self.snapshot.rglob("*") if path.is_file())
 
     @property
     def unfinished(self) -> list[Path]:
-        """The files of downloads that were interrupted."""
+        """The partial files of interrupted downloads."""
         return sorted((self.folder / "blobs").glob("*.incomplete"))
 
     def find(self, name: HubName) -> Choice | None:
-        """Return the files of a name; None if the cache does not hold all of them."""
+        """Return the files that ``name`` selects; None if the cache does not hold all of them."""
         try:
             choice = choose(name, self.paths)
         except StartupError:
@@ -71,7 +71,7 @@ class CachedRepository:
         return has_tokenizer and all((self.snapshot / path).is_file() for path in needed)
 
     def models(self) -> Iterator[Choice]:
-        """Yield the models of which the snapshot has at least one file: safetensors, then each GGUF quantization."""
+        """Yield the models of which the snapshot has at least one file: first safetensors, then each GGUF model."""
         for name in [None, *gguf_models(self.paths)]:
             with contextlib.suppress(StartupError):
                 choice = choose(HubName(self.repository, name), self.paths)
@@ -87,7 +87,7 @@ class CachedRepository:
         return ModelFiles(str(choice.name), str(first.parent), first.name)
 
     def touch(self, choice: Choice) -> None:
-        """Set the access times of the weights to the present. Does nothing if the cache is read-only."""
+        """Set the access times of the weight files to now. Does nothing if the cache is read-only."""
         assert self.snapshot is not None
         for file in [self.snapshot / path for path in choice.weights]:
             with contextlib.suppress(OSError):
@@ -95,18 +95,18 @@ class CachedRepository:
 
 
 def cached_repositories() -> list[CachedRepository]:
-    """Return the model repositories in the cache, by name."""
+    """Return the model repositories in the cache, sorted by name."""
     found = [folder for folder in hub_cache_dir().glob(f"{PREFIX}*") if folder.is_dir()]
     return [_repository(folder) for folder in sorted(found)]
 
 
 def cached_repository(repository: str) -> CachedRepository:
-    """Return one repository of the cache, which may be empty."""
+    """Return one repository of the cache. Its folder need not exist."""
     return _repository(hub_cache_dir() / (PREFIX + repository.replace("/", "--")))
 
 
 def find_cached(name: HubName) -> ModelFiles | None:
-    """Return the files of a model whose download is complete, and record its use; None if there is none."""
+    """Return the location of a completely downloaded model and update its access time; None if it is not complete."""
     cached = cached_repository(name.repository)
     choice = cached.find(name)
     if choice is None:
@@ -121,7 +121,7 @@ def _repository(folder: Path) -> CachedRepository:
 
 
 def _snapshot(folder: Path) -> Path | None:
-    """Return the snapshot of the branch ``main``, or the newest one if the branch was not fetched."""
+    """Return the snapshot of the branch ``main``; the newest snapshot if ``main`` was not fetched; None without one."""
     with contextlib.suppress(OSError):
         snapshot = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
         if snapshot.is_dir():
@@ -131,7 +131,7 @@ def _snapshot(folder: Path) -> Path | None:
 
 
 def _indexed(snapshot: Path) -> set[str]:
-    """Return the files that the index of split safetensors names."""
+    """Return the names of the files that the index of split safetensors lists; empty without a valid index."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return set(json.loads((snapshot / INDEX).read_text())["weight_map"].values())
     return set()

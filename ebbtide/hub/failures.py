@@ -1,4 +1,4 @@
-"""Translates the exceptions of huggingface_hub to one sentence that says what to do."""
+"""Translates the exceptions of huggingface_hub to one-sentence error messages that say what to do."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CHECK_NETWORK = "Check the network, the proxy and HF_ENDPOINT. A model that was 
 
 
 def connection_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a connection that could not be opened, broke or timed out.
+    """Return the exception classes for a connection that could not be opened, broke or timed out.
 
-    They belong to the HTTP package of huggingface_hub, which differs between its versions.
+    They come from the HTTP package that huggingface_hub uses, which depends on its version.
     """
     from huggingface_hub.utils import get_session
 
@@ -30,7 +30,7 @@ def connection_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def translated(name: HubName) -> Iterator[None]:
-    """Raise StartupError with one sentence for every failure of a download of ``name``."""
+    """Translate every exception that the download of ``name`` raises in the block to a StartupError."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     unreachable: tuple[type[Exception], ...] = (ConnectionError, LocalEntryNotFoundError, *connection_errors())
@@ -49,7 +49,7 @@ def translated(name: HubName) -> Iterator[None]:
         raise StartupError(f"{text}: {one_line(error)}. {CHECK_NETWORK}") from error
     except OSError as error:
         raise StartupError(_disk_failure(name, error)) from error
-    except Exception as error:  # huggingface_hub does not check the form of an answer with status 200
+    except Exception as error:  # huggingface_hub does not validate responses with status 200
         text = f"The Hub at {endpoint()} sent an answer for {name.repository} that is not valid"
         raise StartupError(f"{text}: {one_line(error) or type(error).__name__}.") from error
 
@@ -62,7 +62,7 @@ def endpoint() -> str:
 
 
 def _refusal(name: HubName, error: OSError) -> str:
-    """Return a sentence for an error status of the Hub."""
+    """Return the error message for an error status of the Hub."""
     from huggingface_hub.errors import DisabledRepoError, GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
     assert isinstance(error, HfHubHTTPError)

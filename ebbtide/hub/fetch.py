@@ -1,8 +1,8 @@
 """Fetches models of the Hub into the cache that all Hugging Face libraries share.
 
-huggingface_hub lists repositories, fetches the small files and links the large ones. The weights are downloaded by
-``Transfer``, because huggingface_hub starts an interrupted download from the beginning and does not verify checksums.
-huggingface_hub is imported only when a model has to be fetched.
+huggingface_hub lists repositories, fetches the small files and links the large files into the snapshot. The weights are
+downloaded by ``Transfer``, because huggingface_hub starts an interrupted download from the beginning and does not
+verify checksums. huggingface_hub is imported only when a model has to be fetched.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ BRANCH = "main"
 
 
 def resolve_hub_model(name: HubName) -> ModelFiles:
-    """Return the files of a model of the Hub. If the cache holds all of them, the network is not used.
+    """Return the files of a model of the Hub. Uses the network only if the cache does not hold all of them.
 
-    Raises StartupError with one sentence if the model does not exist or cannot be downloaded.
+    Raises StartupError if the model does not exist or cannot be downloaded.
     """
     return find_cached(name) or fetch(name)
 
 
 def fetch(name: HubName, *, pause_s: float = PAUSE_S) -> ModelFiles:
-    """Return the files of the newest revision of a model, and download those that the cache does not hold.
+    """Download the missing files of a model's newest revision, and return the location of the model in the cache.
 
-    pause_s: seconds before a broken connection is opened again. Raises StartupError with one sentence if the model does
-        not exist or cannot be downloaded.
+    pause_s: seconds before a broken connection is opened again.
+    Raises StartupError if the model does not exist or cannot be downloaded.
     """
     with translated(name):
         return _Hub(pause_s).fetch(name)
@@ -52,7 +52,7 @@ class _Hub:
         from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
 
-        disable_progress_bars()  # the bars of the small files
+        disable_progress_bars()  # huggingface_hub would show a bar for each small file
         self._api = HfApi(endpoint=endpoint())
         self._cache = hub_cache_dir()
         self._pause_s = pause_s
@@ -76,7 +76,7 @@ class _Hub:
         return cached.files_of(found)
 
     def _snapshot(self, name: HubName, paths: Sequence[str]) -> None:
-        """Fetch these files with huggingface_hub, and link those whose content is in the cache."""
+        """Fetch these files with huggingface_hub, which only links a file whose content is already in the cache."""
         if paths:
             self._api.snapshot_download(
                 name.repository,
@@ -101,13 +101,13 @@ class _Hub:
 
 
 def _check_path(name: HubName, path: object) -> None:
-    """Raises StartupError if a path that the Hub lists leads out of the repository."""
+    """Raise StartupError if a path that the Hub lists leads out of the repository."""
     if not isinstance(path, str) or PurePosixPath(path).is_absolute() or ".." in re.split(r"[/\\]", path):
         raise StartupError(f"The repository {name.repository} lists {path!r}, which is not a path of a file in it.")
 
 
 def _large(sibling: Any) -> LargeFile:
-    """Return a file whose content is stored by its SHA-256. Raises StartupError if its size or SHA-256 is not valid."""
+    """Convert an entry of the Hub's file list. Raises StartupError if its size or SHA-256 is not valid."""
     size, sha256 = sibling.lfs.size, sibling.lfs.sha256
     if not isinstance(size, int) or size < 0 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
         raise StartupError(f"The Hub at {endpoint()} gives no valid size or SHA-256 of the file {sibling.rfilename}.")
@@ -115,7 +115,7 @@ def _large(sibling: Any) -> LargeFile:
 
 
 def _bar(file: LargeFile, start: int) -> Any:
-    """Return a progress bar on stderr, which is invisible if stderr is not a terminal."""
+    """Return a progress bar on stderr that starts at ``start`` bytes. It shows nothing if stderr is not a terminal."""
     from tqdm import tqdm
 
     log.info("downloading %s (%.1f MB)", file.path, file.size / 1e6)

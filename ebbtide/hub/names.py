@@ -11,12 +11,12 @@ from ..errors import StartupError
 from ..tokenization.model_files import split_parts
 
 NAME = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w./-]+))?")
-# A label of a quantization, such as Q4_K_M, IQ2_XS, UD-Q5_K_XL or BF16, as a whole word of a file's path.
+# A quantization label in a file's path, as a whole word: Q4_K_M, IQ2_XS, UD-Q5_K_XL or BF16, for example.
 QUANTIZATION = re.compile(
     r"(?<![A-Za-z0-9])((?:UD-)?(?:I?Q|TQ)\d\w*|MXFP4\w*|BF16|FP?16|FP?32)(?![A-Za-z0-9_])", re.IGNORECASE
 )
 PREFERRED = "Q4_K_M"  # the quantization for OWNER/NAME without a label if the repository has several
-NO_MODELS = ("mmproj", "imatrix")  # GGUF files that hold an image encoder or calibration data
+NO_MODELS = ("mmproj", "imatrix")  # parts of the names of GGUF files with an image encoder or calibration data
 SINGLE_FILE = "model.safetensors"
 SMALL_FILES = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
 
@@ -27,7 +27,7 @@ class HubName:
 
     Attributes:
         repository: OWNER/NAME.
-        label: quantization, or name of a GGUF file; None for the repository's default.
+        label: quantization label, or path of a GGUF file; None for the repository's default model.
     """
 
     repository: str
@@ -39,12 +39,12 @@ class HubName:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The files that a name means.
+    """The files of a repository that a name selects.
 
     Attributes:
-        name: the name, with the label of the quantization that was chosen.
-        weights: paths of the weights in the repository; for GGUF the parts in order.
-        others: paths of the configuration and the tokenizer, which have to be complete before the weights are.
+        name: the name with the label of the selected quantization.
+        weights: paths of the weights in the repository; for GGUF, the parts in order.
+        others: paths of the configuration and the tokenizer, which are fetched before the weights.
         is_gguf: True for GGUF, False for safetensors.
     """
 
@@ -55,24 +55,25 @@ class Choice:
 
 
 def parse_name(text: str) -> HubName | None:
-    """Return the name; None if the text is not of the form OWNER/NAME or OWNER/NAME:LABEL."""
+    """Parse OWNER/NAME or OWNER/NAME:LABEL. Returns None if ``text`` has neither form."""
     match = NAME.fullmatch(text)
     return HubName(match[1], match[2]) if match else None
 
 
 def quantization_of(path: str) -> str | None:
-    """Return the label of the quantization that a GGUF file's path contains, in upper case; None if it has none.
+    """Return the quantization label in a GGUF file's path, in upper case; None if the path contains no label.
 
-    The last label counts: a folder or the model's name may contain others.
+    If there are several labels, the last one counts: a folder or the model's name may contain others.
     """
     labels = QUANTIZATION.findall(path.removesuffix(".gguf"))
     return labels[-1].upper() if labels else None
 
 
 def gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the GGUF models of a repository: label → parts in order. The label of a file without one is its path.
+    """Return the GGUF models of a repository: label → paths of the parts, in order.
 
-    Of several files with the same label the first one keeps it; the label of the others is their path.
+    If a file's path contains no quantization label, or if an earlier file has the same label, the path is used as the
+    label.
     """
     files = sorted(path for path in paths if path.lower().endswith(".gguf") and not _is_no_model(path))
     models: dict[str, tuple[str, ...]] = {}
@@ -87,9 +88,9 @@ def gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def choose(name: HubName, paths: Sequence[str]) -> Choice:
-    """Return the files of ``name`` in a repository with these files.
+    """Return the files that ``name`` selects in a repository that has the files ``paths``.
 
-    Raises StartupError if the repository has no such model. The error lists the labels that exist.
+    Raises StartupError if the repository has no such model. The message lists the available labels.
     """
     quantized = gguf_models(paths)
     if name.label is None and "config.json" in paths and _safetensors(paths):
@@ -109,7 +110,7 @@ def _is_no_model(path: str) -> bool:
 
 
 def _safetensors(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the weights in the root folder, without a second copy of them in Mistral's format."""
+    """Return the safetensors files in the root folder, without the second copy in Mistral's format."""
     files = [path for path in paths if path.endswith(".safetensors") and "/" not in path]
     if SINGLE_FILE in files:
         return (SINGLE_FILE,)

@@ -1,7 +1,7 @@
 """Downloads one large file of the Hub. An interrupted download is resumed, and the content is verified.
 
-An incomplete file is named by the SHA-256 of the complete one, as in the cache of huggingface_hub, so that a part is
-never continued with other content.
+An incomplete file has the SHA-256 of the complete file in its name, as in the cache of huggingface_hub, so that a
+download is never continued with other content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from ..errors import StartupError
 
 log = logging.getLogger(__name__)
-MAX_ATTEMPTS = 5  # connections without a new byte after which a download fails
+MAX_ATTEMPTS = 5  # number of consecutive connections without a new byte after which a download fails
 TIMEOUT_S = 30.0  # seconds without received data after which a connection is closed
 PAUSE_S = 1.0  # seconds between two connections
 
@@ -40,8 +40,11 @@ class LargeFile:
 class Transfer:
     """Downloads files to a folder of blobs.
 
-    client: an HTTP client of huggingface_hub. check: raises the exception of huggingface_hub for an error status.
-    lost: the exceptions after which a download is continued. show: returns the progress bar of a file.
+    client: an HTTP client of huggingface_hub.
+    check: raises huggingface_hub's exception for a response with an error status.
+    lost: classes of the exceptions after which a download is continued.
+    show: returns the progress bar of a file, given the number of bytes that are already present.
+    pause_s: seconds between two connections.
     """
 
     def __init__(
@@ -59,10 +62,10 @@ class Transfer:
         self._pause_s = pause_s
 
     def fetch(self, file: LargeFile, url: str, headers: dict[str, str], blobs: Path) -> None:
-        """Write the file to ``blobs``, named by its SHA-256. Continues with the part that an earlier call left there.
+        """Download the file to ``blobs`` under its SHA-256. Continues the incomplete file of an earlier call.
 
-        Raises StartupError if the content is not the expected one; the exceptions of ``lost`` if the connection breaks
-        repeatedly, and OSError if the file cannot be written. The part is kept unless its content is wrong.
+        Raises StartupError if the content has another SHA-256, one of the exceptions ``lost`` if the connection breaks
+        repeatedly, and OSError if the file cannot be written. The incomplete file is kept unless its content is wrong.
         """
         part = blobs / f"{file.sha256}.incomplete"
         with part.open("ab") as target:
@@ -92,16 +95,16 @@ class Transfer:
                 time.sleep(self._pause_s)
 
     def _receive(self, url: str, headers: dict[str, str], target: BinaryIO, bar: Any, size: int) -> None:
-        """Append the bytes that one connection delivers to ``target``, until it has more than ``size`` bytes."""
+        """Append the bytes of one response to ``target``. Stops early if ``target`` gets longer than ``size`` bytes."""
         offset = target.tell()
-        # Without "identity", a proxy could compress the file; the range would then count other bytes.
+        # Without "identity", a proxy could compress the file, and the range would refer to the compressed bytes.
         asked = headers | {"accept-encoding": "identity"} | ({"range": f"bytes={offset}-"} if offset else {})
         with self._client.stream("GET", url, headers=asked, follow_redirects=True, timeout=TIMEOUT_S) as response:
             self._check(response)
             if offset and response.status_code != HTTPStatus.PARTIAL_CONTENT:  # the server ignores the range
                 target.truncate(0)
                 bar.update(-offset)
-            for chunk in response.iter_bytes():  # of any size, so that all bytes before an interruption are kept
+            for chunk in response.iter_bytes():  # chunks as they arrive, so that no received byte is lost
                 target.write(chunk)
                 bar.update(len(chunk))
                 if target.tell() > size:

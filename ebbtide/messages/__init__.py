@@ -1,6 +1,7 @@
 """All messages that cross a process boundary, as plain data without behavior.
 
-The order of the fields is the wire format (msgpack arrays): both ends must run the same version of ebbtide.
+The order of a message's fields defines its wire format (msgpack arrays): both ends must run the same version of
+ebbtide.
 """
 
 from .base import Finish, Message, Part

@@ -6,11 +6,11 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """The base class of all messages, which have a type tag."""
+    """The base class of all messages. Their encoding includes a type tag."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The base class of the parts of messages, which have no type tag."""
+    """The base class of the parts of messages. Their encoding has no type tag."""
 
 
 Finish = str  # "stop" | "length" | "abort"; the HTTP layer maps them to each API's values

@@ -1,4 +1,4 @@
-"""Messages to and from the encoder process, which computes embeddings and the scores of pairs of texts."""
+"""Messages to and from the encoder process, which computes embeddings and scores of text pairs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from .base import Message, Part
 
 
 class EncodeReq(Message, frozen=True):
-    """Front → encoder: one text, which gets a vector, or one pair of texts, which gets a score.
+    """Front → encoder: compute the vector of one text, or the score of one text pair.
 
     Attributes:
         text: the text; for a pair, the query.
         other: the second text of a pair; None for a single text.
-        ids: token ids in place of ``text``, including the special tokens; None for a text.
+        ids: token ids to use in place of ``text``, including special tokens; None to tokenize ``text``.
         timeout_s: seconds until the request must have ended; None for no limit.
     """
 
@@ -26,8 +26,8 @@ class EncodedItem(Part, frozen=True):
     """The result of one EncodeReq.
 
     Attributes:
-        vector: little-endian float32; one number for a pair.
-        num_tokens: tokens of the input.
+        vector: the embedding as little-endian float32; for a pair, the score as one float32.
+        num_tokens: number of tokens of the input.
     """
 
     rid: str
@@ -40,7 +40,7 @@ class EncodedBatch(Message, frozen=True):
 
     Attributes:
         num_computed: number of computed tokens, including padding.
-        seconds: time of the computation.
+        seconds: duration of the computation.
     """
 
     items: list[EncodedItem]
@@ -49,14 +49,14 @@ class EncodedBatch(Message, frozen=True):
 
 
 class EncoderInfo(Part, frozen=True):
-    """Properties of the encoder's model, sent once when it is ready.
+    """Properties of the encoder's model, sent once when the encoder process is ready.
 
     Attributes:
-        scores_pairs: True for a cross-encoder, which scores pairs of texts and has no vectors.
-        context_length: maximum tokens of an input.
+        scores_pairs: True for a cross-encoder, which scores text pairs and computes no vectors.
+        context_length: maximum number of tokens of an input.
         vocab_size: number of token ids.
         dimensions: length of a vector; 1 for a cross-encoder.
-        shorter: True if the model was trained for shortened vectors, so that ``dimensions`` may be any smaller number.
+        shorter: True if the model was trained for shortened vectors, so that a request may ask for fewer dimensions.
     """
 
     scores_pairs: bool

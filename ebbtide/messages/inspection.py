@@ -10,8 +10,8 @@ class InspectReq(Message, frozen=True):
 
     Attributes:
         call: id that the reply repeats.
-        max_requests: maximum number of running requests in the answer, and also of waiting requests.
-        max_sessions: maximum number of sessions in the answer, which are those opened last.
+        max_requests: maximum number of running requests in the reply; the same limit applies to waiting requests.
+        max_sessions: maximum number of sessions in the reply, which are the most recently opened ones.
     """
 
     call: str
@@ -20,12 +20,12 @@ class InspectReq(Message, frozen=True):
 
 
 class PageMapReq(Message, frozen=True):
-    """Front → scheduler: name the holders of ``num_pages`` pages of a pool. The answer is a ``Reply``.
+    """Front → scheduler: name the owners of ``num_pages`` pages of a pool. The answer is a ``Reply``.
 
     Attributes:
         call: id that the reply repeats.
         pool: name of the pool.
-        first_page: number of the first page described.
+        first_page: page number of the first of these pages.
     """
 
     call: str
@@ -38,10 +38,10 @@ class SessionInfo(Part, frozen=True):
     """One open session.
 
     Attributes:
-        state: "running" (a turn runs or waits), "warm" (KV is held) or "cold" (no KV is held).
-        num_tokens: tokens of all committed turns.
-        held_tokens: tokens whose KV is held for the session, in whole pages.
-        owner: the owner named when the session was opened; no client may see it.
+        state: "running" (a turn is running or waiting), "warm" (KV is held) or "cold" (no KV is held).
+        num_tokens: number of tokens of all committed turns.
+        held_tokens: number of tokens in the whole pages that are held for the session.
+        owner: the owner given when the session was opened; never shown to clients.
     """
 
     session_id: str
@@ -59,8 +59,8 @@ class RequestInfo(Part, frozen=True):
     """One open request.
 
     Attributes:
-        state: "running", "waiting" or "retracted" (it waits after a retraction).
-        num_pages: pages of the first pool that the request uses, shared ones included.
+        state: "running", "waiting" or "retracted" (waiting after a retraction).
+        num_pages: number of pages of the first pool that the request uses, including shared pages.
         age_s: seconds since the request arrived in the scheduler.
         protected: True if the request is never retracted again.
     """
@@ -77,7 +77,14 @@ class RequestInfo(Part, frozen=True):
 
 
 class Inspection(Part, frozen=True):
-    """The open requests and sessions. running and waiting: in the order of the batch and of the queue."""
+    """The open requests and sessions.
+
+    Attributes:
+        running: in batch order.
+        waiting: in queue order.
+        sessions: the most recently opened ones, newest first.
+        num_sessions: number of all open sessions.
+    """
 
     running: list[RequestInfo]
     waiting: list[RequestInfo]
@@ -86,12 +93,12 @@ class Inspection(Part, frozen=True):
 
 
 class PageRun(Part, frozen=True):
-    """Consecutive pages with one holder.
+    """Consecutive pages of one owner.
 
     Attributes:
-        kind: the term of the pool's accounting: "available", "evictable", "protected", "session_held", "uncached" or
-            "quarantined".
-        holder: id of the request or session that holds the pages; "" for another holder.
+        kind: the accounting term to which the pages belong: "available", "evictable", "protected", "session_held",
+            "uncached" or "quarantined".
+        holder: id of the request or session that owns the pages; "" for any other owner.
     """
 
     num_pages: int
@@ -100,7 +107,12 @@ class PageRun(Part, frozen=True):
 
 
 class PageMap(Part, frozen=True):
-    """The holders of pages, in the order of the page numbers. total_pages: pages of the whole pool."""
+    """The owners of a range of pages.
+
+    Attributes:
+        total_pages: number of pages of the pool.
+        runs: in the order of the page numbers.
+    """
 
     total_pages: int
     runs: list[PageRun]

@@ -11,13 +11,14 @@ class SamplingParams(Part, frozen=True):
     """The sampling parameters of a request. The front validates all values and fills in all defaults.
 
     Attributes:
-        max_tokens: maximum output tokens; by default as many as context and pool hold. 0 computes only the prompt.
+        max_tokens: maximum number of output tokens. The front's default is the limit of context and pool; 0 only
+            prefills.
         temperature: 0 means greedy.
         top_k: 0 disables it.
         seed: always set; the sample of output token i is a function of (seed, i) and the logits.
         logprobs: number of alternatives to return per output token; None for no log-probabilities.
-        prompt_logprobs: number of alternatives per prompt token except the first token; only the first choice of a
-            prompt has prompt log-probabilities.
+        prompt_logprobs: number of alternatives to return per prompt token, except for the first token; None for no
+            prompt log-probabilities. Set only for the first choice of a prompt.
         embedding: True to return the normalized hidden state of the last prompt token; ``max_tokens`` is then 0.
     """
 
@@ -40,14 +41,14 @@ class SamplingParams(Part, frozen=True):
 
 
 class TextParams(Part, frozen=True):
-    """The options for the conversion of tokens to the client's text.
+    """The options for the conversion of output tokens to text.
 
     Attributes:
         stop: stop strings.
         include_stop: True to keep the matched stop string in the text.
         min_tokens: as in SamplingParams; stop strings completed before this many output tokens are ignored.
-        shown_ids: control tokens that are kept even with ``skip_special_tokens``, because a parser needs them.
-        shown_stop_ids: stop tokens whose text is kept in the output; the text of other stop tokens is dropped.
+        shown_ids: ids of control tokens that are kept even with ``skip_special_tokens``, because a parser needs them.
+        shown_stop_ids: ids of stop tokens whose text is kept in the output; the text of other stop tokens is dropped.
     """
 
     stop: tuple[str, ...] = ()
@@ -62,19 +63,21 @@ class SessionTurn(Part, frozen=True):
     """The session that a prompt continues, and the position in it.
 
     Attributes:
-        owner: only requests with this owner can see the session; "" if the session has no owner.
-        turn: name of the turn in the session; "" for the request's id.
-        continuation: replaces ``prompt`` if the session already has a turn; None to use ``prompt`` in both cases.
-        head: number of leading tokens of ``continuation`` that close the previous turn; the tokens with which the
+        owner: only requests with this owner can use the session; "" if the session has no owner.
+        turn: name of the turn in the session; "" to use the request's id.
+        continuation: token ids that replace ``prompt`` if the session already has a turn; None to use ``prompt``
+            always.
+        head: number of leading tokens of ``continuation`` that close the previous turn. Those of them with which the
             stored turn already ends are dropped.
-        context_limit: True if ``sampling.max_tokens`` is reduced to the tokens that context and pool hold beside the
-            full prompt of the turn; False to refuse a larger value.
-        parent: turn to branch from; "" for the latest. This field and the next three apply to plain sessions only.
+        context_limit: True to reduce ``sampling.max_tokens`` to the space that the turn's full prompt leaves in the
+            context and the pool; False to refuse a larger value.
+        parent: name of the turn to branch from; "" for the latest. This field and the next three apply to plain
+            sessions only.
         offset: number of parent tokens to keep; -1 for all.
         replace: True to remove the parent's later turns.
         drop_previous_output: True to remove the parent's output tokens.
-        refusal: the reason why the messages cannot be a first turn (empty ``prompt``) or a later turn (empty
-            ``continuation``).
+        refusal: reason why the messages cannot be a first turn (``prompt`` is then empty) or a later turn
+            (``continuation`` is then empty).
     """
 
     session_id: str
@@ -96,13 +99,13 @@ class GenerateReq(Message, frozen=True):
     Attributes:
         rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
         prompt: token ids.
-        namespace: part of the prefix-cache key; "" for the shared namespace. The namespace starts with a type tag that
-            clients cannot choose.
+        namespace: part of the prefix-cache key; "" for the shared namespace. Any other namespace starts with a tag
+            that clients cannot choose.
         session: set if the prompt is the next turn of a session; the request then has one choice.
         grammar: llguidance grammar that every choice must match; "" for none.
         queue_timeout_s: seconds until the request must have started running; None for no limit.
         timeout_s: seconds until the request must have finished; None for no limit.
-        num_before: number of choices of the same HTTP request in the messages immediately before this one.
+        num_before: number of choices of the same HTTP request in the GenerateReqs sent immediately before this one.
     """
 
     rids: tuple[str, ...]
@@ -127,13 +130,14 @@ class UseVocabulary(Message, frozen=True):
 
 
 class AbortReq(Message, frozen=True):
-    """Front → scheduler: abort this request. Scheduler → front: this request was aborted.
+    """From the front: abort this request. To the front, from any other process: this request was aborted.
 
-    The following attributes are set from scheduler to front only.
+    The following attributes are set only in messages to the front.
 
     Attributes:
-        num_output_tokens: number of output tokens that the front still receives before the end.
-        status: HTTP status of the answer; ``code``, ``message`` and ``retry_after_s`` belong to the same answer.
+        num_output_tokens: number of the request's output tokens; if not 0, the front delivers their text before the
+            error.
+        status: HTTP status of the error response; ``code``, ``message`` and ``retry_after_s`` are its other fields.
     """
 
     rid: str
@@ -149,9 +153,9 @@ class FinishReq(Message, frozen=True):
     """Front → scheduler: a stop string ended this request.
 
     Attributes:
-        num_output_tokens: output tokens up to and including the one that completed the stop string.
-        num_shown_tokens: number of these tokens that form the returned text, from which a session continues; None for
-            all.
+        num_output_tokens: number of output tokens up to and including the one that completed the stop string.
+        num_shown_tokens: number of these tokens that form the returned text, after which a session continues; None for
+            all of them.
     """
 
     rid: str

@@ -1,4 +1,4 @@
-"""Messages that open, close and list sessions, and the reply to them."""
+"""Messages that open, close and list sessions, and the reply to every call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OpenSessionReq(Message, frozen=True):
 
 
 class CloseSessionReq(Message, frozen=True):
-    """Front → scheduler: close a session; a running turn finishes detached from it. The answer is a ``Reply``."""
+    """Front → scheduler: close a session. A running turn finishes without the session. The answer is a ``Reply``."""
 
     call: str
     session_id: str
@@ -47,9 +47,10 @@ class Reply(Message, frozen=True):
     """Scheduler → front: the answer to one call.
 
     Attributes:
-        status: HTTP status; if it is an error, ``code`` and ``message`` are set.
-        inspection: answers an ``InspectReq``.
-        page_map: answers a ``PageMapReq``.
+        call: id of the call.
+        status: HTTP status; for an error status, ``code`` and ``message`` are set.
+        inspection: set only in the reply to an ``InspectReq``.
+        page_map: set only in the reply to a ``PageMapReq``.
     """
 
     call: str

@@ -13,7 +13,8 @@ class Resumption(Part, frozen=True):
     """The end of a request's wait after a retraction.
 
     Attributes:
-        outcome: "resumed" if the request runs again; otherwise the reason for which it ended before that.
+        waited_s: seconds from the retraction until the outcome.
+        outcome: "resumed" if the request runs again, otherwise the reason for which it ended before it ran again.
     """
 
     rid: str
@@ -24,12 +25,12 @@ class Resumption(Part, frozen=True):
 class Stats(Message, frozen=True):
     """Scheduler → front: metrics snapshot, sent at most every 100 ms and once when the scheduler becomes idle.
 
-    A key is the name of a metric without the prefix; with a label it is ``name{label=value}``.
+    A key is the name of a metric without its prefix; the key of a labelled series is ``name{label=value}``.
 
     Attributes:
         totals: counters that only grow during the scheduler's lifetime.
         observations: histogram samples since the last snapshot.
-        resumptions: retracted requests that ran again or ended since the last snapshot.
+        resumptions: retracted requests that resumed or ended since the last snapshot.
     """
 
     gauges: dict[str, float]
@@ -44,9 +45,9 @@ class Heartbeat(Message, frozen=True):
     Attributes:
         source: name of the process.
         handled: number of messages received so far.
-        state: "running", "blocked" or "idle".
-        reason: the reason why requests wait and none runs, if this has lasted for a while; otherwise "".
-        stalled_s: seconds since the last progress; 0 when idle.
+        state: "running", "blocked" (requests wait and none runs) or "idle".
+        reason: why the process is blocked, once this has lasted for some time; otherwise "".
+        stalled_s: seconds since the last progress; 0 if the process is idle.
         num_requests: number of requests for which the process holds state.
     """
 
@@ -81,7 +82,8 @@ class PressureEvent(Message, frozen=True):
     Attributes:
         cause: "memory", "priority" or "test".
         aborted: id of the last running request if it did not fit alone and was aborted.
-        pool: the pool that was short, or the first one for another cause; all sizes are of this pool.
+        pool: name of the pool that lacked pages; the first pool if ``cause`` is not "memory". All sizes refer to this
+            pool.
     """
 
     step: int
@@ -98,7 +100,11 @@ class PressureEvent(Message, frozen=True):
 
 
 class PoolInfo(Part, frozen=True):
-    """One pool of KV pages on the device. page_size: tokens per page."""
+    """One pool of KV pages on the device.
+
+    Attributes:
+        page_size: number of tokens per page.
+    """
 
     num_pages: int
     page_size: int
@@ -106,18 +112,19 @@ class PoolInfo(Part, frozen=True):
 
 
 class RunnerInfo(Part, frozen=True):
-    """Properties of the model runner, sent once when it is ready.
+    """Properties of the model runner, sent once when the scheduler process is ready.
 
     Attributes:
-        context_length: maximum prompt plus output, in tokens.
-        pools: the device pools, at least one; a running request has pages in each.
+        context_length: maximum number of tokens of prompt and output together.
+        pools: the device pools, at least one; a running request has pages in each pool.
         num_rows: maximum number of running requests.
         max_in_flight: maximum number of submitted plans that are not collected yet.
-        max_samples: maximum number of output tokens that a row yields per step.
-        num_host_pages: pages of the host tier; 0 if there is none.
+        max_samples: maximum number of tokens that can be sampled per row and step.
+        num_host_pages: number of pages of the host tier; 0 without a host tier.
         recompute_token_s: measured seconds of prefill per token; 0 without a host tier.
         restore_token_s: measured seconds per token of copying KV to the host and back; 0 without a host tier.
-        deterministic: True if the logits of a token depend only on the tokens of its own request, bit for bit.
+        deterministic: True if logits are bitwise identical whether a request runs alone, in a batch or after a
+            retraction.
     """
 
     context_length: int

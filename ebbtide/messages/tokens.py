@@ -9,10 +9,10 @@ from .requests import TextParams
 
 
 class TokenLogprob(Part, frozen=True):
-    """The log-probability of one token, and of the requested number of most likely tokens.
+    """The log-probability of one token, and those of the most likely tokens at its position.
 
     Attributes:
-        top_ids: most likely tokens, in descending order, parallel to ``top_logprobs``.
+        top_ids: ids of the most likely tokens, the most likely first, parallel to ``top_logprobs``.
         rank: rank of the token in the vocabulary, starting at 1; None for output tokens.
     """
 
@@ -23,7 +23,7 @@ class TokenLogprob(Part, frozen=True):
 
 
 class PromptLogprobs(Part, frozen=True):
-    """Log-probabilities of the next prompt tokens, in order. The first token has no log-probability."""
+    """Log-probabilities of the next prompt tokens, in order. The first token of a prompt has none."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob]
@@ -33,9 +33,9 @@ class StreamStart(Part, frozen=True):
     """Data that the detokenizer needs before a request's first token.
 
     Attributes:
-        prompt_tail: last tokens of the prompt (at most 8), to decode a character that continues into the output.
-        cached_tokens: prompt tokens found in the prefix cache.
-        prompt_tokens: tokens before the first output token, including earlier turns of a session.
+        prompt_tail: the last prompt tokens (at most 8), needed to decode a character that begins in the prompt.
+        cached_tokens: number of prompt tokens found in the prefix cache.
+        prompt_tokens: number of tokens before the first output token, including earlier turns of a session.
     """
 
     text: TextParams
@@ -57,10 +57,11 @@ class TokenItem(Part, frozen=True):
 
     Attributes:
         start: set only on the first item of a request.
-        finish: finish reason; if it is "abort", the AbortReq has the reason.
-        stop_token: token that ended the output; its text is not returned unless it is in ``shown_stop_ids``.
+        finish: finish reason, set only on the last item; for "abort", the AbortReq states the cause.
+        stop_token: id of the stop token that ended the output; its text is returned only if it is in
+            ``shown_stop_ids``.
         prompt: log-probabilities of the next prompt tokens; the item then has no output tokens.
-        embedding: the vector of the prompt, little-endian float32, in the only item of a request for an embedding.
+        embedding: vector of the prompt as little-endian float32, in the only item of an embedding request.
     """
 
     rid: str
@@ -81,10 +82,11 @@ class TokenBatch(Message, frozen=True):
 
 
 class TextAlternative(Part, frozen=True):
-    """One token as text.
+    """One token as text, with its log-probability.
 
     Attributes:
-        raw: bytes of the token, which may be a part of a character.
+        token: text of the token.
+        raw: bytes of the token, which may be an incomplete UTF-8 sequence.
     """
 
     token: str
@@ -94,7 +96,11 @@ class TextAlternative(Part, frozen=True):
 
 
 class TextLogprob(Part, frozen=True):
-    """The chosen token and the most likely tokens at one position. rank: as in ``TokenLogprob``."""
+    """The chosen token and the most likely tokens at one position.
+
+    Attributes:
+        rank: as in ``TokenLogprob``.
+    """
 
     chosen: TextAlternative
     top: list[TextAlternative] = msgspec.field(default_factory=list)
@@ -106,11 +112,11 @@ class TextItem(Part, frozen=True):
 
     Attributes:
         tokens: output token ids of this item, even if their text is held back because a character is incomplete.
-        num_output_tokens: total number of output tokens so far; after a stop string, the total at which the output
-            ends.
-        matched: stop string or stop token id that ended the output.
+        num_output_tokens: total number of output tokens so far; after a stop string, up to and including the token
+            that completed it.
+        matched: stop string or stop token id that ended the output; None for another end.
         cached_tokens, prompt_tokens: as in StreamStart; set only on the first item.
-        prompt: log-probabilities of the next prompt tokens; they are sent before the first output token.
+        prompt: log-probabilities of the next prompt tokens, sent before the first output token.
         num_shown_tokens: after a stop string, the number of output tokens that form the text.
         embedding: as in TokenItem.
     """

@@ -1,7 +1,6 @@
-"""Typed one-way channels over ZMQ, with msgpack encoding (never pickle). The module does not depend on the meaning of
-messages.
+"""Typed one-way channels over ZMQ, encoded with msgpack (never pickle). Independent of the meaning of messages.
 
-The receiver binds, so that the sender may start first. The sockets are in a directory that only its owner can enter.
+The receiver binds, and the sender may start first. The sockets are in a directory that only its owner can enter.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Sender(Generic[M]):
 
 
 class _Decoding(Generic[M]):
-    """Decoding for both receivers. An invalid frame is dropped and counted and never ends the process."""
+    """Decoding for both receivers. An invalid frame is dropped and counted; it never ends the process."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
@@ -63,7 +62,7 @@ class _Decoding(Generic[M]):
 
 
 class Receiver(_Decoding[M]):
-    """The receiving end for a process with its own loop."""
+    """The receiving end of a channel, for a process with its own loop."""
 
     def __init__(self, context: zmq.Context[Any], address: str, kind: Any) -> None:
         super().__init__(kind)
@@ -72,7 +71,7 @@ class Receiver(_Decoding[M]):
         self._socket.bind(address)
 
     def drain(self, wait_s: float = 0.0) -> list[M]:
-        """Return all received messages. If there is no message, wait up to ``wait_s`` seconds for one."""
+        """Return all received messages. If there are none, first wait up to ``wait_s`` seconds for one."""
         messages: list[M] = []
         if wait_s > 0 and not self._socket.poll(int(wait_s * 1000)):
             return messages
@@ -91,7 +90,7 @@ class Receiver(_Decoding[M]):
 
 
 class AsyncReceiver(_Decoding[M]):
-    """The receiving end for an asyncio process."""
+    """The receiving end of a channel, for an asyncio process."""
 
     def __init__(self, context: zmq.asyncio.Context, address: str, kind: Any) -> None:
         super().__init__(kind)

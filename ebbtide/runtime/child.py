@@ -1,7 +1,8 @@
 """Starts, configures, monitors and stops the child processes of a daemon, and contains the code that runs in a child.
 
-The module does not depend on what the children do. Parent and child share two pipes. The child's stdin carries its
-section once; its end of file then tells the child that the parent has exited. The status pipe carries JSON lines.
+The module does not depend on what the children do. Parent and child share two pipes. On its stdin, the child
+receives its configuration section once; a later end of file means that the parent has exited. On the status pipe, the
+child sends JSON lines.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 8
 PR_SET_PDEATHSIG = 1
-WATCHDOG_EXIT_CODE = 70  # the exit code of a child ended by its own watchdog, and of a daemon whose child hung
+WATCHDOG_EXIT_CODE = 70  # exit code of a child that its own watchdog ended, and of a daemon whose child hung
 
 
 class Section(Protocol):
-    """Configuration of a child: plain data for msgpack, including the logging configuration."""
+    """Configuration of a child process: plain data for msgpack, including the logging configuration."""
 
     @property
     def log(self) -> LogConfig: ...
@@ -50,8 +51,8 @@ class Status(msgspec.Struct, frozen=True):
     """One line on the status pipe.
 
     Attributes:
-        text: progress or failure message.
-        runner, encoder: properties of the process's model, set only if ``kind`` is "ready".
+        text: progress or failure message; "" if ``kind`` is "ready".
+        runner, encoder: properties of the process's model; set only if ``kind`` is "ready" and the process has one.
     """
 
     kind: Literal["progress", "ready", "failed"]
@@ -67,11 +68,11 @@ class Child:
     """A running child process.
 
     Start it from a thread that lives as long as the child: the kernel kills the child when this thread ends. The child
-    leads its own session, so that Ctrl-C in a terminal reaches only the parent.
+    runs in a new session, so that Ctrl-C in a terminal reaches only the parent.
     """
 
     def __init__(self, module: str, title: str) -> None:
-        """Start ``module``, which must call ``run_child`` and then waits for ``send``."""
+        """Start ``module``, which must call ``run_child``. The child then waits for the section from ``send``."""
         self.title = title
         self.status_fd, write_end = os.pipe()
         os.set_blocking(self.status_fd, False)
@@ -97,11 +98,11 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while the child runs; −n if signal n killed it."""
+        """The exit code; −n if signal n killed the child, None while it runs."""
         return self._process.poll()
 
     def send(self, section: Section) -> None:
-        """Send the child its section, once, and wait until it is read. Does nothing if the child has exited."""
+        """Send the child its section. To be called once. Does nothing if the child has exited."""
         payload = msgspec.msgpack.encode(section)
         assert self._process.stdin is not None
         try:
@@ -111,7 +112,7 @@ class Child:
             log.debug("the %s exited before it read its configuration", self.title)
 
     def read_status(self) -> list[Status] | None:
-        """Return the received status lines without waiting; None once the child has exited and all are read."""
+        """Return the received status lines without waiting; None once the pipe is closed and all lines are read."""
         try:
             chunk = os.read(self.status_fd, 65536)
         except BlockingIOError:
@@ -123,7 +124,7 @@ class Child:
         return [msgspec.json.decode(line, type=Status) for line in lines]
 
     def exit_description(self) -> str:
-        """Return one sentence that says how the child ended. Call it once the status pipe is closed."""
+        """Return one sentence that says how the child ended. To be called after the status pipe was closed."""
         code = self._wait(5.0)
         if self._killed_because:
             return f"The {self.title} process was killed because it {self._killed_because}."
@@ -151,17 +152,20 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def request_dump(self) -> None:
-        """Make the child dump its stacks. Does nothing before its first status line: the signal would kill it."""
+        """Send SIGUSR1, on which the child dumps its stacks. Does nothing before the child's first status line.
+
+        Until then the child may have no handler, and the signal would kill it.
+        """
         if self._heard and self.exit_code is None:
             self._process.send_signal(signal.SIGUSR1)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
+        """Send SIGTERM. Does nothing if the child has exited."""
         if self.exit_code is None:
             self._process.terminate()
 
     def wait_or_kill(self, deadline: float) -> None:
-        """Wait until ``deadline`` (monotonic seconds), then kill the process group. Closes the pipes."""
+        """Wait for the child until ``deadline`` (monotonic seconds), then kill its process group. Closes the pipes."""
         if self._wait(max(0.0, deadline - time.monotonic())) is None:
             log.warning("killing the %s, which did not exit after SIGTERM", self.title)
             os.killpg(self.pid, signal.SIGKILL)
@@ -195,7 +199,7 @@ def stop_children(children: Iterable[Child], grace_s: float) -> None:
 
 
 def _python_path() -> str:
-    """Return PYTHONPATH for a child: it must import the parent's ``ebbtide`` without the working directory (``-P``)."""
+    """Return PYTHONPATH for a child, which must import the same ``ebbtide`` without the working directory (``-P``)."""
     here = str(Path(__file__).parents[2])
     inherited = os.environ.get("PYTHONPATH", "")
     if here.endswith(("site-packages", "dist-packages")):
@@ -207,21 +211,21 @@ def _python_path() -> str:
 
 
 class Handshake:
-    """Reports a child's progress, readiness or failure to its parent, which may have exited."""
+    """Reports a child's progress, readiness or failure to its parent. Does nothing if the parent has exited."""
 
     def __init__(self, status_fd: int) -> None:
         self._fd = status_fd
 
     def progress(self, text: str) -> None:
-        """Report the current stage of loading in one line."""
+        """Report the current stage of loading. text: one line."""
         self._write(Status("progress", text))
 
     def ready(self, runner: RunnerInfo | None = None, *, encoder: EncoderInfo | None = None) -> None:
-        """Report that the child accepts work. A process with a model adds the properties of the model."""
+        """Report that the child accepts messages. A process with a model passes the properties of its model."""
         self._write(Status("ready", runner=runner, encoder=encoder))
 
     def failed(self, sentence: str) -> None:
-        """Report why the child cannot start."""
+        """Report the reason why the child cannot start, in one sentence."""
         self._write(Status("failed", sentence))
 
     def _write(self, status: Status) -> None:
@@ -234,11 +238,11 @@ class Handshake:
 
 
 def run_child(section_type: type[S], title: str, main: Callable[[S, Handshake], None]) -> NoReturn:
-    """Run a child process: its ``__main__`` only calls this function.
+    """Run a child process. The child's ``__main__`` only calls this function.
 
     ``main`` receives the section and the handshake and runs until it returns or SIGTERM arrives (exit code 0). A
-    StartupError is sent to the parent; its traceback is logged at level debug. Any other exception is logged with its
-    traceback (exit code 1 for both).
+    StartupError is reported to the parent, and its traceback is logged at level debug. Any other exception is logged
+    with its traceback. After an exception, the exit code is 1.
     """
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -270,7 +274,7 @@ def _leave(signal_number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _ignore_sigterm() -> None:
-    """Let the exit finish: an exception from the handler would abort the exit functions of libraries."""
+    """Ignore SIGTERM during the exit: an exception from the handler would abort the exit functions of libraries."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
@@ -281,9 +285,9 @@ def _take_status_fd() -> int:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel to send SIGKILL when the parent dies.
+    """Ask the kernel to kill this process when the parent dies.
 
-    If the parent has died before this call, reading stdin reaches the end of file.
+    If the parent has died before this call, the child exits because its stdin is at the end of file.
     """
     if sys.platform == "linux":
         libc: Any = ctypes.CDLL(None, use_errno=True)
@@ -291,7 +295,7 @@ def _die_with_parent() -> None:
 
 
 def _read_section(section_type: type[S]) -> S:
-    """Read the section from stdin. A thread then waits for the end of stdin, and fd 0 becomes /dev/null."""
+    """Read the section from stdin. fd 0 is then replaced by /dev/null, and a thread waits for the old stdin's end."""
     size = int.from_bytes(_read_exactly(0, LENGTH_BYTES), "big")
     section = msgspec.msgpack.decode(_read_exactly(0, size), type=section_type)
     lifeline = os.dup(0)
@@ -306,7 +310,7 @@ def _read_exactly(fd: int, size: int) -> bytes:
     while len(received) < size:
         chunk = os.read(fd, size - len(received))
         if not chunk:
-            sys.exit(0)  # the parent has exited or stopped the start, and there is nothing to clean up
+            sys.exit(0)  # the parent has exited or cancelled the start; there is nothing to clean up
         received += chunk
     return bytes(received)
 

@@ -1,4 +1,4 @@
-"""The record by which this user's commands find a running daemon: one file in the daemon's private directory."""
+"""The file in a daemon's private directory by which commands of the same user find the running daemon."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ FILE = "daemon.json"
 
 
 class DaemonRecord(msgspec.Struct, frozen=True):
-    """A daemon that serves.
+    """A daemon that is ready.
 
     Attributes:
+        pid: process id of the front.
         url: base URL for a client on this machine, without /v1.
-        model: MODEL of its command line.
+        model: the argument MODEL of the daemon's command line.
         names: the model's names in the API.
         directory: folder of the model's files; "" for the simulated model.
         gguf: name of the GGUF file in ``directory``, or None.
@@ -40,14 +41,14 @@ class DaemonRecord(msgspec.Struct, frozen=True):
 
 
 def write_record(directory: Path, record: DaemonRecord) -> None:
-    """Write the record when the daemon is ready. The record is removed with the daemon's directory."""
+    """Write the record, atomically. To be called when the daemon is ready; removed with the daemon's directory."""
     unnamed = directory / f"{FILE}.new"
     unnamed.write_bytes(msgspec.json.encode(record))
     unnamed.rename(directory / FILE)
 
 
 def living_records() -> list[DaemonRecord]:
-    """Return the records of this user's running daemons, the oldest first. A daemon that is loading has no record."""
+    """Return the records of this user's running daemons, the oldest first. A daemon that is still loading has none."""
     records = []
     for directory in living_daemons().values():
         with contextlib.suppress(OSError, msgspec.MsgspecError):

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def only_one(lock: Path, waiting_for: str) -> Iterator[None]:
-    """Hold ``lock`` while the block runs. The system releases it when the process ends for any reason.
+    """Hold the lock on the file ``lock`` during the block. The kernel also releases it when the process ends.
 
     waiting_for: noun phrase for the log line that is written if another process holds the lock.
     """

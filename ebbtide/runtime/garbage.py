@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 YOUNG_OBJECTS = 20_000  # a collection of this many objects takes about a millisecond
-RARELY = 10  # collections of one generation before the next generation is collected; the interpreter's default
+RARELY = 10  # number of collections of one generation per collection of the next one; the interpreter's default
 
 
 def collect_rarely() -> None:
     """Exempt the present objects from garbage collection, and collect after 20,000 new objects instead of 700.
 
-    By default a large request body causes many collections, several of them of all objects, which hold the GIL for up
-    to a second. Reference counting frees nearly all objects. The rest are cycles that were in use during a collection,
-    such as those of open connections: they are freed within 200,000 new objects.
+    By default, decoding a large request body triggers many collections. Some are full collections, each of which holds
+    the GIL for up to a second. Reference counting frees nearly all objects. The rest are reference cycles that were in
+    use during a collection, such as those of open connections: they are freed within 200,000 new objects.
     """
     gc.collect()
     gc.freeze()
@@ -24,9 +24,10 @@ def collect_rarely() -> None:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Pause garbage collection in the block, and exempt its objects from later collections.
+    """Pause garbage collection during the block, and exempt the objects that exist at its end from later collections.
 
-    Imports create many objects that live as long as the process: collections take 15 % of the time to import torch.
+    Imports create many objects that live as long as the process: collections would take 15 % of the time of importing
+    torch.
     """
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""Logging of every process: one line per record, as text or JSON, with control characters escaped. Never logs prompts.
+"""Log formatters and log setup of all processes: one line per record, as text or JSON, with control characters escaped.
 
-A record about one request has ``extra={"rid": …}``, which is a separate field in JSON.
+A record about one request has ``extra={"rid": …}``, which is a separate field in JSON. Prompts are never logged.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class OneLine(logging.Formatter):
     """A formatter that escapes line breaks and control characters, so that no record can forge another.
 
     The lines of a traceback are indented. A message is cut after ``MAX_MESSAGE`` characters.
-    on_terminal: first clear the current line of the terminal, because it may show the progress of loading. The level is
-        coloured unless the environment variable NO_COLOR is set.
+
+    on_terminal: True to clear the current line of the terminal first, because it may show the progress of loading, and
+        to colour the level unless the environment variable NO_COLOR is set.
     """
 
     def __init__(self, layout: str, *, on_terminal: bool = False) -> None:
@@ -36,7 +37,7 @@ class OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
         colour = self._colours.get(record.levelno)
-        if colour is not None:  # added last, because control characters of a record are escaped
+        if colour is not None:  # added after the control characters of the record have been escaped
             text = text.replace(record.levelname, f"\x1b[{colour}m{record.levelname}\x1b[0m", 1)
         return self._start + text
 
@@ -51,7 +52,7 @@ class OneLine(logging.Formatter):
 class JsonLine(logging.Formatter):
     """A formatter that writes one ASCII JSON object per line: time (UTC), process, level, message, rid, traceback.
 
-    rid and traceback are optional. Messages and tracebacks are cut to ``MAX_MESSAGE`` characters.
+    rid and traceback are optional. Messages keep their first ``MAX_MESSAGE`` characters, tracebacks their last.
     """
 
     def __init__(self, process: str) -> None:
@@ -87,7 +88,8 @@ def _visible(text: str) -> str:
 def setup_logging(process: str, level: str, log_format: str = "text") -> None:
     """Log records of at least ``level`` to stderr.
 
-    process: name of the process in each line. log_format: "text" or "json".
+    process: name of the process in each line.
+    log_format: "text" or "json".
     """
     handler = logging.StreamHandler(sys.stderr)
     text = OneLine(f"%(asctime)s {process:<11} %(levelname)-7s %(message)s", on_terminal=sys.stderr.isatty())
@@ -100,7 +102,7 @@ def setup_logging(process: str, level: str, log_format: str = "text") -> None:
 
 
 def setup_command_log() -> None:
-    """Show the records of a command that is not a server: on stderr, only the message."""
+    """Log to stderr for a command that is not a server: only the message of each record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(message)s"))
     root = logging.getLogger()

@@ -21,9 +21,9 @@ MAX_SOCKET_PATH = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS
 
 @contextmanager
 def socket_directory() -> Iterator[Path]:
-    """Create a directory with mode 0700, and remove it on exit.
+    """Create a directory with mode 0700, and remove it at the end of the block.
 
-    It also removes directories of killed daemons, whose locks the kernel has released.
+    Directories of killed daemons, whose locks the kernel has released, are removed first.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -40,26 +40,26 @@ def socket_directory() -> Iterator[Path]:
 
 
 def addresses_in(directory: Path, incarnation: int = 0) -> Addresses:
-    """Return the addresses of all processes. incarnation: the number of earlier engines of this daemon."""
+    """Return the addresses of all processes. incarnation: number of engines that this daemon has started before."""
     suffix = f"-{incarnation}" if incarnation else ""
     names = ("front", "scheduler", "detokenizer", "encoder")
     return Addresses(*(f"ipc://{directory}/{name}{suffix}" for name in names))
 
 
 def living_daemons() -> dict[int, Path]:
-    """Find this user's running daemons that share TMPDIR: process id of the front → socket directory."""
+    """Return process id of the front → socket directory, for this user's running daemons with the same TMPDIR."""
     found: dict[int, Path] = {}
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError, ValueError):  # owned by another user, or removed meanwhile
+        with contextlib.suppress(OSError, ValueError):  # the file belongs to another user, or was removed meanwhile
             if path.stat().st_uid == os.getuid() and not _is_abandoned(path):
                 found[int(path.read_text())] = path.parent
     return found
 
 
 def _lock(path: Path) -> int:
-    """Create the lock file in ``path``. Return its descriptor, which holds the lock until it is closed.
+    """Create the lock file in ``path``, locked. Returns its descriptor, which holds the lock until it is closed.
 
-    The file is locked before it gets its final name: no other process can see it unlocked.
+    The file is locked before it gets its final name, so that no other process can see it unlocked.
     """
     unnamed = path / f"{LOCK}.new"
     lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -79,7 +79,7 @@ def _is_abandoned(path: Path) -> bool:
     try:
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
-        return False  # owned by another user, or removed meanwhile
+        return False  # the file belongs to another user, or was removed meanwhile
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Dumps of a process: the stacks of its threads, written without blocking even if another thread hangs."""
+"""Thread stacks and dumps of the current process. They work even if another thread hangs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ WRITE_S = 5.0  # maximum wait for a blocked stderr
 
 
 def thread_stacks() -> list[str]:
-    """Return the stack of every Python thread, innermost call last, without source lines, to avoid disk reads."""
+    """Return the stack of every Python thread as text lines, the innermost call last.
+
+    Source lines are omitted, because reading them could block on the disk.
+    """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines: list[str] = []
     for ident, frame in sys._current_frames().items():
@@ -26,7 +29,7 @@ def thread_stacks() -> list[str]:
 
 
 def write_dump(text: str, *, path: str = "") -> None:
-    """Write to stderr, and atomically to the file ``path`` if given. The function waits at most ``WRITE_S`` seconds.
+    """Write ``text`` to stderr, and atomically to the file ``path`` if it is given. Waits at most ``WRITE_S`` seconds.
 
     The function bypasses logging, because a hanging thread may hold the lock of a log handler.
     """

@@ -1,4 +1,7 @@
-"""A clock that stops while its process is stopped, so that the process then sees no false timeouts of its peers."""
+"""A clock that does not count the time during which its process is stopped.
+
+With it, a process that was stopped does not report false timeouts of other processes.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Callable
 class SuspendAwareClock:
     """Counts the seconds during which this process was able to run. ``advance`` must be called regularly.
 
-    At most ``longest_gap_s`` seconds count between two calls. A longer gap means that the process was stopped, the
-    machine was suspended, or the machine was too busy to run it.
+    Between two calls of ``advance``, at most ``longest_gap_s`` seconds are counted: after a longer gap, the process was
+    stopped, the machine was suspended, or the machine was too busy to run the process.
     """
 
     def __init__(self, clock: Callable[[], float], longest_gap_s: float) -> None:
@@ -19,12 +22,12 @@ class SuspendAwareClock:
         self._awake = 0.0
 
     def advance(self) -> float:
-        """Advance to the present and return the time."""
+        """Count the time since the last call, and return the counted seconds."""
         now = self._clock()
         self._awake += min(now - self._last, self._longest_gap_s)
         self._last = now
         return self._awake
 
     def __call__(self) -> float:
-        """Return the time without advancing."""
+        """Return the counted seconds up to now, without recording the call."""
         return self._awake + min(self._clock() - self._last, self._longest_gap_s)

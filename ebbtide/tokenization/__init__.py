@@ -1,1 +1,1 @@
-"""Tokenizers, vocabularies and model files."""
+"""Tokenizers, chat templates, vocabularies, and the location of model files."""

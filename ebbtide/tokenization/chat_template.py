@@ -14,7 +14,7 @@ import jinja2
 from .template_environment import BoundedEnvironment
 from .template_limits import RenderLimits
 
-# The field names of reasoning in messages. Templates of most models read the first name, those of gpt-oss the second.
+# The names of the field with a message's reasoning. Most templates read the first name, those of gpt-oss the second.
 REASONING = ("reasoning_content", "thinking", "reasoning")
 OPEN_END = "[[ebbtide continues here]] "  # marks the end of a message that the model continues
 
@@ -22,10 +22,10 @@ Message = dict[str, Any]
 
 
 class ChatTemplate:
-    """The templates of one model.
+    """The chat templates of one model.
 
-    source: one template, or several by name ("tool_use" is for chats with tools, "default" for all others); None if the
-        model has none.
+    source: one template, or several by name ("tool_use" for chats with tools, "default" for all others); None if the
+        model has no template.
     """
 
     def __init__(self, source: str | Mapping[str, str] | None) -> None:
@@ -44,8 +44,9 @@ class ChatTemplate:
     ) -> str:
         """Return the rendered conversation.
 
-        Raises jinja's TemplateError, among them TemplateLimitError if the template exceeds a limit; ValueError if the
-        last message cannot be continued; or any exception that a template's own expressions raise.
+        Raises TemplateLimitError if the template exceeds a limit, jinja's TemplateError, ValueError if there is no
+        message or no template or the last message cannot be continued, and any exception that the template's own
+        expressions raise.
         """
         source = self._choose(has_tools=tools is not None)
         if not messages:
@@ -79,14 +80,14 @@ class ChatTemplate:
 
 
 def _shown(message: Message) -> Message:
-    """Return a copy without null values, in which the reasoning has all names that templates read."""
+    """Return a copy without null values, in which the reasoning is under each name that templates read."""
     shown = {key: value for key, value in message.items() if value is not None}
     reasoning = next((shown[name] for name in REASONING if name in shown), None)
     return shown if reasoning is None else {"thinking": reasoning, **shown, "reasoning_content": reasoning}
 
 
 def _mark_end(message: Message, source: str) -> str:
-    """Append the mark to the content of the message, and return the content without the mark."""
+    """Append ``OPEN_END`` to the content of the message. Returns the content without it."""
     content = message.get("content")
     if not isinstance(content, str):
         raise ValueError("the final message has no content to continue")
@@ -102,4 +103,4 @@ def _cut_at_mark(text: str, content: str) -> str:
         raise ValueError("the chat template does not write the content of the final message")
     at = text.rindex(mark)
     is_whole = text[at : at + len(OPEN_END)] == OPEN_END
-    return text[:at] if is_whole else text[:at].rstrip()  # the template has stripped the content
+    return text[:at] if is_whole else text[:at].rstrip()  # the template has stripped the content's trailing space

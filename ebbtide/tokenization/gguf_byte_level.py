@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import StartupError
 from .gguf_vocabulary import PREFIX, StoredVocabulary
 
-# The patterns that split text before merges are applied, by the name in ``ggml.pre``; from the models' own tokenizers.
+# ``tokenizer.ggml.pre`` → pattern that splits the text before merges are applied, as in the models' own tokenizers.
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -34,14 +34,14 @@ ADDING_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0
 
 
 def adds_bos(stored: StoredVocabulary) -> bool:
-    """Return True if the vocabulary adds its BOS token to a text unless the file says otherwise."""
+    """Return True if BOS is added to a text when the file has no flag for it."""
     return _kind(stored) in ADDING_BOS
 
 
 def byte_level(stored: StoredVocabulary) -> Any:
-    """Return the tokenizer without added tokens and post-processor.
+    """Return the tokenizer, still without added tokens and post-processor.
 
-    Raises StartupError if the file's ``pre`` is unknown. Any other exception means that the vocabulary is damaged.
+    Raises StartupError if ``tokenizer.ggml.pre`` is unknown. Any other exception means that the vocabulary is damaged.
     """
     from tokenizers import Tokenizer, decoders, models
 

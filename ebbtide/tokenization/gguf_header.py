@@ -1,4 +1,6 @@
-"""Reads the header of a GGUF file: metadata and tensor offsets. Arrays, which may be large, are read on demand.
+"""Reads the header of a GGUF file: metadata, and the tensors' names, shapes, types and offsets.
+
+Arrays of the metadata, which may be large, are read on demand.
 
 The module does not depend on model architectures or tokenizers, and does not import torch.
 """
@@ -14,7 +16,7 @@ from ..errors import StartupError
 from .model_files import one_line
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)  # version 1 had 32-bit lengths and was replaced within weeks
+VERSIONS = (2, 3)  # version 1, with 32-bit lengths, was replaced within weeks
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
 ALIGNMENT = 32
@@ -27,10 +29,10 @@ Scalar = int | float | str
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array of the metadata whose elements have not been read.
+    """An array of the metadata. Its elements have not been read.
 
     Attributes:
-        kind: GGUF's number of the element type.
+        kind: GGUF type id of the elements (``gguf_metadata_value_type``).
         length: number of elements.
         offset: position of the first element, in bytes from the start of the file.
     """
@@ -47,7 +49,7 @@ class StoredTensor:
     Attributes:
         name: name in the GGUF file.
         shape: outermost dimension first.
-        kind: GGML's number of the quantization.
+        kind: GGML type id of the tensor (``ggml_type``), for example 12 for Q4_K.
         offset: position of its data, in bytes from the start of the file.
     """
 
@@ -62,8 +64,8 @@ class GGUFHeader:
     """The header of a GGUF file.
 
     Attributes:
-        metadata: field name → its value; arrays are read by ``array``.
-        tensors: in file order.
+        metadata: key → value; the elements of an array are read by ``array``.
+        tensors: the tensors in file order.
     """
 
     path: Path
@@ -73,7 +75,7 @@ class GGUFHeader:
     def array(self, key: str) -> list[Scalar]:
         """Return the elements of an array; [] if the file does not have the key.
 
-        Raises StartupError if the value of the key is not an array.
+        Raises StartupError if the key's value is not an array, or if the array is damaged.
         """
         stored = self.metadata.get(key)
         if stored is None:
@@ -87,7 +89,7 @@ class GGUFHeader:
             raise StartupError(f"The array {key} of {self.path} is damaged: {one_line(error)}.") from error
 
     def strings(self, key: str) -> list[str]:
-        """Return the elements of an array of strings. Raises StartupError for elements of other types."""
+        """Return the elements of an array of strings. Raises StartupError if an element is not a string."""
         return [self._checked(key, value) for value in self.array(key)]
 
     def _checked(self, key: str, value: Scalar) -> str:
@@ -145,7 +147,7 @@ def _alignment(metadata: dict[str, Scalar | StoredArray]) -> int:
 
 
 class _Cursor:
-    """Reads the bytes from front to back. A read past the end of the file raises an error of ``DAMAGE``."""
+    """Reads a file sequentially. A read past the end of the file raises one of the exceptions in ``DAMAGE``."""
 
     def __init__(self, data: mmap, at: int) -> None:
         self._data = data
@@ -195,7 +197,7 @@ class _Cursor:
         return array
 
     def _strings(self, count: int) -> list[Scalar]:
-        """Read strings. The reads are inlined as in ``_skip_strings``."""
+        """Read ``count`` strings. The reads are inlined as in ``_skip_strings``."""
         data, at, length_at = self._data, self._at, struct.Struct("<Q").unpack_from
         strings: list[Scalar] = []
         for _ in range(count):
@@ -207,7 +209,7 @@ class _Cursor:
         return strings
 
     def _skip_strings(self, count: int) -> None:
-        """Skip strings. The reads are inlined, because a vocabulary with its merges has half a million strings."""
+        """Skip ``count`` strings. The reads are inlined: a vocabulary with its merges has half a million strings."""
         data, at, length_at = self._data, self._at, struct.Struct("<Q").unpack_from
         for _ in range(count):
             at += 8 + length_at(data, at)[0]

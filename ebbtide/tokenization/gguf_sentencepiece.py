@@ -1,7 +1,7 @@
 """Builds the tokenizer of a SentencePiece vocabulary in a GGUF file: BPE ("llama") or Unigram ("t5").
 
-Spaces and flags have the meaning that llama.cpp, the reference of the format, gives them. In particular, the prefix
-space is added at the start and after each control token. The module does not import torch.
+Spaces and flags are handled as in llama.cpp, the reference implementation of the format. In particular, the prefix
+space is added at the start of a text and after each control token. The module does not import torch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .token_bytes import SPACE_MARK
 
 BYTE = 6
 NO_PREFIX_SPACE = ("gemma", "gemma2", "gemma3")  # older files of these models lack the flag
-# In the tokenizer of Phi-3, all other control tokens remove the spaces that follow them. The format has no flag for it.
+# Architecture → control tokens that keep the spaces that follow them; all others remove them. GGUF has no flag for it.
 KEEPING_SPACES = {"phi3": ("<s>", "<unk>", "<|endoftext|>")}
 
 
 def spaced(stored: StoredVocabulary) -> StoredVocabulary:
-    """Return the vocabulary with plain spaces in its user-defined tokens, as they occur in texts.
+    """Return the vocabulary with U+2581 replaced by spaces in user-defined tokens, so that they match in texts.
 
-    Some converters write U+2581 instead.
+    Some converters write U+2581 in these tokens.
     """
     tokens = list(stored.tokens)
     for index, kind in enumerate(stored.kinds):
@@ -39,7 +39,7 @@ def removes_spaces(stored: StoredVocabulary, token: str) -> bool:
 
 
 def pair_merging(stored: StoredVocabulary) -> Any:
-    """Return the BPE tokenizer without added tokens and post-processor."""
+    """Return the BPE tokenizer, still without added tokens and post-processor."""
     from tokenizers import Tokenizer, models
 
     unknown = stored.token("unknown", 0)
@@ -49,7 +49,7 @@ def pair_merging(stored: StoredVocabulary) -> Any:
 
 
 def unigram(stored: StoredVocabulary) -> Any:
-    """Return the Unigram tokenizer without added tokens and post-processor."""
+    """Return the Unigram tokenizer, still without added tokens and post-processor."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     unknown = stored.token("unknown", 2)
@@ -57,7 +57,7 @@ def unigram(stored: StoredVocabulary) -> Any:
     unknown_id = None if unknown is None else stored.ids[unknown]
     model = models.Unigram(vocab, unknown_id, BYTE in stored.kinds)
     tokenizer = Tokenizer(model)
-    if BYTE in stored.kinds:  # "<0x41>" in a text is not the token of the byte 0x41
+    if BYTE in stored.kinds:  # prevents that the text "<0x41>" is encoded as the token of the byte 0x41
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")
     return _with_spaces(tokenizer, stored, default=False)
 
@@ -80,10 +80,10 @@ def _with_spaces(tokenizer: Any, stored: StoredVocabulary, *, default: bool) -> 
 
 
 def _merges(stored: StoredVocabulary) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of tokens that form a token, the token with the highest score first, then by id.
+    """Yield the merges: for each token, the pairs of tokens that form it.
 
-    Files that a converter made without the scores have the same score for all tokens; their ids have the order of the
-    merges.
+    The tokens are in descending order of their scores, then in order of their ids. If a converter did not write the
+    scores, all are equal, and the ids have the order of the merges.
     """
     scores, tokens = stored.scores(), stored.tokens
     normal = [index for index, kind in enumerate(stored.kinds) if kind == NORMAL]

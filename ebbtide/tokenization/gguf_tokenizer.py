@@ -29,12 +29,12 @@ class Kind:
     """One kind of vocabulary.
 
     Attributes:
-        build: the tokenizer without added tokens and post-processor.
-        prepared: changes the texts of the tokens before the tokenizer is built.
+        build: returns the tokenizer, still without added tokens and post-processor.
+        prepared: returns the vocabulary with the token texts with which the tokenizer is built.
         adds_bos: returns True if BOS is added to a text when the file has no flag for it.
         adds_eos: True if EOS is added to a text when the file has no flag for it.
         removes_spaces: returns True if a control token removes the spaces that follow it.
-        special: default ids of the special tokens.
+        special: (key, id) of special tokens, used if the file does not name them.
     """
 
     build: Callable[[StoredVocabulary], Any]
@@ -60,9 +60,9 @@ SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_
 
 
 def load_gguf_tokenizer(path: Path) -> TokenizerParts:
-    """Return the tokenizer of a file.
+    """Return the tokenizer of a GGUF file.
 
-    Raises StartupError with one sentence if the tokenizer's metadata is invalid or its kind is unknown.
+    Raises StartupError if the tokenizer's metadata is invalid or its kind is unknown.
     """
     header = read_header(path)
     name = header.metadata.get(f"{PREFIX}model")
@@ -81,7 +81,7 @@ def load_gguf_tokenizer(path: Path) -> TokenizerParts:
     eos = named.get("eos_token")
     return TokenizerParts(
         backend=backend,
-        class_name="PreTrainedTokenizerFast",  # transformers' class for tokenizers without features of their own
+        class_name="PreTrainedTokenizerFast",  # transformers' class for tokenizers without code of their own
         special=control | {backend.token_to_id(token): token for token in named.values()},
         named=named,
         chat_template=_chat_template(header),
@@ -90,13 +90,13 @@ def load_gguf_tokenizer(path: Path) -> TokenizerParts:
 
 
 def _backend(stored: StoredVocabulary, kind: Kind, named: Iterable[str]) -> Any:
-    """named: tokens that are control tokens even if the file says otherwise."""
+    """Build the tokenizer. named: tokens that are control tokens even if the file gives them another type."""
     try:
         tokenizer = kind.build(stored)
         tokenizer.add_tokens(list(_added_tokens(stored, kind, frozenset(named))))
     except StartupError:
         raise
-    except Exception as error:  # raised without a narrower class, for example if a merged token is missing
+    except Exception as error:  # the library raises plain exceptions, for example if a merged token is missing
         raise StartupError(f"The tokenizer in {stored.header.path} cannot be loaded: {one_line(error)}.") from error
     tokenizer.post_processor = _post_processor(stored, kind)
     return tokenizer
@@ -115,7 +115,7 @@ def _added_tokens(stored: StoredVocabulary, kind: Kind, named: Collection[str]) 
 
 
 def _post_processor(stored: StoredVocabulary, kind: Kind) -> Any:
-    """Make the tokenizer add the start and end tokens to a text, as the file's metadata says."""
+    """Return the post-processor that adds BOS and EOS to a text as the file's metadata requires."""
     from tokenizers import processors
 
     defaults = dict(kind.special)
@@ -130,7 +130,7 @@ def _post_processor(stored: StoredVocabulary, kind: Kind) -> Any:
 
 
 def _chat_template(header: GGUFHeader) -> str | dict[str, str] | None:
-    """Return the chat template; if the file has several, such as one for tools, return all of them by name."""
+    """Return the chat template, or all templates by name if the file has several; None if it has none."""
     prefix = "tokenizer.chat_template"
     named = {
         key.removeprefix(f"{prefix}."): value

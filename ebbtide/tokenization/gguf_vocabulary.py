@@ -1,4 +1,4 @@
-"""The vocabulary that the header of a GGUF file describes. The module does not depend on a tokenizer library."""
+"""The vocabulary in the metadata of a GGUF file. The module does not depend on a tokenizer library."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StoredVocabulary:
 
     Attributes:
         header: header of the file.
-        tokens: texts by id.
-        kinds: GGUF's numbers of the token types by id.
+        tokens: token texts by id.
+        kinds: token type ids by token id (``tokenizer.ggml.token_type``).
     """
 
     header: GGUFHeader
@@ -34,12 +34,12 @@ class StoredVocabulary:
 
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
-        """Merges in the order of their rank; [] if the file has none."""
+        """BPE merges in rank order; [] if the file has none."""
         stored = self.header.strings(f"{PREFIX}merges")
         return [(left, right) for left, _, right in (one.partition(" ") for one in stored)]
 
     def scores(self) -> list[float]:
-        """Return the scores by id, 0 for an id without a score. Raises StartupError for a score that is not finite."""
+        """Return the score of every id; 0 if the file has no score for it. Raises StartupError if one is not finite."""
         stored = [float(value) for value in self.header.array(f"{PREFIX}scores")]
         if not all(isfinite(value) for value in stored):
             raise StartupError(f"The array {PREFIX}scores of {self.header.path} contains a number that is not finite.")
@@ -50,13 +50,13 @@ class StoredVocabulary:
         return bool(self.header.metadata.get(PREFIX + name, default))
 
     def token(self, name: str, default: int | None = None) -> str | None:
-        """Return the text of a special token; None if neither the file nor ``default`` names a token."""
+        """Return the text of a special token; None if neither the file nor ``default`` gives a valid id."""
         value = self.header.metadata.get(f"{PREFIX}{name}_token_id", default)
         return self.tokens[value] if isinstance(value, int) and 0 <= value < len(self.tokens) else None
 
 
 def stored_vocabulary(header: GGUFHeader) -> StoredVocabulary:
-    """Return the vocabulary in a file; a token without a stored type counts as a normal token."""
+    """Return the vocabulary of a file. A token without a stored type is treated as a normal token."""
     tokens = header.strings(f"{PREFIX}tokens")
     kinds = [int(value) for value in header.array(f"{PREFIX}token_type")][: len(tokens)]
     return StoredVocabulary(header, tokens, [*kinds, *[NORMAL] * (len(tokens) - len(kinds))])

@@ -1,4 +1,4 @@
-"""Encodes rendered chats so that message text that looks like a control token stays text, byte for byte."""
+"""Encodes rendered chats so that message text that looks like a control token is encoded as plain text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class MessageShield:
-    """Replaces message texts that look like control tokens before rendering, and restores them afterwards."""
+    """Replaces control-token lookalikes in messages by placeholders before rendering, and restores them afterwards."""
 
     def __init__(self, special_text: re.Pattern[str]) -> None:
         self._special_text = special_text
@@ -21,26 +21,26 @@ class MessageShield:
 
     @property
     def is_used(self) -> bool:
-        """True if a text has been replaced."""
+        """True if a string has been replaced by a placeholder."""
         return bool(self._hidden)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message with all string values replaced, at any depth.
+        """Return the message with placeholders in all its strings, at any depth.
 
-        The role is not replaced, because the server sets it.
+        The role is left unchanged, because the server sets it.
         """
         return {key: value if key == "role" else self.value(value) for key, value in message.items()}
 
     def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
-        """Return a tool's description with its strings replaced in the same way."""
+        """Return a tool's description with placeholders in all its strings."""
         return {key: self.value(value) for key, value in tool.items()}
 
     def value(self, value: Any) -> Any:
-        """Return the value with all strings in it replaced in the same way."""
+        """Return a JSON value with placeholders in all its strings."""
         return _map_text(value, self._guard)
 
     def restored(self, rendered: str) -> str:
-        """Return the rendered chat with the replaced texts in their places."""
+        """Return the rendered chat with the original texts in place of the placeholders."""
         return re.sub(f"{self._mark}(\\d+)~", lambda match: self._hidden[int(match[1])], rendered)
 
     def _guard(self, text: str) -> str:
@@ -52,15 +52,15 @@ class MessageShield:
 
 
 class RenamedControlTokens:
-    """A copy of a tokenizer whose control tokens have secret names, so that no text can contain one.
+    """A copy of a tokenizer whose control tokens have secret names, so that no client's text can contain one.
 
-    ``encode_special_tokens`` of the tokenizers library is not enough: a text that is encoded in parts gets a space
-    before each part in SentencePiece vocabularies, and some models (Unigram, or BPE with ``ignore_merges``) find a
-    control token in their own vocabulary.
+    The option ``encode_special_tokens`` of the tokenizers library is not enough. Some tokenizer models (Unigram, or BPE
+    with ``ignore_merges``) still match control tokens, because these are also in the base vocabulary. Encoding the text
+    in parts is not possible either: SentencePiece tokenizers add a space before each part.
     """
 
     def __init__(self, backend: Any, special: Mapping[int, str]) -> None:
-        """special: the texts of the control tokens by id."""
+        """special: id → text of the control tokens."""
         state = json.loads(backend.to_str())
         mark = secrets.token_hex(8)
         unknown = _unknown_token(state["model"])
@@ -72,11 +72,11 @@ class RenamedControlTokens:
         self._text = re.compile("|".join(re.escape(text) for text in longest_first(self._names)) or r"(?!)")
 
     def renamed(self, template_text: str) -> str:
-        """Return the text with the control tokens under their secret names."""
+        """Return the text with every control token replaced by its secret name."""
         return self._text.sub(lambda match: self._names[match.group()], template_text)
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text whose control tokens are renamed; everything else in it is plain text."""
+        """Encode a text in which control tokens have their secret names. Everything else is encoded as plain text."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -86,15 +86,12 @@ class RenamedControlTokens:
 
 
 def longest_first(texts: Iterable[str]) -> list[str]:
-    """Return the texts in the order in which a regular expression must try them: "<a>" before "<"."""
+    """Return the texts in the order in which a regular expression must try them: the longest first."""
     return sorted((text for text in texts if text), key=len, reverse=True)
 
 
 def _unknown_token(model: Mapping[str, Any]) -> str | None:
-    """Return the token that stands for characters that are not in the vocabulary.
-
-    The tokenizer's model looks this token up by its name.
-    """
+    """Return the unknown token, which must not be renamed: the tokenizer model looks it up by its text."""
     if isinstance(model.get("unk_id"), int):
         return str(model["vocab"][model["unk_id"]][0])
     return model.get("unk_token")

@@ -11,11 +11,11 @@ from typing import Any
 
 from ..errors import StartupError
 
-MAX_ID = 2**31  # upper bound of token ids, exclusive
+MAX_ID = 2**31  # exclusive upper bound of token ids
 DEFAULT_MODEL = "smollm2"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-# The name of a part of a split GGUF file contains its number, from 1, and the number of parts, both with five digits.
+# A part of a split GGUF file has its number (from 1) and the number of parts in its name, both with five digits.
 SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -24,8 +24,8 @@ class ModelFiles:
     """The location of a model.
 
     Attributes:
-        name: default name in the API.
-        directory: folder of the Hugging Face model or GGUF file; "" for the simulated model.
+        name: the model's default name in the API.
+        directory: folder of the Hugging Face model or of the GGUF file; "" for the simulated model.
         gguf: name of the GGUF file in ``directory``, or of its first part if it is split; None for safetensors.
     """
 
@@ -40,7 +40,7 @@ class ModelFiles:
 
 
 def cache_dir() -> Path:
-    """Return the folder of pulled models: $EBBTIDE_CACHE, else ``ebbtide`` in the user's cache folder."""
+    """Return ebbtide's cache folder: $EBBTIDE_CACHE if it is set, else ``ebbtide`` in the user's cache folder."""
     override = os.environ.get("EBBTIDE_CACHE")
     if override:
         return Path(override)
@@ -53,9 +53,9 @@ def smollm2_path() -> Path:
 
 
 def resolve_model(model: str) -> ModelFiles:
-    """Return the files of MODEL. A Hub model is downloaded if it is not on disk.
+    """Return the location of MODEL. A Hub model is downloaded if it is not in the cache.
 
-    Raises StartupError with one sentence if the model does not exist.
+    Raises StartupError if the model does not exist or cannot be downloaded.
     """
     if model == "sim":
         return ModelFiles(name="sim")
@@ -70,9 +70,9 @@ def resolve_model(model: str) -> ModelFiles:
 
 
 def resolve_embedding_model(model: str | None) -> ModelFiles | None:
-    """Return the files of --embedding-model, or None if the flag is not given.
+    """Return the location of --embedding-model; None if ``model`` is None.
 
-    Raises StartupError with one sentence if it is not a folder in Hugging Face format.
+    Raises StartupError if the model is neither a folder in Hugging Face format nor such a model of the Hub.
     """
     if model is None:
         return None
@@ -83,9 +83,9 @@ def resolve_embedding_model(model: str | None) -> ModelFiles | None:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that must contain an object.
+    """Return the content of a JSON file that must contain an object.
 
-    Raises a StartupError that names the file if it contains anything else.
+    Raises a StartupError that names the file if it cannot be read or contains anything else.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -97,9 +97,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def token_ids(value: object, where: str) -> set[int]:
-    """Convert the value of ``eos_token_id`` in the file ``where``: an id, a list of ids, or None or −1 for no id.
+    """Convert the value of ``eos_token_id``, which is an id, a list of ids, or None or −1 for no id.
 
-    Raises StartupError for any other value.
+    where: name of the file, for the error message. Raises StartupError for any other value.
     """
     values: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(one) in (int, float) and one == one // 1 and -1 <= one < MAX_ID for one in values):
@@ -110,9 +110,10 @@ def token_ids(value: object, where: str) -> set[int]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's message in one printable line of at most 300 characters, without its full stop.
+    """Return an exception's message in one line of at most 300 characters, without its full stop.
 
-    The text includes the type of the exception if the message alone is not informative.
+    The name of the exception's class is put first if the message is empty or the class is not a ValueError, OSError or
+    RuntimeError.
     """
     text = " ".join(str(error).split())
     if not isinstance(error, ValueError | OSError | RuntimeError) or not text:
@@ -121,7 +122,7 @@ def one_line(error: BaseException) -> str:
 
 
 def split_parts(file: str) -> list[str]:
-    """Return the names of all parts of a split GGUF file, given one of them; only ``file`` if it is not split."""
+    """Return the names of all parts of a split GGUF file, given one of them; [``file``] if it is not split."""
     match = SPLIT_NAME.fullmatch(file)
     if match is None or int(match[3]) == 0:
         return [file]

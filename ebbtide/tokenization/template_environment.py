@@ -207,7 +207,7 @@ def _written(context: Context, value: Any) -> Any:
 
 
 class _GenerationBlocks(Extension):
-    """``{% generation %}`` marks the answers of the assistant for training; its text is rendered unchanged."""
+    """``{% generation %}`` marks the assistant's answers for training. The text in the block is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja declares it
 
@@ -221,7 +221,7 @@ class _GenerationBlocks(Extension):
 
 
 class _Dict:
-    """The ``dict`` that templates call: an instance, because attributes of the class lead out of the sandbox."""
+    """The ``dict`` of templates. An instance replaces the class, whose attributes would lead out of the sandbox."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -231,7 +231,7 @@ class _Dict:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """The ``namespace`` that templates call. It refuses names that start with an underscore."""
+    """The ``namespace`` of templates. It refuses names that start with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *given = args

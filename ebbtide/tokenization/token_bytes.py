@@ -1,4 +1,4 @@
-"""Derives the bytes of every token id from a Hugging Face tokenizer's decoder, for any tokenizer."""
+"""Derives the bytes of every token id from the decoder of a Hugging Face tokenizer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SPACE_MARK = "\u2581"
 def token_bytes(backend: Any, vocab_size: int) -> list[bytes]:
     """Return the bytes of ids 0 … ``vocab_size - 1``; b"" for an id without a token.
 
-    For byte-level and SentencePiece decoders the joined bytes equal the decoded text, except for added tokens of
-    byte-level vocabularies, which stand for their own text. For other decoders, each token is decoded after the same
-    fixed token, which is correct unless the decoder looks further back.
+    For byte-level and SentencePiece decoders, the joined bytes of a token sequence equal the decoded text, except that
+    an added token of a byte-level vocabulary has the bytes of its own text. For other decoders, each token is decoded
+    after the same fixed token, which is correct unless the decoder looks further back.
     """
     tokens: list[str | None] = [backend.id_to_token(i) for i in range(vocab_size)]
     added = backend.get_added_tokens_decoder()
     kinds = _decoder_kinds(backend)
     if "ByteLevel" in kinds:
-        # The tokenizers library also decodes added tokens by the byte alphabet, which drops the first letter of "đem".
+        # The tokenizers library decodes added tokens with the byte alphabet too, which drops the first letter of "đem".
         return [token.encode() if token and i in added else _from_byte_level(token) for i, token in enumerate(tokens)]
     if "Metaspace" in kinds or "ByteFallback" in kinds:
         return [_from_sentencepiece(token, byte_fallback="ByteFallback" in kinds) for token in tokens]
@@ -31,7 +31,7 @@ def token_bytes(backend: Any, vocab_size: int) -> list[bytes]:
 def strips_first_space(backend: Any) -> bool:
     """Return True if the decoder removes the space before the first token of a text."""
     if backend.decoder is None:
-        return True  # the decoder joins tokens with spaces
+        return True  # without a decoder, the tokenizers library joins the tokens with spaces
     for part in _decoder_parts(backend):
         if part["type"] == "WordPiece":
             return True
@@ -55,7 +55,7 @@ def _decoder_kinds(backend: Any) -> set[str]:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return the character that byte-level BPE uses for each byte: itself if printable, else one from U+0100 up."""
+    """Return character → byte for byte-level BPE: a printable byte's own character, else one from U+0100 up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [value for value in range(256) if value not in printable]
     return {chr(v): v for v in printable} | {chr(0x100 + i): v for i, v in enumerate(rest)}

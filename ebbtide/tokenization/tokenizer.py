@@ -1,4 +1,4 @@
-"""Converts text to token ids and chats to prompts, for Hugging Face tokenizers and the simulated model."""
+"""Converts text and chats to token ids, with Hugging Face tokenizers and with that of the simulated model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .transformers_tokenizer import load_with_transformers
 from .vocabulary import SIM_SPECIAL, SIM_VOCAB_SIZE, Vocabulary, sim_vocabulary
 
 Chat = list[dict[str, Any]]
-# Names of template variables that a request must not set: those that the server sets, the special tokens, the functions
-# of templates, and the parameters of the functions that render.
+# Template variables that a request must not set: those that the server sets, the special tokens, the functions that
+# templates can call, and the parameters of transformers' rendering functions.
 RESERVED_VARIABLES = frozenset(
     {
         *("messages", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"),
@@ -41,9 +41,11 @@ class ChatPrompt:
     """A conversation to render.
 
     Attributes:
-        messages: plain dicts whose ``content`` is text.
-        continue_final_message: leave the last message open, so that the model continues it.
-        template_kwargs: further variables of the template; none of ``RESERVED_VARIABLES``.
+        messages: dicts as templates read them; ``content`` is a string.
+        add_generation_prompt: True to append the beginning of an assistant message.
+        continue_final_message: True to leave the last message open, so that the model continues it.
+        template_kwargs: further template variables; none of ``RESERVED_VARIABLES``.
+        tools: definitions of the tools that the template describes; None for no tools.
     """
 
     messages: Chat
@@ -58,7 +60,7 @@ class TextTokenizer(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Bytes of every token id, control tokens and end tokens."""
+        """The bytes of every token id, the control tokens and the end tokens."""
 
     @property
     def vocab_size(self) -> int:
@@ -70,10 +72,10 @@ class TextTokenizer(Protocol):
 
     @property
     def info(self) -> dict[str, Any]:
-        """The names of the special tokens and the chat template, under the names of tokenizer_config.json."""
+        """The tokenizer's class, special tokens and chat template, under their names in tokenizer_config.json."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Encode plain text. ``add_special_tokens`` lets the tokenizer add its BOS token."""
+        """Encode plain text. add_special_tokens: True to let the tokenizer add its BOS and EOS tokens."""
 
     def render_chat(self, chat: ChatPrompt) -> str:
         """Render the conversation with the model's template.
@@ -82,26 +84,22 @@ class TextTokenizer(Protocol):
         """
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """Encode the rendered conversation. Control tokens come only from the template, never from a message, a tool
-        or a template variable.
+        """Encode the rendered conversation. Only the template itself can produce control tokens.
 
-        ``skip`` receives the rendered text, with control tokens of messages replaced, and returns the number of leading
-        characters to drop. ``skip`` may raise Rejected.
+        ``skip`` receives the rendered text, in which lookalikes of control tokens in messages are replaced by
+        placeholders, and returns the number of leading characters to drop. ``skip`` may raise Rejected.
         """
 
 
 def load_tokenizer(files: ModelFiles) -> TextTokenizer:
-    """Load the tokenizer of a model. Raises StartupError with one sentence if a file is missing or invalid."""
+    """Load the tokenizer of a model. Raises StartupError if a file is missing or invalid."""
     if files.simulated:
         return SimTokenizer()
     return FastTokenizer(load_parts(files))
 
 
 def load_parts(files: ModelFiles) -> TokenizerParts:
-    """Load the tokenizer of a model from disk.
-
-    Raises StartupError with one sentence if a file is missing or invalid.
-    """
+    """Load the parts of a model's tokenizer from disk. Raises StartupError if a file is missing or invalid."""
     if not files.gguf:
         # Read this file first, so that an error in it is not reported as an error of the tokenizer.
         read_json_object(Path(files.directory) / "config.json")
@@ -110,7 +108,7 @@ def load_parts(files: ModelFiles) -> TokenizerParts:
         return load_gguf_tokenizer(directory / files.gguf) if files.gguf else load_with_transformers(directory)
     except StartupError:
         raise
-    except Exception as error:  # libraries read the files, and their exceptions for bad values are not documented
+    except Exception as error:  # the libraries that read the files do not document their exceptions for invalid values
         where = f"{files.directory}/{files.gguf}" if files.gguf else files.directory
         hint = " Is the file complete?" if files.gguf and "support" not in str(error) else ""
         raise StartupError(f"The tokenizer in {where} cannot be loaded: {one_line(error)}.{hint}") from error
@@ -138,13 +136,13 @@ class FastTokenizer:
 
     @property
     def chat_template(self) -> str:
-        """Return all templates of the model in one text, because some models have a second one for tools."""
+        """All templates of the model in one string: some models have a second template for tools."""
         template = self._parts.chat_template or ""
         return "\n".join(template.values()) if isinstance(template, dict) else template
 
     @property
     def info(self) -> dict[str, Any]:
-        """See ``TextTokenizer``. If there are several chat templates, this is the default one."""
+        """See ``TextTokenizer``. If there are several chat templates, the default one is included."""
         template = self._parts.chat_template
         return {
             "tokenizer_class": self._parts.class_name,
@@ -153,12 +151,12 @@ class FastTokenizer:
         }
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Encode plain text. Control tokens written in the text are encoded as such."""
+        """Encode text. Control tokens that are written in the text are encoded as control tokens."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def render_chat(self, chat: ChatPrompt) -> str:
-        """Render the model's chat template."""
+        """Render the conversation. Raises Rejected if the model has no template or it refuses the messages."""
         if not self._parts.chat_template:
             raise Rejected("This model has no chat template: use /v1/completions.", param="messages")
         try:
@@ -169,7 +167,7 @@ class FastTokenizer:
             raise Rejected(f"The chat template refuses these messages: {error}"[:500], param="messages") from error
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """Encode a conversation. Client text that looks like a control token is encoded as plain text."""
+        """Encode a conversation. Text of the client that looks like a control token is encoded as plain text."""
         shield = MessageShield(self._special_text)
         messages = [shield.message(message) for message in chat.messages]
         tools = None if chat.tools is None else [shield.tool(tool) for tool in chat.tools]
@@ -181,7 +179,7 @@ class FastTokenizer:
         return self._renamed.encode(shield.restored(self._renamed.renamed(text)))
 
     def _render(self, chat: ChatPrompt) -> str:
-        """Raises any exception that the template raises, and TemplateLimitError."""
+        """Render the conversation. Raises TemplateLimitError, and any exception that the template raises."""
         return self._template.render(
             chat.messages,
             chat.tools,
@@ -192,7 +190,7 @@ class FastTokenizer:
 
     @cached_property
     def _renamed(self) -> RenamedControlTokens:
-        """Created only when a message contains the text of a control token, because it is a second tokenizer."""
+        """A second tokenizer, created only when a message contains the text of a control token."""
         return RenamedControlTokens(self._backend, self._parts.special)
 
     def _end_of_turn(self) -> set[int]:
@@ -211,8 +209,9 @@ class FastTokenizer:
 
 
 class SimTokenizer:
-    """The simulated model's tokenizer: one token per UTF-8 byte, and four control tokens that only the fixed chat
-    template writes.
+    """The simulated model's tokenizer: one token per UTF-8 byte, and four control tokens.
+
+    Only the fixed chat template produces control tokens.
     """
 
     def __init__(self) -> None:
@@ -223,15 +222,15 @@ class SimTokenizer:
         self.info["chat_template"] = None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the bytes of the text. The tokenizer has no BOS token and never encodes text to a control token."""
+        """Return the UTF-8 bytes of the text. There is no BOS token, and text is never encoded as a control token."""
         return list(text.encode())
 
     def render_chat(self, chat: ChatPrompt) -> str:
-        """Return the conversation as readable text."""
+        """Return the conversation as text, with the names of the control tokens."""
         return "".join(text for text, _ in self._turns(chat))
 
     def encode_chat(self, chat: ChatPrompt, skip: Skip = lambda _: 0) -> list[int]:
-        """Encode the conversation with control tokens around the messages. ``skip`` must not split a control token."""
+        """Encode the conversation with control tokens around the messages. ``skip`` must not cut a control token."""
         left = skip(self.render_chat(chat))
         ids: list[int] = []
         for text, control in self._turns(chat):

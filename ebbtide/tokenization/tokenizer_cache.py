@@ -1,7 +1,7 @@
-"""Keeps tokenizers that transformers has loaded, so that a daemon does not import transformers at each start.
+"""Caches tokenizers that transformers has loaded, so that a daemon does not import transformers at each start.
 
-A tokenizer that is not in the cache is loaded by another process, because an import of transformers takes 200 MiB. The
-file in the cache contains the tokenizer in the format of tokenizer.json and its settings.
+A tokenizer that is not in the cache is loaded by a separate process, because importing transformers takes 200 MiB. A
+file of the cache contains the tokenizer in the format of tokenizer.json, and its settings.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .tokenizer import FastTokenizer, TextTokenizer, load_parts, load_tokenizer
 from .tokenizer_parts import TokenizerParts
 
 log = logging.getLogger(__name__)
-PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # the files that transformers may read
-REFUSED = 3  # exit code of the other process after an error that it has printed as one sentence
+PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # files that transformers may read
+REFUSED = 3  # exit code of the separate process after it has printed a one-sentence error message
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """``TokenizerParts`` with the backend as JSON."""
+    """``TokenizerParts`` in the form of a cache file: the backend is JSON in the format of tokenizer.json."""
 
     backend: str
     class_name: str
@@ -39,9 +39,9 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 def load_cached_tokenizer(files: ModelFiles) -> TextTokenizer:
-    """Load the tokenizer of a model without importing transformers.
+    """Load the tokenizer of a model without importing transformers in this process.
 
-    Raises StartupError with one sentence if a file is missing or invalid.
+    Raises StartupError if a file is missing or invalid.
     """
     if files.simulated or files.gguf:
         return load_tokenizer(files)
@@ -53,7 +53,7 @@ def load_cached_tokenizer(files: ModelFiles) -> TextTokenizer:
 
 
 def _key(directory: Path) -> str:
-    """Return a hash of the libraries' versions and of the names and contents of the files."""
+    """Return a hash of the libraries' versions and of the names and contents of the tokenizer's files."""
     digest = hashlib.sha256(repr([version(name) for name in ("ebbtide", "transformers", "tokenizers")]).encode())
     for path in sorted({path for pattern in PATTERNS for path in directory.glob(pattern)}):
         content = path.read_bytes()
@@ -62,7 +62,7 @@ def _key(directory: Path) -> str:
 
 
 def _read(path: Path) -> TokenizerParts | None:
-    """Return the tokenizer in a file; None if the file does not exist or is damaged."""
+    """Return the tokenizer in a cache file; None if the file does not exist or is damaged."""
     from tokenizers import Tokenizer
 
     try:
@@ -80,7 +80,10 @@ def _read(path: Path) -> TokenizerParts | None:
 
 
 def _converted(directory: str, path: Path) -> TokenizerParts | None:
-    """Load the tokenizer and write it to ``path``. If that is not possible, it is loaded again at the next start."""
+    """Load the tokenizer in a separate process and cache it at ``path``.
+
+    If ``path`` cannot be written, a warning is logged and the tokenizer is not cached.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -93,7 +96,7 @@ def _converted(directory: str, path: Path) -> TokenizerParts | None:
 
 
 def _load_elsewhere(directory: str, path: Path) -> TokenizerParts | None:
-    """Load the tokenizer in another process, which writes it to ``path``, and read it from there."""
+    """Load the tokenizer in a separate process, which writes it to ``path``, and return it from there."""
     command = [sys.executable, "-P", "-m", __name__, directory, str(path)]
     here = str(Path(__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(":")}
@@ -107,7 +110,7 @@ def _load_elsewhere(directory: str, path: Path) -> TokenizerParts | None:
 
 
 def _write(parts: TokenizerParts, path: Path) -> None:
-    """Write a temporary file and rename it, because two daemons may start at the same time."""
+    """Write a cache file under a temporary name and rename it, because two daemons may start at the same time."""
     stored = _Stored(
         parts.backend.to_str(),
         parts.class_name,

@@ -14,11 +14,11 @@ class TokenizerParts:
 
     Attributes:
         backend: a ``tokenizers.Tokenizer``.
-        class_name: transformers' name of the tokenizer's class.
-        special: the texts of the control tokens, by id.
-        named: the special tokens by their names in tokenizer_config.json, such as eos_token; variables of the template.
-        chat_template: one template, several by name, or None.
-        eos_ids: the tokens that end a text.
+        class_name: name of the tokenizer's class in transformers.
+        special: id → text of the control tokens.
+        named: special tokens by their names in tokenizer_config.json, such as eos_token; also template variables.
+        chat_template: one template, several templates by name, or None.
+        eos_ids: ids of the tokens that end a text.
     """
 
     backend: Any

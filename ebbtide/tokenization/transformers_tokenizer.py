@@ -1,6 +1,6 @@
 """Loads the tokenizer of a folder in Hugging Face format with transformers.
 
-Only this module imports transformers. The daemon runs it in a process of its own, see ``tokenizer_cache``.
+In this package, only this module imports transformers. The daemon runs it in a separate process: ``tokenizer_cache``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .tokenizer_parts import TokenizerParts
 
 
 def load_with_transformers(directory: Path) -> TokenizerParts:
-    """Load the tokenizer. Raises StartupError if it has no fast version; transformers raises others."""
+    """Load the tokenizer. Raises StartupError if it has no fast version. transformers may raise any other exception."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, **_plain_config(directory))
@@ -24,7 +24,7 @@ def load_with_transformers(directory: Path) -> TokenizerParts:
 
 
 def parts_of(tokenizer: Any, eos_ids: set[int] | frozenset[int] = frozenset()) -> TokenizerParts:
-    """Return the parts of a ``PreTrainedTokenizerFast``. eos_ids: further tokens that end a text."""
+    """Return the parts of a ``PreTrainedTokenizerFast``. eos_ids: ids of further tokens that end a text."""
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
         tokenizer.all_special_ids
     )
@@ -39,10 +39,9 @@ def parts_of(tokenizer: Any, eos_ids: set[int] | frozenset[int] = frozenset()) -
 
 
 def _plain_config(directory: Path) -> dict[str, Any]:
-    """Return the argument ``config`` for AutoTokenizer: the model type's defaults, so that a wrong value of another
-    field in the file causes no error.
+    """Return the argument ``config`` for AutoTokenizer; {} if the model type is unknown.
 
-    Returns {} if the model type is unknown.
+    The configuration has the defaults of the model type, so that an invalid value in config.json causes no error.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -56,7 +55,7 @@ def _plain_config(directory: Path) -> dict[str, Any]:
 
 
 def configured_eos(directory: Path) -> set[int]:
-    """Return the end-of-text ids in generation_config.json and config.json, if the files exist."""
+    """Return the end-of-text token ids in generation_config.json and config.json. A missing file is ignored."""
     paths = [directory / name for name in ("generation_config.json", "config.json")]
     found = [token_ids(read_json_object(path).get("eos_token_id"), str(path)) for path in paths if path.is_file()]
     return set().union(*found)

@@ -1,6 +1,6 @@
-"""Token ids as bytes, for the detokenizer and the grammar compiler; and the vocabulary of the simulated model.
+"""The bytes of token ids, for the detokenizer and the grammar compiler, and the vocabulary of the simulated model.
 
-A vocabulary is plain data that can be sent to another process. The module does not depend on tokenizer libraries.
+A vocabulary is plain data, which can be sent to another process. The module does not depend on tokenizer libraries.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ class Vocabulary(Part, frozen=True):
 
     Attributes:
         pieces: bytes by token id; b"" for an id without text.
-        special_ids: control tokens, omitted from outputs by default.
-        eos_ids: tokens that end an output.
-        strips_first_space: the first space of a text is not part of it (SentencePiece style).
+        special_ids: ids of the control tokens, whose text is omitted from outputs by default.
+        eos_ids: ids of the tokens that end an output.
+        strips_first_space: True if a space at the beginning of the decoded text is dropped (SentencePiece).
     """
 
     pieces: list[bytes]
@@ -24,7 +24,7 @@ class Vocabulary(Part, frozen=True):
     strips_first_space: bool = False
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token id; b"" for a row of the model's embedding without a token."""
+        """Return the bytes of a token id; b"" if the id is a row of the model's embedding without a token."""
         return self.pieces[token] if token < len(self.pieces) else b""
 
 
