@@ -1,7 +1,7 @@
 """Retract policies: which running request is retracted first. Each policy is one function and one table entry.
 
-The configuration takes the flag's values from the table, and the scheduler takes the function. A policy may read the
-attributes of ``Retractable``.
+The configuration takes the values of the flag from the table, and the scheduler takes the function. A policy may read
+only the attributes of ``Retractable``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Retractable(Protocol):
     """The attributes of a running request that a policy may read."""
 
     rid: str
-    arrival: int  # position in the order of arrival
+    arrival: int  # position in the order of arrival; lower is earlier
     prompt_len: int  # number of prompt tokens
     priority: int
 
@@ -32,21 +32,21 @@ class Candidate(Generic[R]):
     """A possible victim."""
 
     req: R
-    frees: int  # pages that the request's retraction makes usable
-    cost: int  # tokens of K/V to recompute after its retraction
+    frees: int  # number of pages that the request's retraction makes usable
+    cost: int  # number of tokens to recompute after its retraction
 
 
 class VictimPolicy(Protocol):
-    """Chooses one of the candidates, which are in order of admission. There is at least one."""
+    """Chooses one of the candidates. There is at least one, and they are in order of admission."""
 
     def __call__(self, candidates: Sequence[Candidate[R]], shortfall: int, /) -> Candidate[R]:
-        """Return the request to retract next. shortfall: number of pages that are still missing."""
+        """Return the candidate to retract next. shortfall: number of pages that are still missing."""
 
 
 def shortest_output_first(req: Retractable) -> tuple[int, int, int, str]:
     """Sort key: the shortest output first, then the longest prompt.
 
-    Ties are broken by arrival, the youngest first, then by id: the order is total and the same on every rank.
+    Ties are broken by arrival, the latest first, then by id, so that the order is total.
     """
     return (req.num_outputs, -req.prompt_len, -req.arrival, req.rid)
 
@@ -57,15 +57,15 @@ def by_length(candidates: Sequence[Candidate[R]], _shortfall: int) -> Candidate[
 
 
 def by_priority(candidates: Sequence[Candidate[R]], _shortfall: int) -> Candidate[R]:
-    """``priority``: retract the request of the lowest priority first; among equal priorities like ``length``."""
+    """``priority``: retract the request of the lowest priority first; among equal priorities, as ``length`` does."""
     return min(candidates, key=lambda candidate: (candidate.req.priority, shortest_output_first(candidate.req)))
 
 
 def by_cost(candidates: Sequence[Candidate[R]], shortfall: int) -> Candidate[R]:
-    """``cost``: retract the request that frees the shortfall at the cost of the fewest recomputed tokens.
+    """``cost``: among the requests that free the whole shortfall, retract the one with the fewest tokens to recompute.
 
-    If no single request frees enough, the one that frees the most pages is chosen first, so that few requests are
-    retracted. The last victim is again the cheapest request that frees the rest.
+    If no single request frees enough, retract the one that frees the most pages, so that few requests are retracted.
+    The last victim is then again the cheapest request that frees the rest of the shortfall.
     """
     enough = [candidate for candidate in candidates if candidate.frees >= shortfall]
     if enough:
@@ -77,7 +77,11 @@ def by_cost(candidates: Sequence[Candidate[R]], shortfall: int) -> Candidate[R]:
 
 @dataclass(frozen=True, slots=True)
 class RetractPolicy:
-    """A value of ``--retract-policy``. first: description of the first victim, for the help text."""
+    """A value of ``--retract-policy``.
+
+    Attributes:
+        first: description of the request that is retracted first, for the help text.
+    """
 
     select_victim: VictimPolicy
     first: str

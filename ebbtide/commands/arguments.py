@@ -16,7 +16,7 @@ def positive_int(text: str) -> int:
 
 
 def number(description: str, accepts: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return an argparse type for the numbers for which ``accepts`` returns True."""
+    """Return an argparse type for numbers that ``accepts``. description: noun phrase for the error message."""
 
     def parse(text: str) -> float:
         value = float(text)
@@ -48,5 +48,5 @@ def add_server(group: argparse._ActionsContainer) -> None:
 def add_value(
     group: argparse._ActionsContainer, flag: str, parse: Callable[[str], Any], default: str, metavar: str, text: str
 ) -> None:
-    """Add a flag with a value. Its help is ``text`` and the default, which ``parse`` parses like a given value."""
+    """Add a flag with a value. Its help text is ``text`` followed by the default. ``parse`` also parses the default."""
     group.add_argument(flag, type=parse, default=default, metavar=metavar, help=f"{text} (default: {default})")

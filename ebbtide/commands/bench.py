@@ -40,7 +40,7 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="request exactly --output-len tokens (default: on); --no-ignore-eos is for servers that reject the field",
+        help="request exactly --output-len tokens (default: on); use --no-ignore-eos if the server rejects the field",
     )
 
 
@@ -50,7 +50,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     add_value(group, "--prompt-len", _lengths, "128", "N|LO:HI", "tokens per prompt")
     add_value(group, "--output-len", _lengths, "128", "N|LO:HI", "tokens per answer")
     add_value(group, "--shared-prefix", fraction, "0", "F", "fraction of each prompt that all prompts share")
-    add_value(group, "--seed", int, "0", "N", "seed; a repeated seed may hit the prefix cache")
+    add_value(group, "--seed", int, "0", "N", "seed of the prompts; repeating a seed may hit the prefix cache")
 
 
 def _lengths(text: str) -> Lengths:
@@ -61,9 +61,9 @@ def _lengths(text: str) -> Lengths:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the load and print the report. Returns 1 if no request was answered, else 0.
+    """Run the load and print the report. Returns 1 if no request completed, 130 if interrupted, else 0.
 
-    Raises StartupError with one sentence if the server cannot be reached or the result cannot be written.
+    Raises StartupError if the server cannot be reached or the result cannot be written.
     """
     from .bench_load.client import Target
     from .bench_load.measure import measure

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         default=NATIVE,
         metavar="CPU",
-        help="native: this machine's CPU (the default); x86-64-v3 (AVX2) or x86-64-v4 (AVX512): all CPUs of that level",
+        help="native (default): this machine's CPU; x86-64-v3 (AVX2) or x86-64-v4 (AVX512): all CPUs of that level",
     )
     parser.add_argument(
         "--output",
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def kernel_sources() -> list[Path]:
-    """Return the C++ files that are compiled to libraries."""
+    """Return the C++ source files of the kernels, each of which becomes one library."""
     from ebbtide.model_runner.kernels import native_build
 
     return sorted(Path(native_build.__file__).resolve().parent.glob("*.cpp"))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .chat_client import ChatTurn, Conversation
 
 HELP = """/new      start a new conversation
-/usage    show the tokens of the conversation and how many were reused
-/session  show the server's state of the session
+/usage    show how many tokens the conversation has and how many were reused
+/session  show the state of the session on the server
 /quit     quit, like Ctrl-D; Ctrl-C stops an answer and drops its question"""
 
 
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``ebbtide chat``."""
     add_server(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum output tokens (default: the context)")
+    max_tokens_help = "maximum number of output tokens per answer (default: the rest of the context)"
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=max_tokens_help)
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature (default: the server's)")
     parser.add_argument("--no-session", action="store_true", help="send the whole conversation with every question")
 
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def answer_once(args: argparse.Namespace, prompt: str) -> int:
-    """Print the answer to one prompt. Returns 1 if it was not answered, else 0."""
+    """Print the answer to one prompt. Returns 1 if the prompt was not answered, else 0."""
     from .chat_client import Lost, Refused
 
     with asyncio.Runner() as runner:
@@ -62,7 +63,7 @@ def answer_once(args: argparse.Namespace, prompt: str) -> int:
 def chat(args: argparse.Namespace) -> int:
     """Chat until the input ends. Returns 1 if the last question was not answered, else 0.
 
-    Raises StartupError with one sentence if the server cannot be reached or the input cannot be read.
+    Raises StartupError if the server cannot be reached or the input cannot be read.
     """
     with asyncio.Runner() as runner:
         conversation, http = runner.run(_connect(args))
@@ -125,7 +126,7 @@ def _talk(runner: asyncio.Runner, conversation: Conversation) -> int:
 
 
 def _line(prompt: str) -> str:
-    """Read the next line. Raises EOFError, or StartupError if the bytes cannot be decoded."""
+    """Read the next line. Raises EOFError at the end of the input, StartupError if the line cannot be decoded."""
     try:
         return input(prompt).strip()
     except UnicodeDecodeError as error:
@@ -135,7 +136,7 @@ def _line(prompt: str) -> str:
 
 
 def _prompt() -> str:
-    """Return the input prompt; "" if stdin is not a terminal."""
+    """Prepare stdin, and return the prompt for input lines; "" if stdin is not a terminal."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="strict")  # without this, the C locale would pass invalid bytes on to the server
     if not sys.stdin.isatty():
@@ -147,7 +148,7 @@ def _prompt() -> str:
 
 
 def _ask(runner: asyncio.Runner, conversation: Conversation, question: str) -> bool:
-    """Return True if the question was answered or its answer was stopped by the user."""
+    """Ask a question. Returns True if it was answered or the user stopped the answer."""
     from .chat_client import Lost, Refused
 
     try:
@@ -206,7 +207,7 @@ async def _describe(conversation: Conversation) -> None:
         return
     _note(
         f"{seen['id']}: {seen['state']}, {seen['num_turns']} turns, {seen['num_tokens']} tokens,"
-        f" K/V kept for {seen['held_tokens']}; closes after {seen['timeout_s']:g} s without a turn."
+        f" ({seen['held_tokens']} of them in the KV cache); closes after {seen['timeout_s']:g} s without a turn."
     )
 
 

@@ -1,7 +1,7 @@
-"""One conversation with a server over HTTP, in a session if the server supports them. The module does not use the
-terminal.
+"""One conversation with a server over HTTP, in a session if the server supports sessions.
 
-The client also keeps the conversation, to send it again if the session or the whole server is lost.
+The client also keeps the conversation, to send it again if the server loses the session or restarts. The module does
+not use the terminal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from .bench_load.client import DECODER, MAX_LINE_BYTES, Chunk, Usage, authorization, events, json_error
 
 RETRY_S = 0.2
-BUSY_S = 10.0  # seconds that an interrupted turn may take to end
+BUSY_S = 10.0  # seconds to wait for the end of an interrupted turn
 AWAY_S = 120.0  # seconds to wait for an unavailable server
 AWAY_STATUSES = (502, 503, 504)  # the server is starting or draining, or a proxy has no backend
 
@@ -43,7 +43,7 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The target and the parameters of a conversation. A parameter that is None takes the server's default.
+    """The target and the parameters of a conversation. For a parameter that is None, the server's default applies.
 
     Attributes:
         base_url: URL including /v1.
@@ -58,7 +58,7 @@ class Settings:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the request fields that are the same in every request."""
+        """The fields that are the same in every request."""
         chosen = {"max_tokens": self.max_tokens, "temperature": self.temperature}
         given = {name: value for name, value in chosen.items() if value is not None}
         return {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **given}
@@ -66,7 +66,10 @@ class Settings:
 
 @dataclass(slots=True)
 class ChatTurn:
-    """One answer and its costs. Times are in seconds since the question, including the wait for a lost server."""
+    """One answer and its costs.
+
+    Times are in seconds since the question was sent, and include the time during which the server was unavailable.
+    """
 
     text: str = ""
     finish_reason: str | None = None
@@ -80,7 +83,7 @@ class ChatTurn:
 class Conversation:
     """Asks questions and keeps the history.
 
-    ``show`` receives the text as it arrives, ``note`` receives other information for the user.
+    ``show`` is called with the answer's text as it arrives, ``note`` with other information for the user.
     """
 
     def __init__(
@@ -101,9 +104,9 @@ class Conversation:
         self.turns = []
 
     async def ask(self, question: str) -> ChatTurn:
-        """Return the answer to the next question. If cancelled or if it raises, the conversation stays unchanged.
+        """Return the answer to the next question. If the call is cancelled or raises, the conversation is unchanged.
 
-        Raises Refused, or Lost if the server has been unavailable for ``AWAY_S``.
+        Raises Refused if the server rejects the request, Lost if it has been unavailable for ``AWAY_S`` seconds.
         """
         began = time.monotonic()
         message = {"role": "user", "content": question}
@@ -138,7 +141,7 @@ class Conversation:
         return await self._call("GET", f"/sessions/{self.session_id}")
 
     async def close(self) -> None:
-        """Close the session, if the server is reachable."""
+        """Close the session. If the server is not reachable, only notes that the session expires by itself."""
         session_id, self.session_id = self.session_id, None
         if session_id is not None:
             try:
@@ -147,7 +150,7 @@ class Conversation:
                 self._note("The session could not be closed; it expires by itself.")
 
     async def _turn(self, message: dict[str, str], began: float) -> ChatTurn:
-        """Try once. In an open session only the new message is sent."""
+        """Send the question once. In an open session, only the new message is sent."""
         goes_on = self.session_id is not None
         if self._wants_session and not goes_on:
             await self._open()
@@ -176,14 +179,14 @@ class Conversation:
             _count(turn, chunk.usage)
 
     def _end_part(self, turn: ChatTurn, *, told: bool) -> None:
-        """End the line of a partial answer."""
+        """End the output line of a partial answer. told: True to note that the answer is discarded."""
         if turn.first_token_s:
             self._show("\n")
             if told:
                 self._note("The answer was cut off; the text shown is discarded.")
 
     async def _recover(self, error: Refused, began: float) -> None:
-        """Prepare the next attempt. Re-raises the error if a retry cannot succeed."""
+        """Prepare a retry after ``error``. Re-raises the error if a retry cannot succeed."""
         if error.code in ("session_not_found", "session_closed") and self.session_id is not None:
             self.session_id = None
             self._note("The session was lost: sending the whole conversation again.")
@@ -197,9 +200,9 @@ class Conversation:
             raise error
 
     async def _open(self) -> None:
-        """Open a session of the type that the server supports.
+        """Open a session of the kind that the server supports: streaming, else plain.
 
-        Without a session, every request contains the full history.
+        If no session can be opened, every request contains the full history.
         """
         try:
             self.session_id = (await self._call("POST", "/sessions", {}))["id"]
@@ -243,7 +246,7 @@ class Conversation:
 
 
 def connect(api_key: str | None) -> aiohttp.ClientSession:
-    """Return an HTTP client without a time limit for answers."""
+    """Return an HTTP client without a timeout for answers."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     return aiohttp.ClientSession(headers=authorization(api_key), timeout=timeout, read_bufsize=MAX_LINE_BYTES)
 

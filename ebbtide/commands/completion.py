@@ -1,4 +1,4 @@
-"""``ebbtide completion``: the completion script of a shell, generated from the parser by shtab."""
+"""``ebbtide completion``: prints the completion script for a shell, which shtab generates from the parser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODEL_ARGUMENTS = ("model", "name")
 def completion_script(
     parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], shell: str
 ) -> str:
-    """Return the script. commands: the parsers of the subcommands."""
+    """Return the completion script for ``shell``. commands: command name → its parser."""
     import shtab
 
     for command in commands.values():

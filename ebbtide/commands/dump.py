@@ -28,9 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def dump(pid: int | None = None) -> int:
-    """Print the dumps of the server with main process ``pid``, or of the only server if it is None.
+    """Print the dumps of the server whose main process is ``pid``; None selects the only running server.
 
-    Returns exit code 1 if a process did not respond. Raises StartupError if no running server or more than one matches.
+    Returns 1 if a process did not respond, else 0. Raises StartupError if no server matches, or if ``pid`` is None and
+    several servers are running.
     """
     pid, directory = _chosen(living_daemons(), pid)
     before = {name: _age(directory, name) for name in PROCESSES}
@@ -58,7 +59,7 @@ def _known(daemons: dict[int, Path]) -> str:
 
 
 def _age(directory: Path, name: str) -> int | None:
-    """Return a value that changes with every new dump."""
+    """Return the modification time of a process's dump file, in ns; None if there is no file."""
     path = directory / f"{name}.dump"
     return path.stat().st_mtime_ns if path.exists() else None
 

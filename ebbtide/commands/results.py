@@ -11,7 +11,7 @@ from ..errors import StartupError
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the ``percent`` percentile of ascending values with linear interpolation; 0 if there are no values."""
+    """Return a percentile of ascending values, with linear interpolation; 0 if there are no values."""
     if not ordered:
         return 0.0
     place = (len(ordered) - 1) * percent / 100
@@ -21,7 +21,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def write_json(result: dict[str, Any], path: Path) -> None:
-    """Write a result to a file. Raises StartupError if it cannot be written."""
+    """Write a result to a JSON file. Raises StartupError if the file cannot be written."""
     try:
         path.write_text(json.dumps(result, indent=2) + "\n")
     except OSError as error:

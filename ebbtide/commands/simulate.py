@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_load(parser.add_argument_group("load"))
     _add_cases(parser.add_argument_group("cases: every combination of pool size, policy and admission parameter"))
     _add_machine(parser.add_argument_group("machine"))
-    _add_cost(parser.add_argument_group("duration of a step (replace the defaults by your own measurements)"))
+    _add_cost(parser.add_argument_group("duration of a step (replace the defaults with your own measurements)"))
     group = parser.add_argument_group("output")
     group.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this JSON file")
     group.add_argument("--plot", type=Path, metavar="FILE.png", help="plot pool use and queue length over time")
@@ -58,7 +58,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     add_value(group, "--requests", positive_int, "400", "N", "number of requests of a mix")
     pace = group.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=positive_float, metavar="R", help="mean arrivals per second of a mix")
-    load_help = "arrival rate of a mix as a fraction of the machine's throughput"
+    load_help = "arrival rate of a mix as a fraction of the rate that the machine can sustain"
     add_value(pace, "--load", positive_float, "0.9", "X", load_help)
     add_value(group, "--seed", int, "0", "N", "seed of a mix")
 
@@ -110,12 +110,12 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         default="fcfs",
         help="order of the waiting queue (default: fcfs)",
     )
-    add_value(group, "--max-retractions", int, "3", "N", "as --max-retractions of serve; no effect on vllm and sglang")
+    add_value(group, "--max-retractions", int, "3", "N", "as in ebbtide serve; no effect on vllm and sglang")
     group.add_argument(
         "--headroom",
         type=int,
         metavar="PAGES",
-        help="pages per running row that a retraction frees beyond the next step's need; no effect on vllm and sglang",
+        help="pages per running request freed beyond the next step's demand; no effect on vllm and sglang",
     )
 
 
@@ -123,7 +123,7 @@ def _add_cost(group: argparse._ArgumentGroup) -> None:
     add_value(group, "--step-ms", non_negative_float, "10", "MS", "base time of every step")
     add_value(group, "--decode-row-us", non_negative_float, "50", "US", "time per decoding row")
     add_value(group, "--prefill-token-us", non_negative_float, "50", "US", "time per prefilled token")
-    add_value(group, "--context-token-ns", non_negative_float, "60", "NS", "time per token of context")
+    add_value(group, "--context-token-ns", non_negative_float, "60", "NS", "time per token of context read")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _quiet_scheduler() -> Iterator[None]:
-    """Suppress the warnings of simulated retractions."""
+    """Suppress the scheduler's warnings about retractions during the block."""
     logger = logging.getLogger("ebbtide.scheduler")
     before = logger.level
     logger.setLevel(logging.ERROR)

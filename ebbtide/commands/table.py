@@ -1,4 +1,4 @@
-"""Tables, sizes and times as text."""
+"""Formats tables, sizes and durations as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns that are as wide as their longest cell."""
+    """Print a table whose columns are as wide as their longest cell."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     for line in lines:
@@ -25,7 +25,7 @@ def size_text(num_bytes: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration in its largest unit, such as "3 h"."""
+    """Return a duration in its largest unit, rounded down, such as "3 h"."""
     for unit, length in UNITS:
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"

@@ -17,7 +17,7 @@ import msgspec
 from ...errors import StartupError
 from .workload import Job
 
-# Maximum length of one line of a stream.
+# Maximum length of one line of a stream, and of an error response.
 MAX_LINE_BYTES = 8 << 20
 EXAMPLE_CHARS = 200
 
@@ -29,7 +29,11 @@ def authorization(api_key: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server and the request parameters. ``base_url`` ends before ``/chat/completions``."""
+    """The server and the request parameters.
+
+    Attributes:
+        base_url: URL including /v1, without a slash at the end.
+    """
 
     base_url: str
     model: str
@@ -55,11 +59,11 @@ class Target:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one request. Times are in seconds on one clock.
+    """The result of one request. Times are ``time.perf_counter`` values, in seconds.
 
     Attributes:
         token_times: arrival times of the chunks with content.
-        output_tokens: the server's count; None if it does not report one.
+        output_tokens: number of output tokens that the server reports; None if it reports none.
         error: kind of the failure; "" if the request succeeded.
         example: message of the failure; "" if there is none.
     """
@@ -76,12 +80,16 @@ class Outcome:
 
     @property
     def num_output_tokens(self) -> int:
-        """The server's count of output tokens, or the number of chunks if the server reports no count."""
+        """The reported number of output tokens; the number of chunks with content if the server reports none."""
         return len(self.token_times) if self.output_tokens is None else self.output_tokens
 
 
 class Failure(Exception):
-    """A failed request. kind: short text that is the same for all failures of one type."""
+    """A failed request.
+
+    Attributes:
+        kind: short description that is the same for all failures of one kind.
+    """
 
     def __init__(self, kind: str, message: str = "") -> None:
         super().__init__(message)
@@ -89,7 +97,7 @@ class Failure(Exception):
 
 
 class Delta(msgspec.Struct):
-    """The new content of a chat chunk."""
+    """The new content in a chunk of a chat completion."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -106,7 +114,7 @@ class Choice(msgspec.Struct):
 
     @property
     def has_content(self) -> bool:
-        """True if the chunk contains output. The first chat chunk contains only the role."""
+        """True if the choice contains output. The first chunk of a chat completion contains only the role."""
         delta = self.delta
         if delta is None:
             return bool(self.text)
@@ -114,13 +122,13 @@ class Choice(msgspec.Struct):
 
 
 class PromptDetails(msgspec.Struct):
-    """Details of the prompt's token count."""
+    """The field ``prompt_tokens_details`` of ``usage``."""
 
     cached_tokens: int | None = None
 
 
 class Usage(msgspec.Struct):
-    """The server's token counts."""
+    """The field ``usage``: the server's token counts."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -128,7 +136,7 @@ class Usage(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream or a complete answer, reduced to the measured fields."""
+    """One event of a stream, or a complete answer, reduced to the fields that are measured."""
 
     choices: list[Choice] = []
     usage: Usage | None = None
@@ -139,9 +147,9 @@ DECODER = msgspec.json.Decoder(Chunk)
 
 
 def open_session(target: Target) -> aiohttp.ClientSession:
-    """Return an HTTP client that opens a connection for each request, without a limit on their number.
+    """Return an HTTP client that opens a new connection for each request, without a limit on their number.
 
-    llama-server closes the connection after a stream: the next request on it would count as an error.
+    llama-server closes the connection after a stream; another request on the same connection would count as an error.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
@@ -152,9 +160,9 @@ def open_session(target: Target) -> aiohttp.ClientSession:
 
 
 async def send(session: aiohttp.ClientSession, target: Target, job: Job, started: float | None = None) -> Outcome:
-    """Send one request and wait for its end. Does not raise for errors of the server or the network.
+    """Send one request and wait for its end. Server and network errors are recorded in the outcome, not raised.
 
-    started: time from which the latencies are measured; None for the time of the call.
+    started: ``time.perf_counter`` value from which latencies are measured; None for the time of the call.
     """
     outcome = Outcome(started=time.perf_counter() if started is None else started)
     try:
@@ -222,7 +230,7 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
 
 
 async def json_error(response: aiohttp.ClientResponse) -> Any:
-    """Return the ``error`` field of the answer, or the answer's text if the answer is not JSON."""
+    """Return the field ``error`` of an error response; the response's JSON value or text if it has no such field."""
     text = (await response.content.read(MAX_LINE_BYTES)).decode(errors="replace")
     try:
         answer = json.loads(text)
@@ -232,7 +240,7 @@ async def json_error(response: aiohttp.ClientResponse) -> Any:
 
 
 def _failure(kind: str, error: Any) -> Failure:
-    """Return a failure whose kind contains the error code if there is one."""
+    """Return a failure. Its kind includes the error code if the response has one."""
     if not isinstance(error, Mapping):
         return Failure(kind, str(error)[:EXAMPLE_CHARS])
     code = error.get("code")
@@ -241,7 +249,10 @@ def _failure(kind: str, error: Any) -> Failure:
 
 
 async def count_prompt_tokens(session: aiohttp.ClientSession, target: Target, job: Job) -> int | None:
-    """Return the server's count of prompt tokens, or None if it reports none. Raises StartupError on an error."""
+    """Return the number of prompt tokens that the server reports; None if it reports none.
+
+    Raises StartupError if the request fails.
+    """
     try:
         async with session.post(target.url, json=target.body(job)) as response:
             await _check_status(response)
@@ -254,7 +265,7 @@ async def count_prompt_tokens(session: aiohttp.ClientSession, target: Target, jo
 
 
 async def first_model(session: aiohttp.ClientSession, base_url: str) -> str:
-    """Return the first model that the server lists. Raises StartupError if there is none."""
+    """Return the first model that the server lists. Raises StartupError if it lists none or the request fails."""
     url = f"{base_url}/models"
     try:
         async with session.get(url) as response:

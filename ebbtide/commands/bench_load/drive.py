@@ -1,4 +1,4 @@
-"""Paces the requests: a fixed number in flight (closed loop) or by arrival time (open loop)."""
+"""Sends the requests of a load: a fixed number in flight (closed loop), or by arrival time (open loop)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ OnOutcome = Callable[[Outcome], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All outcomes of a load. ``duration_s`` is the time from the first request to the last answer."""
+    """All outcomes of a load.
+
+    Attributes:
+        duration_s: seconds from the start of the load to the end of the last answer.
+        client_cpu_s: CPU time of the load generator, in seconds.
+    """
 
     outcomes: list[Outcome]
     duration_s: float
@@ -25,9 +30,9 @@ class Run:
 
 
 async def calibrate(session: aiohttp.ClientSession, target: Target) -> Calibration | None:
-    """Measure the tokens per word with two small requests. Returns None if the server does not count tokens."""
+    """Measure the tokens per word with two small requests. Returns None if the server does not report token counts."""
     counts = []
-    for words in (WORDS, WORDS + WORDS):  # use each word equally often, as in the measured prompts
+    for words in (WORDS, WORDS + WORDS):  # each word occurs equally often, as on average in the measured prompts
         num_tokens = await count_prompt_tokens(session, target, Job(" ".join(words), max_tokens=1))
         if num_tokens is None:
             return None
@@ -39,7 +44,7 @@ async def calibrate(session: aiohttp.ClientSession, target: Target) -> Calibrati
 async def drive(
     session: aiohttp.ClientSession, target: Target, jobs: list[Job], *, concurrency: int | None, on_outcome: OnOutcome
 ) -> Run:
-    """Send all jobs. concurrency: requests in flight; None sends each job at its arrival time."""
+    """Send all jobs. concurrency: maximum number in flight; None to send each job at its arrival time."""
     outcomes: list[Outcome] = []
     started, cpu_started = time.perf_counter(), time.process_time()
 

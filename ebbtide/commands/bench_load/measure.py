@@ -16,7 +16,7 @@ from .drive import OnOutcome, calibrate, drive
 from .report import Report, summarize
 from .workload import Calibration, Workload, make_jobs
 
-# Assumption for servers that do not count tokens: a common word is one token in most vocabularies.
+# Assumed for servers that do not report token counts: a common word is one token in most vocabularies.
 ONE_TOKEN_PER_WORD = Calibration(tokens_per_word=1.0, overhead=0.0)
 
 
@@ -25,8 +25,8 @@ class Measurement:
     """A load and its result.
 
     Attributes:
-        concurrency: number of requests in flight; None for an open loop.
-        calibration: the measured tokens per word; None if the server does not count tokens.
+        concurrency: maximum number of requests in flight; None for an open loop.
+        calibration: the measured tokens per word; None if the server does not report token counts.
     """
 
     target: Target
@@ -37,7 +37,7 @@ class Measurement:
 
 
 async def measure(target: Target, workload: Workload, *, concurrency: int, num_warmup: int) -> Measurement:
-    """Run a load. ``concurrency`` has no effect if ``workload.request_rate`` is set."""
+    """Run a load and summarize it. ``concurrency`` has no effect if ``workload.request_rate`` is set."""
     in_flight = concurrency if workload.request_rate is None else None
     async with open_session(target) as session:
         if not target.model:
@@ -52,14 +52,14 @@ async def measure(target: Target, workload: Workload, *, concurrency: int, num_w
 
 
 async def _warm_up(session: aiohttp.ClientSession, target: Target, workload: Workload, words: Calibration) -> None:
-    """Send prompts that differ from the measured ones, which must not be in the server's prefix cache."""
+    """Send warm-up requests. Their prompts differ from the measured ones, which must not be in the prefix cache."""
     jobs = make_jobs(workload, words, stream="warmup")
     await drive(session, target, jobs, concurrency=len(jobs), on_outcome=lambda outcome: None)
 
 
 @contextmanager
 def _progress_bar(total: int) -> Iterator[OnOutcome]:
-    """Show a progress bar on stderr if it is a terminal."""
+    """Show a progress bar on stderr if it is a terminal. Yields the function to call with each outcome."""
     console = Console(file=sys.stderr)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:

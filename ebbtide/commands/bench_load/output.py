@@ -17,7 +17,7 @@ from .report import PERCENTILES, Report
 
 
 def as_dict(measurement: Measurement) -> dict[str, Any]:
-    """Return parameters, machine and results as plain data, without the API key."""
+    """Return parameters, machine and results as data for JSON, without the API key."""
     target = asdict(measurement.target)
     del target["api_key"]
     workload = measurement.workload

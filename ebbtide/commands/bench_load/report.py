@@ -16,7 +16,7 @@ PERCENTILES = (50, 90, 99)
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Return mean and percentiles in milliseconds; None if there are no values."""
+    """Return the mean and the percentiles of durations, in milliseconds; None if there are no values."""
     if not seconds:
         return None
     ordered = sorted(seconds)
@@ -27,13 +27,13 @@ def spread(seconds: Sequence[float]) -> dict[str, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of one load. Latencies are in milliseconds and cover answered requests only.
+    """The result of one load. Latencies are in milliseconds and cover successful requests only.
 
     Attributes:
         ttft_ms: time to first token.
-        itl_ms: time between chunks of an answer.
-        tpot_ms: per request, time from the first to the last chunk divided by the tokens after the first.
-        e2e_ms: time from request to end.
+        itl_ms: time between two chunks of an answer.
+        tpot_ms: per request, the time from the first to the last chunk divided by the number of tokens after the first.
+        e2e_ms: time from the request to the end of its answer.
     """
 
     totals: dict[str, Any]
@@ -45,7 +45,7 @@ class Report:
 
 
 def summarize(run: Run) -> Report:
-    """Return the report of a run."""
+    """Compute the report of a run."""
     good = [outcome for outcome in run.outcomes if not outcome.error]
     timed = [outcome for outcome in good if outcome.token_times]
     return Report(
@@ -81,13 +81,13 @@ def _totals(run: Run, good: list[Outcome]) -> dict[str, Any]:
 
 
 def _known_sum(values: list[int | None]) -> int | None:
-    """Return the sum of the known values, or None if there are none."""
+    """Return the sum of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def _errors(outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """Return failures by type, most frequent first, each with its first message."""
+    """Return the kinds of failures with their counts, the most frequent first, each with the first message."""
     failed = [outcome for outcome in outcomes if outcome.error]
     counts = Counter(outcome.error for outcome in failed)
     examples = {outcome.error: outcome.example for outcome in reversed(failed)}

@@ -1,4 +1,7 @@
-"""The workload: prompts of common words, lengths and arrival times, all derived from one seed. Uses no network."""
+"""The workload: prompts of common words, lengths and arrival times, all derived from one seed.
+
+The module does not use the network.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ door health person art war history party result change morning reason research g
 force order paper space ground form event matter center couple site project base activity star table need
 court oil half sea north south light road green white
 """
-# Short and common words, each one token in most vocabularies.
+# Short and common words. In most vocabularies, each of them is one token.
 WORDS = tuple(WORD_LIST.split())
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A range of lengths in tokens, inclusive, for uniform sampling."""
+    """An inclusive range of lengths in tokens, which are sampled uniformly."""
 
     low: int
     high: int
 
     @classmethod
     def parse(cls, text: str) -> Lengths:
-        """Parse ``"128"`` or ``"64:256"``. Raises ValueError for any other text."""
+        """Parse a length such as ``"128"`` or a range such as ``"64:256"``. Raises ValueError for any other string."""
         low, colon, high = text.partition(":")
         lengths = cls(int(low), int(high if colon else low))
         if not 1 <= lengths.low <= lengths.high:
@@ -40,19 +43,19 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Estimates the tokens of a prompt at a server: ``overhead + num_words * tokens_per_word``."""
+    """Estimates the number of prompt tokens on a server: ``overhead + num_words * tokens_per_word``."""
 
     tokens_per_word: float
     overhead: float
 
     @classmethod
     def between(cls, few: tuple[int, int], many: tuple[int, int]) -> Calibration:
-        """Return the linear estimate through two measured prompts, each given as (words, tokens)."""
+        """Return the linear estimate through two measured prompts, each given as (number of words, of tokens)."""
         per_word = (many[1] - few[1]) / (many[0] - few[0])
         return cls(per_word, few[1] - few[0] * per_word)
 
     def num_words(self, num_tokens: int) -> int:
-        """Return the number of words, at least one, that have about ``num_tokens`` tokens."""
+        """Return the number of words (at least one) of a prompt with about ``num_tokens`` tokens."""
         return max(1, round((num_tokens - self.overhead) / self.tokens_per_word))
 
 
@@ -75,7 +78,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request to send. at_s: seconds after the start; 0 in a closed loop."""
+    """One request to send.
+
+    Attributes:
+        at_s: arrival time in seconds after the start; 0 in a closed loop.
+    """
 
     prompt: str
     max_tokens: int
@@ -83,7 +90,10 @@ class Job:
 
 
 def make_jobs(workload: Workload, calibration: Calibration, *, stream: str = "measured") -> list[Job]:
-    """Return all requests of a load, equal for equal seeds. Loads with different ``stream`` share only the prefix."""
+    """Return all requests of a load. The same seed gives the same requests.
+
+    stream: loads with different values have different prompts, which share only the common prefix.
+    """
     draw = random.Random(f"{workload.seed} {stream}")
     arrivals = random.Random(f"{workload.seed} arrivals")
     longest = calibration.num_words(workload.prompt_len.high)

@@ -1,4 +1,4 @@
-"""Finds a running server for one command, or starts a server that ends with the command."""
+"""Finds a running server for a command, or starts a server that is stopped when the command ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ebbtide.runtime.daemon_record import DaemonRecord, living_records
 from ...errors import StartupError
 
 PR_SET_PDEATHSIG = 1
-STOP_S = 15.0  # seconds after which a server that does not end is killed
+STOP_S = 15.0  # seconds after SIGTERM after which a server that has not exited is killed
 READY = re.compile(r"ebbtide serves (.*) on (https?://\S+)\n")
 
 
@@ -37,10 +37,9 @@ class Server:
 
 @contextmanager
 def server_for(model: str, flags: Sequence[str] = ()) -> Iterator[Server]:
-    """Yield a running server for MODEL, or a new one if no running server serves MODEL.
+    """Yield a running server that serves ``model``, or start a new one.
 
-    A new server gets ``flags``, listens on a free port and is stopped on exit.
-
+    A new server gets ``flags``, listens on a free port, and is stopped at the end of the block.
     Raises StartupError if the new server cannot start; the server has then printed the reason.
     """
     running = _find(model)
@@ -65,14 +64,14 @@ def _find(model: str) -> DaemonRecord | None:
 
 def _start(model: str, flags: Sequence[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "ebbtide.server.cli", "serve", model, "--port", "0", "--log-level", "warning"]
-    # The server runs in a session of its own, so that Ctrl-C stops the answer and not the server.
+    # The server runs in its own process session, so that Ctrl-C stops the answer and not the server.
     return subprocess.Popen(
         [*command, *flags], stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=_end_with_parent
     )
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the command dies, for example because it was killed."""
+    """Ask the kernel to send SIGTERM to the server when the command dies, for example because it was killed."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the servers."""
+    """Print one line per running server. Returns 0."""
     records = living_records()
     if records:
         print_table(HEAD, [_row(record) for record in records])
@@ -35,11 +35,14 @@ def _row(record: DaemonRecord) -> tuple[str, ...]:
 
 
 def _load(url: str) -> tuple[str, str, str]:
-    """Return the numbers of running and waiting requests and the pool usage from /metrics, which needs no API key."""
+    """Return the numbers of running and waiting requests and the pool usage, as text; "-" if there is no answer.
+
+    They are read from /metrics, which needs no API key.
+    """
     import ssl
     import urllib.request
 
-    unverified = ssl.create_default_context()  # the certificate is for the name under which others reach the server
+    unverified = ssl.create_default_context()  # the certificate names the public host, not the local address
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     try:
         with urllib.request.urlopen(f"{url}/metrics", timeout=TIMEOUT_S, context=unverified) as answer:

@@ -1,4 +1,4 @@
-"""``ebbtide run``: chats with a model or answers one prompt. It starts a server if none serves the model."""
+"""``ebbtide run``: chats with a model or answers one prompt. Starts a server if no running server serves the model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KEY_VARIABLE = "EBBTIDE_API_KEY"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``ebbtide run``."""
-    parser.add_argument("model", metavar="MODEL", help="model, as for ebbtide serve; a running server of it is used")
+    parser.add_argument("model", metavar="MODEL", help="model, as for ebbtide serve, on a running server if one has it")
     parser.add_argument(
-        "prompt", nargs="?", metavar="PROMPT", help="prompt; the command ends after its answer; piped input is appended"
+        "prompt", nargs="?", metavar="PROMPT", help="a prompt to answer, instead of a chat; piped input is appended"
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--max-tokens", type=positive_int, metavar="N", help="maximum output tokens of an answer")
+    parser.add_argument("--max-tokens", type=positive_int, metavar="N", help="maximum output tokens per answer")
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature (default: the server's)")
     parser.add_argument("--context-length", type=positive_int, metavar="TOKENS", help="context length of a new server")
     parser.add_argument("--api-key", metavar="KEY", help=f"API key of a running server (default: {KEY_VARIABLE})")

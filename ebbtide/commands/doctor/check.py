@@ -13,10 +13,10 @@ class Check:
     """The result of a check.
 
     Attributes:
-        topic: the checked property.
-        status: fail: a server does not start or does not work; warn: it works with a limitation.
-        found: one sentence or the value that was found.
-        remedy: a command or a flag that removes the problem; "" if there is no problem.
+        topic: name of the checked property.
+        status: "fail" if a server does not start or does not work, "warn" if it works with a limitation, else "ok".
+        found: description of what was found.
+        remedy: a command or another action that removes the problem; "" if there is none.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""``ebbtide doctor``: prints one line per check, with a command that removes the problem if there is one."""
+"""``ebbtide doctor``: prints one line per check, and for a problem a command that removes it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the checks. Returns 1 if one has failed, else 0."""
+    """Run all checks and print their results. Returns 1 if a check has failed, else 0."""
     return report(_checks())
 
 
 def report(checks: Iterator[Check]) -> int:
-    """Print each check as soon as it is done. Returns 1 if one has failed, else 0."""
+    """Print each result as soon as its check is done. Returns 1 if a check has failed, else 0."""
     failed = False
     for check in checks:
         print(f"{check.status:<4}  {check.topic:<15}  {check.found}", flush=True)

@@ -13,7 +13,7 @@ from ebbtide.model_runner.kv.host_memory import available_memory
 from ..table import size_text
 from .check import Check
 
-# Instruction sets from the fastest to the slowest, with the flag of /proc/cpuinfo that shows them.
+# (instruction set, its flag in /proc/cpuinfo), from the fastest to the slowest.
 X86_SETS = (("AMX", "amx_bf16"), ("AVX512-BF16", "avx512_bf16"), ("AVX512", "avx512f"), ("AVX2", "avx2"))
 LITTLE_MEMORY = 2 << 30  # bytes
 GPU_TIMEOUT_S = 20.0
@@ -31,16 +31,16 @@ def check_instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> Check:
     found = [name for name, flag in X86_SETS if flag in flags]
     if found:
         return Check("instruction set", "ok", f"{found[0]} ({machine})")
-    text = "no AVX2: the compiled kernels do not run on this CPU, and torch computes several times slower"
+    text = "no AVX2: the compiled kernels do not run on this CPU, and torch is several times slower"
     return Check("instruction set", "warn", text)
 
 
 def check_memory() -> Check:
-    """Check the memory that is available to a server."""
+    """Check that enough memory is available to a server."""
     try:
         available = available_memory()
     except OSError as error:
-        return Check("memory", "warn", f"the available memory is not known: {error.strerror}", "set --max-total-tokens")
+        return Check("memory", "warn", f"the available memory is unknown: {error.strerror}", "set --max-total-tokens")
     room = cgroup_room()
     limit = "no limit of a control group" if room >= UNLIMITED else f"the control group leaves {size_text(room)}"
     found = f"{size_text(available)} available; {limit}"

@@ -19,11 +19,11 @@ from ..table import size_text
 from .check import Check
 
 LITTLE_SPACE = 5_000_000_000  # bytes
-SOCKET_NAME_LENGTH = 40  # bytes of a socket's path after TMPDIR
+SOCKET_NAME_LENGTH = 40  # upper bound of the bytes of a socket's path after TMPDIR
 
 
 def check_port(port: int | None = None) -> Check:
-    """Check that the port is free, by default the one that ``ebbtide serve`` listens on."""
+    """Check that the port is free. port: None for the default port of ``ebbtide serve``."""
     config = ServerConfig()
     port = config.port if port is None else port
     with socket.socket() as probe:
@@ -43,7 +43,7 @@ def _taken(port: int, error: OSError) -> Check:
 
 
 def check_folders() -> Iterator[Check]:
-    """Check that the folders of models, kernels and sockets can be written."""
+    """Check that the folders for models, kernels and sockets are writable, large enough, and short enough as paths."""
     yield _check_folder("cache", cache_dir(), "EBBTIDE_CACHE")
     yield _check_folder("Hub cache", hub_cache_dir(), "HF_HUB_CACHE")
     folder = Path(tempfile.gettempdir())

@@ -16,11 +16,11 @@ from .check import Check
 
 PACKAGES = ("torch", "transformers", "huggingface_hub")
 COMPILER_TIMEOUT_S = 20.0
-WITHOUT_COMPILER = "without a C++ compiler, torch computes on the CPU, several times slower"
+WITHOUT_COMPILER = "without a C++ compiler, models run through torch on the CPU, several times slower"
 
 
 def check_versions() -> Check:
-    """Check that the large dependencies are installed."""
+    """Check that the large dependencies are installed, and report their versions."""
     found, missing = [f"ebbtide {__version__}", f"Python {platform.python_version()}"], []
     for name in PACKAGES:
         try:
@@ -33,7 +33,7 @@ def check_versions() -> Check:
 
 
 def check_compiler() -> Check:
-    """Check that the compiler of the CPU kernels exists and runs."""
+    """Check that the C++ compiler for the CPU kernels exists and runs."""
     name = os.environ.get("CXX", "g++")
     compiler = shutil.which(name)
     remedy = "apt-get install g++, or set CXX to a C++17 compiler"
@@ -49,7 +49,7 @@ def check_compiler() -> Check:
 
 
 def check_kernels() -> Check:
-    """Report whether compiled kernels are in the cache; either result passes the check."""
+    """Report whether compiled kernels are in the cache. The check always passes."""
     folder: Path = cache_dir() / "kernels"
     libraries = list(folder.glob("*.so"))
     if libraries:

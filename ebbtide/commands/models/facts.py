@@ -1,7 +1,7 @@
-"""The size of a model, read from its configuration and the headers of its weights. Reads no weights; imports no torch.
+"""The size of a model, read from its configuration and from the headers of its weight files.
 
-The KV size assumes full multi-head or grouped-query attention. A model whose configuration does not have the usual
-fields has no number.
+The KV size assumes multi-head or grouped-query attention in every layer. It is unknown for a model whose configuration
+lacks the usual fields. The module reads no weights and does not import torch.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAX_HEADER_BYTES = 100 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The numbers that determine a model's memory. A value is None if the files do not contain it.
+    """The properties that determine how much memory a model needs. A value is None if the files do not contain it.
 
     Attributes:
         num_parameters: number of elements of all tensors.
         context_length: maximum length in tokens.
-        kv_numbers: numbers that the KV cache holds per token.
-        file_bytes: size of the weights on the disk.
-        types: element types of the weights.
+        kv_numbers: number of elements of the KV cache per token, over all layers.
+        file_bytes: size of the weight files in bytes.
+        types: names of the tensor types of the weights.
     """
 
     architecture: str
@@ -43,7 +43,7 @@ class ModelFacts:
 
 
 def read_facts(files: ModelFiles) -> ModelFacts:
-    """Read the facts of a model on the disk. Raises StartupError if a file is missing or damaged."""
+    """Read the properties of a model on the disk. Raises StartupError if a file is missing or damaged."""
     return _gguf_facts(files) if files.gguf else _safetensors_facts(Path(files.directory))
 
 
@@ -105,7 +105,7 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of a safetensors file's header."""
+    """Return the entries of a safetensors file's header, one per tensor."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

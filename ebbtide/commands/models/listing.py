@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the models."""
+    """Print one line per model. Returns 0."""
     models = local_models()
     if arguments.names:
         for model in models:

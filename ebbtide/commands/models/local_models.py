@@ -1,4 +1,4 @@
-"""The models on this machine: the packaged one and those in the cache of the Hub."""
+"""The models on this machine: the packaged model and those in the Hub cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LocalModel:
     Attributes:
         kind: format and quantization, and whether the download is incomplete.
         files: the model's files on disk; for an interrupted download, the partial files.
-        repository: the repository in the cache of the Hub; None for the packaged model.
+        repository: the repository in the Hub cache; None for the packaged model.
     """
 
     name: str
@@ -29,17 +29,17 @@ class LocalModel:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the files."""
+        """Total size of the files in bytes."""
         return sum(path.stat().st_size for path in self.files)
 
     @property
     def used(self) -> float:
-        """Unix time of the last use."""
+        """Unix time of the last use: the latest access or modification of a file."""
         return max((max(path.stat().st_atime, path.stat().st_mtime) for path in self.files), default=0.0)
 
 
 def local_models() -> list[LocalModel]:
-    """Return the models on this machine."""
+    """Return all models on this machine, including interrupted downloads."""
     found = []
     if smollm2_path().is_file():
         found.append(LocalModel(DEFAULT_MODEL, "GGUF Q4_1", (smollm2_path(),)))
@@ -49,10 +49,10 @@ def local_models() -> list[LocalModel]:
 
 
 def local_model(name: str) -> LocalModel:
-    """Return the model with this name. Raises StartupError if there is none."""
+    """Return the model with this name, in any case. Raises StartupError if no model, or more than one, matches."""
     models = local_models()
     chosen = [model for model in models if model.name.casefold() == name.casefold()]
-    if not chosen:  # accept OWNER/NAME without a quantization if the cache holds only one
+    if not chosen:  # OWNER/NAME without a quantization matches if the cache holds only one quantization
         chosen = [model for model in models if model.name.casefold().startswith(f"{name.casefold()}:")]
     if len(chosen) == 1:
         return chosen[0]

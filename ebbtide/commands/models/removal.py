@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Delete the model. Returns 1 if the user does not confirm.
+    """Delete a model. Returns 1 if the user does not confirm, else 0.
 
     Raises StartupError if there is no such model, a running server uses it, or it cannot be deleted.
     """
@@ -58,7 +58,7 @@ def _confirmed(model: LocalModel) -> bool:
 
 
 def _delete(model: LocalModel) -> None:
-    """Delete the files and their contents in ``blobs``; the whole repository if no other model remains in it."""
+    """Delete the model's files and their blobs; delete the whole repository if no other model remains in it."""
     contents = {path.resolve() for path in model.files}
     for path in model.files:
         path.unlink()

@@ -17,7 +17,7 @@ from .facts import ModelFacts, read_facts
 from .local_models import local_model
 
 ELEMENT_BYTES = 2  # size of bfloat16, the assumed type of the weights and the KV cache
-CPU_POOL_GIB = 4  # maximum size of the default pool on the CPU
+CPU_POOL_GIB = 4  # maximum size of the default pool on the CPU, in GiB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the facts of a model. Raises StartupError if it is not on this machine's disk."""
+    """Print the properties of a model. Raises StartupError if the model is not on this machine's disk."""
     files = _on_disk(arguments.name)
     if files.simulated:
-        raise StartupError("The simulated model has no weights; its KV pool has the size of --max-total-tokens.")
+        raise StartupError("The simulated model has no weights; --max-total-tokens is the size of its KV pool.")
     facts = read_facts(files)
     lines = [*_model_lines(files, facts), *_memory_lines(facts)]
     width = max(len(label) for label, _ in lines)
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _on_disk(name: str) -> ModelFiles:
-    """Return the files of a model without downloading any."""
+    """Return the location of a model without downloading anything. Raises StartupError if it is not on the disk."""
     hub_name = parse_name(name)
     if hub_name is None or name.startswith((".", "~")):
         return resolve_model(name)

@@ -1,1 +1,1 @@
-"""The parts of ``ebbtide simulate``: loads, cost model, compared policies, virtual clock, report."""
+"""The parts of ``ebbtide simulate``: loads, cost model, compared policies, simulation on a virtual clock, report."""

@@ -1,6 +1,6 @@
 """A simulated device: the duration of a step, and a runner that computes nothing.
 
-The runner's tokens are artificial and end a request at the output length in its trace.
+The runner's tokens are artificial: it returns the end token when a request has reached the output length of its trace.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ EOS = 0  # the end token; all other tokens are positive
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The cost model. The time of a step is a base time plus a time for each decoding row, for each prefilled token and
-    for each token of context that attention reads.
+    """The duration of a step: a base time, plus a time per decoding row, per prefilled token and per token of context.
 
-    The defaults are round figures for a model with eight billion parameters on one data-center GPU: 64 rows with 1,500
-    tokens of context take 19 ms. The defaults are not measured; replace them by your own measurements.
+    A token of context is one that attention reads. The defaults are round numbers for a model with eight billion
+    parameters on one data-center GPU: 64 rows with 1,500 tokens of context take 19 ms. They are not measured; replace
+    them with your own measurements.
     """
 
     base_s: float = 0.010
@@ -30,7 +30,7 @@ class CostModel:
     context_token_s: float = 60e-9
 
     def step_s(self, items: list[PlanItem]) -> float:
-        """Return the seconds of a step with these items."""
+        """Return the duration in seconds of a step with these items."""
         rows = prefilled = context = 0
         for item in items:
             count = 1 if item.tokens is None else len(item.tokens)
@@ -42,11 +42,11 @@ class CostModel:
         return self._seconds(rows, prefilled, context)
 
     def decode_step_s(self, num_rows: int, context: float) -> float:
-        """Return the seconds of a step in which ``num_rows`` rows decode with ``context`` tokens each."""
+        """Return the duration in seconds of a step in which ``num_rows`` rows with ``context`` tokens each decode."""
         return self._seconds(num_rows, 0, num_rows * context)
 
     def alone_s(self, request: TraceRequest, chunk: int) -> float:
-        """Return the seconds of a request that runs alone with an empty cache."""
+        """Return the duration in seconds of a request that runs alone with an empty prefix cache."""
         prompt, outputs = request.prompt_len, request.num_outputs
         chunks = -(-prompt // chunk)
         prefill = chunks * self.base_s + prompt * self.prefill_token_s
@@ -60,12 +60,12 @@ class CostModel:
 
 
 class CostRunner:
-    """A ``Runner`` without a device. ``SamplingParams.seed`` is the index of the request in the load."""
+    """A ``Runner`` that computes nothing. It finds a request in ``requests`` by its ``SamplingParams.seed``."""
 
     def __init__(self, requests: list[TraceRequest], info: RunnerInfo) -> None:
         self.info = info
         self._requests = requests
-        self._rows: dict[int, tuple[int, int]] = {}  # row -> (number of prompt tokens, of prompt and output tokens)
+        self._rows: dict[int, tuple[int, int]] = {}  # row → numbers of prompt tokens, of all tokens
         self._results: deque[StepResult] = deque()
 
     def submit(self, plan: StepPlan) -> None:
@@ -84,7 +84,7 @@ class CostRunner:
         return self._results.popleft()
 
     def _sample(self, item: PlanItem) -> int:
-        """Return the token that follows the item: the end token, or the 1-based index of the output."""
+        """Return the token that follows the item: ``EOS`` as the last token, else its 1-based index in the output."""
         prompt_len, end = self._rows[item.row]
         known = item.start + (1 if item.tokens is None else len(item.tokens)) + 1
         return EOS if known >= end else known - prompt_len

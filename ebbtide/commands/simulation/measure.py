@@ -17,9 +17,10 @@ class Summary:
     """Statistics of one run. Times are in seconds.
 
     Attributes:
-        goodput: output tokens of completed requests per second, from the first arrival to the last end.
-        recomputed_share: recomputed tokens / computed tokens.
-        fairness: Jain's index of (latency / latency alone); 1 means equal slowdown for all requests.
+        goodput: output tokens of completed requests per second, from the first arrival to the end of the last request.
+        recomputed_share: recomputed tokens divided by computed tokens.
+        fairness: Jain's index of the slowdown (latency divided by the latency of the request alone); 1 if all requests
+            are slowed down equally.
     """
 
     goodput: float
@@ -41,7 +42,11 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pool size and a policy with its parameter. pool_fraction: pool size as a fraction of the demand."""
+    """A pool size, and a policy with its admission parameter.
+
+    Attributes:
+        pool_fraction: pool size as a fraction of the demand.
+    """
 
     policy: str
     parameter: float
@@ -50,7 +55,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The policy, with its admission parameter if that is not the default."""
+        """The policy's name, followed by its admission parameter if that is not the default."""
         policy = POLICIES[self.policy]
         if self.parameter == policy.default:
             return self.policy
@@ -107,8 +112,9 @@ def simulate(requests: list[TraceRequest], machine: Machine, case: Case) -> Outc
 
 
 def pareto_front(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes on the Pareto front of recomputed share and p99 latency: no other outcome is better in one
-    of the two without being worse in the other.
+    """Return the outcomes on the Pareto front of recomputed share and p99 latency.
+
+    For such an outcome, no other outcome is better in one of the two values without being worse in the other.
     """
     points = [(outcome.summary.recomputed_share, outcome.summary.latency_p99_s) for outcome in outcomes]
     return [
@@ -119,7 +125,7 @@ def pareto_front(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def parameters(policy: str, conservativeness: Sequence[float], watermark: Sequence[float]) -> Iterator[float]:
-    """Yield the requested values of the policy's admission parameter, or its default."""
+    """Yield the requested values of the policy's admission parameter; its default if none are requested."""
     rule = POLICIES[policy]
     yield from (conservativeness if rule.parameter == "conservativeness" else watermark) or [rule.default]
 

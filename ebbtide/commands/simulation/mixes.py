@@ -29,7 +29,7 @@ class Mix:
 
 
 def build(mix: Mix, count: int, seed: int, rate: float) -> list[TraceRequest]:
-    """Return ``count`` requests with a mean of ``rate`` arrivals per second: Poisson, in groups of ``mix.burst``."""
+    """Return ``count`` requests. Groups of ``mix.burst`` arrive as a Poisson process with ``rate`` requests per s."""
     rng = random.Random(seed)
     requests = []
     now = 0.0
@@ -43,8 +43,8 @@ def build(mix: Mix, count: int, seed: int, rate: float) -> list[TraceRequest]:
 def rate_for(mix: Mix, load: float, cost: CostModel, num_rows: int) -> float:
     """Return the arrival rate that keeps a machine with an ample pool busy for a fraction ``load`` of the time.
 
-    The cost of a request is its prefill without the shared prefix, plus its share of full decode steps. The sample of
-    requests is always the same, so that the rate does not depend on the seed of the load.
+    The cost of a request is its prefill without the shared prefix, plus its share of decode steps with all rows in use.
+    It is estimated from a fixed sample of requests, so that the rate does not depend on the seed of the load.
     """
     rng = random.Random(0)
     sample = [mix.make(rng, index) for index in range(1000)]
@@ -56,7 +56,7 @@ def rate_for(mix: Mix, load: float, cost: CostModel, num_rows: int) -> float:
 
 
 def _length(rng: random.Random, median: float, spread: float, low: int, high: int) -> int:
-    """Sample a log-normal length; 84 % are below median * exp(spread)."""
+    """Sample a log-normal length between ``low`` and ``high``; 84 % are below median * exp(spread)."""
     return min(max(round(rng.lognormvariate(math.log(median), spread)), low), high)
 
 
@@ -90,7 +90,7 @@ def _bursty(rng: random.Random, index: int) -> TraceRequest:
 
 
 def _known_output(rng: random.Random, index: int) -> TraceRequest:
-    """Clients that know their output length: max_tokens is at most twice the output."""
+    """The clients know about how long the output will be: max_tokens is at most twice the output length."""
     output_len = _length(rng, 300, 0.8, 8, 3000)
     limit = round(output_len * rng.uniform(1.0, 2.0))
     return TraceRequest(0.0, _length(rng, 500, 1.0, 16, 6000), output_len, None, 0, limit)

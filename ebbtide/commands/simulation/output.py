@@ -1,4 +1,4 @@
-"""Prints a simulation as a table and writes it as JSON."""
+"""Prints the results of a simulation as a table, and converts them to data for JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ebbtide import __version__
 from .measure import Outcome, pareto_front
 from .virtual import Machine
 
-WIDTH = 140  # a fixed width, because the table is also used in files and documents
+WIDTH = 140  # characters; a fixed width, because the table is also used in files and documents
 FOOTNOTE = (
     "* on the Pareto front of its pool: no case is better in recomp. or p99 latency without being worse in the other. "
     "recomp.: recomputed / computed tokens. fair: Jain's index of slowdown. Times in virtual seconds."
@@ -27,7 +27,7 @@ class Report:
 
     Attributes:
         load: name of the load.
-        demand_tokens: peak KV use of the load on an unlimited pool.
+        demand_tokens: peak KV use of the load in an unlimited pool, in tokens.
         outcomes: grouped by pool size.
     """
 
@@ -44,7 +44,7 @@ class Report:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """Return parameters and results as plain data."""
+    """Return parameters and results as data for JSON."""
     return {
         "ebbtide": __version__,
         "load": {"name": report.load, "requests": report.num_requests, "last_arrival_s": report.last_arrival_s},

@@ -1,6 +1,6 @@
-"""Plots of a simulation as PNG.
+"""Plots the results of a simulation to PNG files.
 
-The module uses matplotlib's object interface only, which opens no window and keeps no global state.
+The module uses only matplotlib's object-oriented interface, which opens no window and keeps no global state.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ...errors import StartupError
 from .measure import Outcome
 from .output import Report
 
-MOST_POINTS = 2000  # points per line, because more would not be visible
+MOST_POINTS = 2000  # maximum number of points per line; more would not be visible
 
 
 def plot_usage(report: Report, path: Path) -> None:
-    """Plot pool use and waiting requests over time: a line per case, a column per pool size."""
+    """Plot pool use and waiting requests over time, with one line per case and one column of panels per pool size."""
     pools = report.by_pool()
     figure = Figure(figsize=(5 * len(pools) + 2, 6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -38,9 +38,9 @@ def plot_usage(report: Report, path: Path) -> None:
 
 
 def plot_front(report: Report, path: Path) -> None:
-    """Plot the recomputed share against the p99 latency.
+    """Plot the p99 latency against the recomputed share of tokens.
 
-    Each pool size has a panel, and each policy a line over its admission parameter.
+    Each pool size has one panel. Each policy has one line, with one point per value of its admission parameter.
     """
     pools = report.by_pool()
     figure = Figure(figsize=(5 * len(pools) + 2, 4.5), layout="constrained")

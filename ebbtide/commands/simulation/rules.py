@@ -40,12 +40,12 @@ class Policy:
 
 
 def newest_first(candidates: Sequence[Candidate[R]], _shortfall: int) -> Candidate[R]:
-    """Return vLLM's victim: the request admitted last. Candidates are in order of admission."""
+    """Return vLLM's victim: the most recently admitted request. Candidates are in order of admission."""
     return candidates[-1]
 
 
 class WatermarkAdmission:
-    """vLLM's admission: the known tokens must fit, and a share of the pool must stay free. Reserves no output."""
+    """vLLM's admission: the known tokens must fit, and a share of the pool must stay free. No output is reserved."""
 
     def __init__(self, pool: Pool, watermark: float) -> None:
         self._pool = pool
@@ -72,8 +72,7 @@ class WatermarkAdmission:
 
 
 class RemainderAdmission:
-    """SGLang's admission: reserves ratio × remaining output for a running request, and all of its output for a
-    candidate.
+    """SGLang's admission: reserves ratio × remaining output per running request, and the whole output of a candidate.
 
     The remaining output is clipped to CLIP tokens. Nothing is reserved for later chunks of a prompt. A request that
     runs alone needs memory only for its known tokens: SGLang clips its max_new_tokens to the size of the pool.
@@ -94,7 +93,7 @@ class RemainderAdmission:
             self._reserved += self._ratio.value * _clipped_remainder(req)
 
     def charge(self, req: Request) -> None:
-        """See ``AdmissionRule``. The whole remaining output of a request is reserved during the pass that admits it."""
+        """See ``AdmissionRule``. In the step that admits a request, its whole remaining output is reserved."""
         self._alone = False
         self._reserved += (
             self._pool.missing_pages(req, len(req.known)) + 1

@@ -1,4 +1,4 @@
-"""Defines a load as a list of requests, and its file format. A load contains lengths, but no tokens."""
+"""A load as a list of requests, and its file format. The requests contain lengths, but no tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Tokens = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One request of a load, which is one line of a trace file.
+    """One request of a load: one line of a trace file.
 
     Attributes:
-        output_len: number of output tokens if no limit ends the output.
+        output_len: number of output tokens if no limit truncates the output.
+        prefix_id: requests with the same id share their first ``prefix_len`` tokens; None for no shared prefix.
         max_tokens: the client's limit; None for the rest of the context.
-        prefix_id: requests with the same id share their first ``prefix_len`` tokens.
     """
 
     arrival_s: Annotated[float, msgspec.Meta(ge=0)]
@@ -36,7 +36,10 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """Return the requests of a JSON Lines file in order of arrival. Raises StartupError that names the invalid line."""
+    """Return the requests of a JSON Lines file in order of arrival.
+
+    Raises a StartupError that names the invalid line.
+    """
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

@@ -18,12 +18,19 @@ from .trace import TraceRequest
 
 OWN_TOKENS = 10_000_000  # first token id of unshared prompt tokens
 PREFIX_TOKENS = 20_000_000  # first token id of shared prefixes
-TURNS_WITHOUT_STEP = 3  # maximum number of consecutive iterations that end requests without planning a step
+TURNS_WITHOUT_STEP = 3  # maximum number of consecutive loop iterations without a planned step at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The simulated machine without the size of its pool. headroom: None for the headroom of the policy."""
+    """The parameters of the simulated machine, except its pool size.
+
+    Attributes:
+        num_rows: maximum number of running requests.
+        chunk: maximum number of prefill tokens per step.
+        headroom: pages per running request that a retraction frees beyond the next step's demand; None for the policy's
+            default.
+    """
 
     page_size: int = 16
     num_rows: int = 64
@@ -37,7 +44,11 @@ class Machine:
 
 @dataclass(slots=True)
 class Record:
-    """The result of one request. Times are in seconds of the virtual clock. finish: "abort" if it was aborted."""
+    """The result of one request. Times are in seconds of the virtual clock.
+
+    Attributes:
+        finish: finish reason; "abort" if the request was aborted or refused.
+    """
 
     request: TraceRequest
     first_token_s: float | None = None
@@ -49,7 +60,11 @@ class Record:
 
 @dataclass(slots=True)
 class Run:
-    """The result of a simulated load. usage: (seconds, tokens in use, waiting requests) per step."""
+    """The result of a simulated load.
+
+    Attributes:
+        usage: for each step, the time in seconds, the number of tokens in use, and the number of waiting requests.
+    """
 
     records: list[Record]
     usage: list[tuple[float, int, int]] = field(default_factory=list)
@@ -60,7 +75,7 @@ class Run:
 
     @property
     def peak_tokens(self) -> int:
-        """Maximum number of pool tokens in use, in whole pages, without cached pages that no request uses."""
+        """Peak number of tokens in use, counted in whole pages, without cached pages that no request uses."""
         return max((used for _, used, _ in self.usage), default=0)
 
 
@@ -70,7 +85,7 @@ class Simulation:
     def __init__(
         self, requests: list[TraceRequest], machine: Machine, num_pages: int, policy: Policy, parameter: float
     ) -> None:
-        """parameter: see ``Policy``. requests: by arrival."""
+        """requests: in order of arrival. parameter: value of the policy's admission parameter, see ``Policy``."""
         self._requests = requests
         self._cost = machine.cost
         pool = PoolInfo(num_pages, machine.page_size)
@@ -117,7 +132,7 @@ class Simulation:
         return self._run
 
     def _receive(self) -> None:
-        """Deliver the requests that have arrived."""
+        """Send the requests that have arrived to the scheduler."""
         messages = []
         while self._sent < len(self._requests) and self._requests[self._sent].arrival_s <= self._now:
             messages.append(self._message(self._sent))
@@ -173,7 +188,10 @@ class Simulation:
 
 
 def ample_pages(requests: list[TraceRequest], machine: Machine) -> int:
-    """Return a pool size for which no admission waits: that of the largest batch with the largest reservations."""
+    """Return a pool size in pages with which no request waits for memory.
+
+    It is the demand of a batch of the requests with the longest prompts, each with the largest possible reservation.
+    """
     longest = max(512, max(request.num_outputs for request in requests))
     largest = sorted((request.prompt_len for request in requests), reverse=True)[: machine.num_rows]
     return sum(pages_for(prompt_len + longest, machine.page_size) + 2 for prompt_len in largest)

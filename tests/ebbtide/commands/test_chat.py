@@ -124,7 +124,7 @@ def test_a_piped_conversation_reuses_its_tokens_and_closes_its_session(
     for before, after in ((first, second), (second, third)):
         assert after[0] >= sum(before) - 16, "all but the last page of what was said before"
     assert "2 turns" in chat.notes
-    assert "K/V kept for" in chat.notes
+    assert "of them in the KV cache" in chat.notes
     assert "/quit" in chat.notes
     assert len(chat.shown.splitlines()) == 3
     assert sessions(daemon.url) == []
