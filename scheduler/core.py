@@ -156,7 +156,7 @@ class Scheduler:
                 self.failures.end(req, error, f"processing the result of step {plan.number}")
 
     def self_check_during_busy(self) -> None:
-        """Check the accounting equation of each pool, and the next few pages. Call it after each step."""
+        """Check the accounting equation of each pool, and a part of the pages. Call it after each step."""
         self._checked(self.checker.self_check_during_busy)
 
     def on_idle(self) -> None:
@@ -175,9 +175,7 @@ class Scheduler:
         return state.metrics.snapshot(load_gauges(state, self.dispatcher.sessions))
 
     def _check_blocked(self) -> None:
-        """If requests are waiting but none is running or can start, run the full check: an accounting error may be the
-        cause.
-        """
+        """Run the full check if requests are waiting but none is running: an accounting error may be the cause."""
         if self.state.waiting and not (
             self.state.running or self.state.steps_in_flight or self.state.gates.num_waiting
         ):

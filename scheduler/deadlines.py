@@ -52,7 +52,7 @@ class Deadlines:
             left_s = self._left_s(deadline, now)
             if left_s is not None and left_s <= 0:
                 self._abort(self._lifecycle.requests[deadline.rid], deadline)
-            heapq.heappop(self._heap)  # after the abort: if that raises, the next call repeats it
+            heapq.heappop(self._heap)  # only after the abort: if the abort raises, the next call repeats it
             if left_s is not None and left_s > 0:
                 deadline.due_s = now + max(left_s, MIN_INTERVAL_S)
                 heapq.heappush(self._heap, deadline)

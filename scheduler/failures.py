@@ -43,7 +43,8 @@ class Failures:
     def end_item(self, req: Request, failure: ItemFailure, step: int) -> None:
         """Abort the request whose item failed in the runner.
 
-        Invalid logits may come from K/V that an earlier step computed and published, so these pages are discarded.
+        Invalid logits may come from K/V that an earlier step computed and published, so the request's pages are removed
+        from the prefix cache.
         """
         log_fields = {"rid": req.rid}
         if failure.invalid_logits:
@@ -67,7 +68,7 @@ class Failures:
         self._abort(req, INTERNAL_ERROR, INTERNAL_TEXT)
 
     def end_message(self, message: ToScheduler, error: Exception) -> None:
-        """Reply to a message whose handling raised ``error`` with status 500.
+        """Reply with status 500 to a message whose handling raised ``error``.
 
         Re-raises ``error`` if messages of this type get no reply.
         """

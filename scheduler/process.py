@@ -158,7 +158,7 @@ class Loop:
             self._kv_events.publish(time.time())
 
     def send_output(self) -> Output:
-        """Send the output, to the detokenizer first: the front process holds an abort back until it gets the text."""
+        """Send the output to the detokenizer first: the front process holds an abort back until the text arrives."""
         output = self._scheduler.take_output()
         if output.items and not self._channels.detokenizer.send(TokenBatch(output.items)):
             raise EbbtideError("the queue to the detokenizer is full: the detokenizer has stopped reading its messages")

@@ -1,6 +1,6 @@
 """Log-probabilities of prompt tokens: requests them from the runner and sends the results.
 
-If a token is recomputed, its log-probability is not requested again if it has already been sent.
+The log-probability of a recomputed token is not requested again if it has already been sent.
 """
 
 from __future__ import annotations

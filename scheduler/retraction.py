@@ -51,7 +51,7 @@ class Victim:
 
     req: Request
     freed_pages: int
-    lost_tokens: int  # tokens to recompute if none of its tokens stays cached
+    lost_tokens: int  # number of tokens to recompute if none of the freed pages stays cached
     offloaded: bool  # True if its K/V will be copied to the host tier
 
 
@@ -190,7 +190,7 @@ class Retractor:
         return None
 
     def _candidate(self, req: Request, pool: KvPool) -> Candidate[Request]:
-        """Return ``req`` with the number of pages of ``pool`` that its retraction frees and of tokens to recompute.
+        """Return ``req`` as a candidate, with the pages of ``pool`` that its retraction frees and the tokens it costs.
 
         Pages that other requests share are not counted.
         """
@@ -200,8 +200,9 @@ class Retractor:
         return Candidate(req, freed if pool is full else pool.freed_by(req), max(req.computed - kept, 0))
 
     def _victim(self, running: Sequence[Request], shortage: Shortage) -> Request:
-        """Return the next request to retract, which the policy selects. Requests whose retraction would free no page
-        are candidates only if all requests are of this kind.
+        """Return the next request to retract, which the policy selects.
+
+        Requests whose retraction would free no page are candidates only if all requests are of this kind.
 
         If all requests are protected, which happens only if a pool has shrunk, the youngest one is returned.
         """

@@ -15,8 +15,9 @@ QUOTA_RETRY_S = 5.0  # Retry-After when a quota is exhausted
 
 
 class ControlClient:
-    """Sends control calls to the scheduler and assigns each reply to its call. All methods run on the event loop's
-    thread.
+    """Sends control calls to the scheduler and assigns each reply to its call.
+
+    All methods run on the event loop's thread.
 
     refusal: returns the error with which new work is refused, or None if the engine accepts work.
     """

@@ -137,8 +137,9 @@ class TokenizerManager:
         return {rid: self._choices[rid].stream.owner for rid in rids if rid in self._choices}
 
     def submit(self, prepared: Prepared, sender: Sender, *, received_s: float) -> ResponseStream:
-        """Send all messages of a request to the engine. The caller must enter the returned stream at once; leaving it
-        early aborts the choices that are still running.
+        """Send all messages of a request to the engine.
+
+        The caller must enter the returned stream at once; leaving it early aborts the choices that are still running.
 
         Raises Rejected if a message cannot be queued. After any exception, the choices that were sent are aborted and
         the request is removed.

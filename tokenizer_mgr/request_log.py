@@ -22,7 +22,10 @@ class RequestLog:
         self._clock = clock
 
     def ended(self, stream: ResponseStream) -> None:
-        """Log a request that has ended for any reason. Tokens and retractions are sums over its choices."""
+        """Log a request that has ended for any reason.
+
+        The numbers of tokens and retractions are sums over its choices.
+        """
         facts = stream.facts
         first = "-" if facts.first_token_s is None else f"{facts.first_token_s - stream.received_s:.3f} s"
         status = stream.error.status if stream.error is not None else 200 if stream.has_outcome else CLIENT_LEFT

@@ -87,8 +87,9 @@ class StreamFacts:
 
 
 class ResponseStream:
-    """The output of one HTTP request, for its reader. It is a context manager: leaving it early aborts the running
-    choices.
+    """The output of one HTTP request, for its reader.
+
+    It is a context manager: leaving it early aborts the running choices.
 
     Unread text is joined per choice, so that a slow reader only costs the memory of the text.
     """

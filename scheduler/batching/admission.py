@@ -42,9 +42,7 @@ class _Reservations:
 
     def clear(self) -> None:
         """Remove all reservations."""
-        self._reserved = (
-            0.0  # tokens by which the running requests are expected to grow, as a number of tokens in whole pages
-        )
+        self._reserved = 0.0  # number of tokens for which running requests are expected to need more memory
         self._missing_pages = 0  # pages that the running requests lack for their known tokens
         self._protected_need = 0  # pages reserved for running protected requests
 
@@ -115,7 +113,7 @@ class Admission:
     def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
         """Decide whether ``req`` may start, as if the requests in ``without`` had been retracted.
 
-        Call it in the order of admission.
+        Call this method for waiting requests in the order of admission.
         """
         known = len(req.known)
         if any(each.pool.pages_for(known) > each.pool.capacity for each in self._pools):
@@ -130,7 +128,7 @@ class Admission:
             if self._alone or req.protected:
                 fits = each.fits_now(known, num_locked, usable)
             else:
-                num_tokens = min(known + req.max_samples, req.max_kv_tokens)  # up to its first decode item
+                num_tokens = min(known + req.max_samples, req.max_kv_tokens)  # including those of its first decode item
                 fits = each.fits(num_tokens, num_locked, usable, growth)
             if not fits:
                 return AdmissionResult(Verdict.WAIT, match)

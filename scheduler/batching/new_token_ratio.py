@@ -1,6 +1,6 @@
 """The new-token ratio: the share of a request's expected output for which admission reserves memory.
 
-A retraction never lowers the ratio; steps without a retraction decay it; an idle scheduler resets it.
+A retraction never lowers the ratio; each step with a decode row decays it; an idle scheduler resets it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class PlanItems:
         self._failures: list[tuple[Request, Exception]] = []
 
     def take_failures(self) -> list[tuple[Request, Exception]]:
-        """Return the requests whose items could not be created since the last call, each with the exception."""
+        """Return the requests for which creating an item has failed since the last call, each with the exception."""
         failures, self._failures = self._failures, []
         return failures
 

@@ -28,7 +28,7 @@ def longest_prefix_match(waiting: Iterator[Request], match_len: Callable[[Reques
     yield from aged
     for index, req in enumerate(rest):
         yield req
-        # Reached only if ``req`` was admitted, or was skipped: it has overtaken the requests that arrived earlier.
+        # Reached only if the pass over the queue goes on: count the earlier requests that ``req`` has overtaken.
         for other in rest[index + 1 :]:
             other.history.times_passed += other.arrival < req.arrival
     yield from waiting

@@ -42,9 +42,7 @@ class Preemption:
         return bool(self._due)
 
     def preempt(self, now: float) -> None:
-        """Retract the requests that the last ``due`` found, lowest priority first, until the head of the queue may
-        start.
-        """
+        """Retract the requests that ``due`` found, lowest priority first, until the head of the queue may start."""
         before = self._lifecycle.num_retracted
         self._retractor.retract(self._victims(), RetractReason.PRIORITY, now)
         self._metrics.count("num_preempted_requests_total", self._lifecycle.num_retracted - before)

@@ -21,8 +21,9 @@ MAX_CACHED = 128  # compiled grammars
 
 
 class GrammarCompilerThread:
-    """A ``GrammarCompiler`` based on llguidance. Compiles one grammar at a time, in the order of the calls of
-    ``poll``.
+    """A ``GrammarCompiler`` based on llguidance.
+
+    Compiles one grammar at a time, in the order of the calls of ``poll``.
     """
 
     def __init__(self, vocab_size: int, eos_ids: Iterable[int]) -> None:

@@ -149,7 +149,7 @@ def _accounting_lines(snapshot: SchedulerSnapshot) -> list[str]:
 
 def _plan_lines(snapshot: SchedulerSnapshot) -> list[str]:
     if snapshot.plan_number < 0:
-        return ["no step submitted to the runner yet"]
+        return ["no step has been submitted to the runner yet"]
     items = " ".join(f"{row}:{start}+{count}" for row, start, count in snapshot.plan)
     return [f"step {snapshot.plan_number} (row:start+tokens): {items}", f"steps in flight {snapshot.num_in_flight}"]
 

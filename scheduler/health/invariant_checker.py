@@ -87,8 +87,9 @@ class InvariantChecker:
             )
 
     def _audit_item(self, item: PlanItem, req: Request, page_index: int) -> None:
-        """Check the pages that the item adds to the page table and the pages that it writes to; for a prefill chunk,
-        of these only the first.
+        """Check the pages that the item adds to the page table, and the pages that it writes to.
+
+        Of the pages that a prefill chunk writes to, only the first one is checked.
         """
         if not item.pages:
             self._agrees(

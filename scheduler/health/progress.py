@@ -47,8 +47,9 @@ class ProgressCounter:
         self._marks: dict[str, int] = {}  # request id → maximum number of computed tokens so far
 
     def record(self, output: Output, running: Iterable[Request]) -> bool:
-        """Record the output of one iteration and the requests that are running after it. Return True if there was
-        progress.
+        """Record the output of one iteration and the requests that are running after it.
+
+        Return True if there was progress.
         """
         progressed = _has_outcome(output) or self._computed_further(running)
         self.count += progressed

@@ -43,7 +43,7 @@ class Recovery:
 
         Args:
             pages: pool name → page numbers that are suspect even if their accounting is consistent now.
-            everybody: recompute all running requests, because the violation interrupted an operation; otherwise
+            everybody: True to recompute all running requests, because the violation interrupted an operation; False to
                 recompute only the requests that hold a suspect page.
 
         Returns:

@@ -45,7 +45,7 @@ MAX_EVENTS = 20
 
 
 class LoopMonitor:
-    """The part of the watchdog that the loop calls: it publishes status and snapshot in every iteration."""
+    """The part of the watchdog that the loop calls in every iteration: it publishes the status and snapshots."""
 
     def __init__(self, alarm_s: float) -> None:
         self.status = LoopStatus("loading", Activity.RUNNING)

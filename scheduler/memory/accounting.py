@@ -83,8 +83,9 @@ class AuditedPool(Protocol):
         """Return all ownership errors. The cost is proportional to the pool size."""
 
     def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
-        """Check a part of the pages and return their ownership errors. Successive calls cover the whole pool in
-        rotation.
+        """Check a part of the pages and return their ownership errors.
+
+        Successive calls cover the whole pool in rotation.
         """
 
     def repair(self, running: Sequence[CachedRequest]) -> None:

@@ -26,7 +26,7 @@ class CachedRequest(PageOwner, Protocol):
     num_shared: int
     node: CacheNode | None
     sent_pages: int  # number of page-table entries that were sent to the runner
-    protected: bool  # True if the request must not be retracted (again)
+    protected: bool  # True if the request must not be retracted
     max_samples: int  # maximum number of output tokens of one decode item
 
     @property

@@ -80,8 +80,10 @@ class HostTier:
         return [*self._copies.values(), *self._restored]
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
-        """See ``AuditedPool``. The owners are the copies of waiting requests and those from which the next plan
-        restores K/V. Any other copy would be a leak.
+        """See ``AuditedPool``.
+
+        The owners are the copies of waiting requests and those from which the next plan restores K/V. Any other copy
+        would be a leak.
         """
         for copy in self._copies.values():
             if copy.req.is_waiting:

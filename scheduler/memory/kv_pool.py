@@ -71,10 +71,9 @@ class FurtherPool(KvPool, Protocol):
         """Return the index of the first page that ``req`` holds, and the pages from that index on."""
 
     def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
-        """Return the index of the first page of ``req`` that has not been sent in a plan yet, and the pages from there
-        on.
+        """Return the index of the first unsent page of ``req``, and all its unsent pages.
 
-        These pages are then recorded as sent.
+        A page is unsent until it is part of a plan. The returned pages are recorded as sent.
         """
 
 
@@ -115,7 +114,5 @@ def first_too_small(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:
 
 
 def first_without_page(pools: Sequence[KvPool], req: CachedRequest) -> KvPool:
-    """Return the first pool in which ``req`` has no page for its next token, or ``pools[0]`` if there is no such
-    pool.
-    """
+    """Return the first pool in which ``req`` lacks a page for its next token, or ``pools[0]`` if there is none."""
     return next((pool for pool in pools if pool.missing_pages(req, req.computed + 1)), pools[0])

@@ -137,7 +137,10 @@ class Pool:
         return len(req.pages) * self.page_size
 
     def publish(self, req: CachedRequest, num_tokens: int) -> None:
-        """Add the full pages of the first ``num_tokens`` tokens to the prefix cache. Their steps must be settled."""
+        """Add the full pages of the first ``num_tokens`` tokens to the prefix cache.
+
+        The steps that computed these tokens must be settled.
+        """
         num_pages = num_tokens // self.page_size
         if num_pages > req.num_shared:
             before = req.num_private

@@ -22,7 +22,10 @@ from .tree_audit import validate_tree
 
 
 class RadixCache:
-    """Holds one tree per namespace. Evicts unlocked leaves, least recently used first, from the last page of a leaf."""
+    """Holds one tree per namespace.
+
+    Evicts unlocked leaves, least recently used first. The pages of a leaf are evicted one by one, from its end.
+    """
 
     def __init__(self, allocator: PageAllocator, observer: CacheObserver | None = None) -> None:
         self._allocator = allocator
@@ -72,8 +75,9 @@ class RadixCache:
         req.num_shared = len(match.pages)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
-        """See ``BasePrefixCache``. The walk begins after the shared pages, so the cost depends only on the number of
-        new pages.
+        """See ``BasePrefixCache``.
+
+        The walk begins after the shared pages, so the cost depends only on the number of new pages.
         """
         node = req.node
         assert isinstance(node, Node)
@@ -245,7 +249,10 @@ class RadixCache:
         return leaf
 
     def _use_cached_pages(self, node: Node, req: CachedRequest) -> None:
-        """Replace the request's pages with the same tokens as ``node`` by the pages of ``node``, and free them."""
+        """Replace private pages of the request, which have the same tokens as ``node``, by the pages of ``node``.
+
+        Frees the replaced pages.
+        """
         start, end = req.num_shared, req.num_shared + len(node.pages)
         duplicates = req.pages[start:end]
         req.pages[start:end] = node.pages

@@ -107,7 +107,7 @@ class SessionAwareCache:
         return self.inner.access_clock
 
     def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        """Match the inner cache, and the session's slot after it.
+        """Return the match of the inner cache, followed by the pages of the session's slot.
 
         The slot is not used if the match of the inner cache ends before the slot begins or reaches the slot's end, if
         ``limit`` is given, or if prompt log-probabilities have yet to be computed.
@@ -134,7 +134,7 @@ class SessionAwareCache:
         self.inner.attach(req, match)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
-        """Delegate to the inner cache, except for a turn that uses its slot: its pages move to the slot at its end."""
+        """Delegate to the inner cache. Do nothing for a turn that uses a slot: its pages go to the slot at its end."""
         slot = self._turns.get(req.rid)
         if slot is None or slot.pinned_by != req.rid:
             self.inner.publish(req, num_pages)
@@ -151,8 +151,9 @@ class SessionAwareCache:
             self.session_held_pages += slot.save_from_req(req, num_pages, self._allocator.ledger)
 
     def release(self, req: CachedRequest) -> None:
-        """Release ``req`` in the inner cache. If it is a turn that uses a slot, unpin the slot, which becomes the most
-        recently used one.
+        """Release ``req`` in the inner cache.
+
+        If it is a turn that uses a slot, unpin the slot, which becomes the most recently used one.
         """
         self.inner.release(req)
         slot = self._turns.get(req.rid)

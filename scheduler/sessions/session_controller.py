@@ -1,5 +1,6 @@
-"""Opens, continues, branches, lists, closes and expires sessions. The controller owns the tokens of sessions;
-``SessionKvStore`` stores the K/V.
+"""Opens, continues, branches, lists, closes and expires sessions.
+
+The controller owns the tokens of sessions; ``SessionKvStore`` stores the K/V.
 
 A turn is either rejected before any state changes, or it holds a lease until it ends. If the turn ends normally, its
 tokens are committed; if it is aborted, the session stays unchanged. The current time is the argument of the last call

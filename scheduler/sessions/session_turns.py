@@ -60,7 +60,7 @@ def _lease(session: Session, turn: SessionTurn, rid: str) -> Lease:
 
 
 def _parent(session: Session, turn: SessionTurn) -> CommittedTurn | None:
-    """Return the turn to continue; None if the turn starts the session (again)."""
+    """Return the turn to continue; None if ``turn`` starts the session or replaces all of its turns."""
     if turn.replace and session.open_turns:
         raise _busy()
     if turn.replace and not turn.parent:

@@ -475,7 +475,7 @@ def test_the_dump_names_the_pool_that_does_not_balance() -> None:
     bench.world.pool.uncached += 1
     shown = render_dump("t", LoopStatus("serving", Activity.IDLE), take_snapshot(bench.scheduler, None), [], [])
     assert "NOT BALANCED: 17 accounted for" in shown
-    assert "no step submitted to the runner yet" in shown
+    assert "no step has been submitted to the runner yet" in shown
 
 
 def test_the_dump_includes_the_host_tier() -> None:
