@@ -106,7 +106,10 @@ def routes(state: AppState) -> list[Route]:
 
 
 def encoder_routes(service: PoolingService, created: int) -> list[Route]:
-    """Return the route table of a server with an embedding model only. created: Unix time in seconds."""
+    """Return the route table of a server that has only an embedding model.
+
+    created: Unix time in seconds at which the model was loaded.
+    """
     [model] = service.models
     models = ModelRoutes(lambda: [ServedModel(model.name, model.context_length)], created)
     health = HealthRoutes(service.liveness)
@@ -140,12 +143,12 @@ def create_app(state: AppState) -> ASGIApp:
 
 
 def create_encoder_app(service: PoolingService, created: int) -> ASGIApp:
-    """Build the application of a server with an embedding model only; see ``_assemble``."""
+    """Build the application of a server that has only an embedding model; see ``_assemble``."""
     return _assemble(service, encoder_routes(service, created))
 
 
 def _assemble(basis: _Basis, table: list[Route], console: AppState | None = None) -> ASGIApp:
-    """Build the ASGI application, which serves HTTP only (no lifespan, no WebSockets). The function starts no tasks.
+    """Build the ASGI application, which serves only HTTP (no lifespan events, no WebSockets). Starts no tasks.
 
     console: the state that the console shows; None for no console.
     """
@@ -155,7 +158,7 @@ def _assemble(basis: _Basis, table: list[Route], console: AppState | None = None
         version=__version__,
         redirect_slashes=False,
         openapi_url=None if access.disable_docs else "/openapi.json",
-        docs_url=None,  # FastAPI's pages load scripts from another server
+        docs_url=None,  # FastAPI's own pages load scripts from another server
         redoc_url=None,
     )
     if not access.disable_docs:
@@ -182,8 +185,10 @@ def _assemble(basis: _Basis, table: list[Route], console: AppState | None = None
 
 
 def _add_middleware(fastapi: FastAPI, basis: _Basis, admin_get_paths: Sequence[str], *, has_console: bool) -> ASGIApp:
-    """Wrap ``fastapi`` in the middleware, innermost first. FastAPI's ``add_middleware`` is not used, because FastAPI's
-    replies to unhandled exceptions would bypass the middleware.
+    """Wrap ``fastapi`` in the middleware, innermost first.
+
+    FastAPI's ``add_middleware`` is not used, because FastAPI's replies to unhandled exceptions would bypass the
+    middleware.
     """
     app: ASGIApp = BodyLimit(SuppressLoggedErrors(fastapi), basis.config.max_body_bytes)
     access = basis.access
@@ -192,7 +197,8 @@ def _add_middleware(fastapi: FastAPI, basis: _Basis, admin_get_paths: Sequence[s
     if has_console:
         app = ConsoleAtRoot(app, root_path)
     app = OriginGuard(app, access.config.allowed_origins, admin_get_paths)
-    # CORS wraps the key check, because a preflight request has no key and a page must be able to read a 401 reply.
+    # CORS wraps the key check, because preflight requests have no key, and because a page must be able to read a 401
+    # response.
     app = add_cors(app, access.config.allowed_origins)
     app = CountRequests(app, fastapi.routes, basis.metrics.http)
     return RequestIds(SetErrorFormats(RootPath(app, root_path), ERROR_FORMATS))

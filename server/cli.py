@@ -52,7 +52,7 @@ MODULES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code. A StartupError is printed to stderr in one line."""
+    """Run the command line and return the exit code. A StartupError is printed to stderr on one line."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["serve"]:
         translation = translate(words)
@@ -76,7 +76,7 @@ def _guarded(arguments: argparse.Namespace) -> int:
         return code
     except StartupError as error:
         log.debug("%s cannot start", arguments.command, exc_info=True)
-        # The message of a library may have several lines.
+        # A message that comes from a library may have several lines.
         print("ebbtide:", " ".join(str(error).split()), file=sys.stderr)
         return 1
     except KeyboardInterrupt:

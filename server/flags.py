@@ -1,6 +1,6 @@
-"""Derives command line flags from the fields of the configuration.
+"""Derives command-line flags from the fields of the configuration.
 
-The module does not depend on the names of fields.
+The module does not depend on the names of the fields.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 def add_flags(parser: argparse.ArgumentParser, section: type[Any]) -> None:
-    """Add a group of flags for a section of the configuration, titled by the first line of its docstring."""
+    """Add the flags for a section of the configuration, as a group whose title is the first line of its docstring."""
     group = parser.add_argument_group((section.__doc__ or section.__name__).partition("\n")[0].rstrip("."))
     for flag, name, field, kind in _flags(section):
         group.add_argument(flag, dest=name, **_argument(field, kind))
 
 
 def section_from(arguments: argparse.Namespace, section: type[C]) -> C:
-    """Build a section from parsed flags. Raises StartupError if a value is outside its interval."""
+    """Build a section of the configuration from parsed flags.
+
+    Raises StartupError if a value is outside its interval.
+    """
     values = vars(arguments)
     chosen: dict[str, Any] = {}
     for flag, name, field, _ in _flags(section):
@@ -39,7 +42,7 @@ def section_from(arguments: argparse.Namespace, section: type[C]) -> C:
 
 
 def _flags(section: type[Any]) -> Iterator[tuple[str, str, Field[Any], Any]]:
-    """Yield (flag, name, field, its type without "or None")."""
+    """Yield (flag, field name, field, type of the field without None)."""
     kinds = get_type_hints(section)
     for field in fields(section):
         flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")

@@ -1,6 +1,6 @@
 """Assembles the front process: tokenizer manager, metrics, liveness and the HTTP application, connected to the engine.
 
-The module does not start processes: the daemon builds one Frontend when the children are ready, and serves its ``app``.
+The module starts no processes: the daemon builds one Frontend when its child processes are ready, and serves ``app``.
 """
 
 from __future__ import annotations
@@ -40,13 +40,18 @@ from .structured.structured import StructuredOutput
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_TAKEOVER_S = 2.0  # seconds of silence of a child after which the front enforces request timeouts itself
-CHECK_INTERVAL_S = 0.25  # interval in seconds of the check for silent children
+TIMEOUT_TAKEOVER_S = 2.0  # seconds without a heartbeat of a child after which the front process enforces timeouts
+CHECK_INTERVAL_S = 0.25  # seconds between two checks for silent child processes
 
 
 @dataclass(frozen=True, slots=True)
 class ChatModelParts:
-    """The chat model, as the engine reported it. name: its name in the API."""
+    """The chat model.
+
+    Attributes:
+        name: its name in the API.
+        info: what the model runner reported.
+    """
 
     name: str
     tokenizer: TextTokenizer
@@ -55,7 +60,7 @@ class ChatModelParts:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModels:
-    """The models of the engine, at least one."""
+    """The models of the engine. At least one of them is not None."""
 
     chat: ChatModelParts | None = None
     encoder: EncoderModel | None = None
@@ -66,7 +71,7 @@ class LoadedModels:
         return self.chat.name if self.chat is not None else self._encoder.name
 
     def names(self, config: ServeConfig) -> list[str]:
-        """Return every name in the API: those of the chat model first."""
+        """Return all served model names, those of the chat model first."""
         chat = (config.server.served_model_name or (self.chat.name,)) if self.chat is not None else ()
         return [*chat, *((self.encoder.name,) if self.encoder is not None else ())]
 
@@ -88,7 +93,7 @@ class LoadedModels:
 
 @dataclass(frozen=True, slots=True)
 class _ChatParts:
-    """The parts of the front that only a chat model needs."""
+    """The parts of the front process that only a chat model needs."""
 
     prompts: PromptReader
     structured: StructuredOutput
@@ -96,7 +101,7 @@ class _ChatParts:
 
 
 class Frontend:
-    """The front process without its listening socket. It is created after the model runner has reported its RunnerInfo.
+    """The front process without its listening socket. It is created when the child processes are ready.
 
     Order of use: construct (binds ``addresses.front``), ``await start()`` on the serving event loop, serve ``app``,
     ``start_draining()`` when asked to stop, ``await stop()`` last. ``on_child_death`` may be called at any time from
@@ -105,7 +110,7 @@ class Frontend:
     Attributes:
         app: the ASGI application.
         manager: tracks the open requests.
-        liveness: tracks whether the children are alive and ready.
+        liveness: tracks whether the child processes are alive and ready.
         failed: set if receiving messages from the engine ends because of a bug; the process must then exit.
     """
 
@@ -138,7 +143,7 @@ class Frontend:
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
         self._metrics.gauge("watchdog_last_progress_seconds", lambda: self.liveness.stalled_s)
         self._receiving: asyncio.Task[None] | None = None
-        self._accepts_stats = True  # False after the engine's death: its late snapshots would count requests twice
+        self._accepts_stats = True  # False after the engine has ended: its late snapshots would count requests twice
         self.failed = asyncio.Event()
 
     def _chat_app(self, config: ServeConfig, chat: ChatModelParts, service: PoolingService) -> ASGIApp:
@@ -167,7 +172,7 @@ class Frontend:
         return create_app(state)
 
     async def start(self) -> None:
-        """Start receiving messages from the children. After that, ``/ready`` answers 200."""
+        """Start receiving messages from the child processes. After that, ``/ready`` answers 200."""
         if self._chat is not None:
             vocabulary = self._chat.vocabulary
             self._link.send(UseVocabulary(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids))
@@ -176,7 +181,7 @@ class Frontend:
         self.liveness.mark_started()
 
     async def reconnect(self, addresses: Addresses, info: RunnerInfo | None) -> None:
-        """Connect to new children, whose addresses and pool size may differ."""
+        """Connect to new child processes, whose addresses and pool size may differ."""
         await self._stop_receiving()
         if self._chat is not None and info is not None:
             self._chat.prompts.info = info
@@ -185,7 +190,7 @@ class Frontend:
         await self.start()
 
     async def wait_for_timed_out_child(self) -> str:
-        """Wait until a child exceeds its heartbeat timeout and return its name."""
+        """Wait until a child process exceeds its heartbeat timeout. Return the name of the process."""
         while True:
             await asyncio.sleep(self._check_interval_s)
             self._clock.advance()
@@ -197,11 +202,11 @@ class Frontend:
 
     @property
     def num_open(self) -> int:
-        """Number of HTTP requests that have neither completed nor failed. Draining waits for them."""
+        """Number of HTTP requests whose response is not complete. Draining waits for them."""
         return self.manager.num_open
 
     def describe(self) -> list[str]:
-        """Return lines for a dump: the last heartbeats, and the numbers of open requests."""
+        """Return lines for a dump: the last heartbeats, and the number of open requests, choices and control calls."""
         return [
             *self.liveness.describe(),
             f"open HTTP requests: {self.manager.num_open}, with {self.manager.num_choices} choices",
@@ -219,7 +224,7 @@ class Frontend:
         self._control.fail_all(error)
 
     def on_child_death(self, name: str) -> None:
-        """Handle the end of the process ``name``: end every open request with 500, and let ``/health`` answer 503."""
+        """Handle the end of the process ``name``: fail every open request with 500, and make ``/health`` answer 503."""
         self.liveness.mark_dead(name)
         self._metrics.on_scheduler_death(self.manager.take_num_sent())
         self._pressure.on_scheduler_death()
@@ -244,9 +249,9 @@ class Frontend:
             await asyncio.gather(self._receiving, return_exceptions=True)
 
     def _on_receiving_ended(self, task: asyncio.Task[None]) -> None:
-        """Signal failure, because a front that receives no messages would look alive but answer no request."""
+        """Set ``failed``: a front process that receives no messages would look alive but answer no request."""
         if not task.cancelled():
-            log.critical("the front stopped receiving messages from the engine", exc_info=task.exception())
+            log.critical("the front process has stopped receiving messages from the engine", exc_info=task.exception())
             self.failed.set()
 
     async def _receive(self) -> None:

@@ -1,4 +1,4 @@
-"""An entry of the route table, with its description for /openapi.json."""
+"""The entries of the route table, with their descriptions for /openapi.json."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TEXT = "text/plain"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and path with its endpoint."""
+    """A method and a path, with the endpoint that handles them."""
 
     method: str
     path: str
     endpoint: Endpoint
     body: type | None = None  # type of the JSON body
-    is_admin: bool = False  # True if it requires admin rights
+    is_admin: bool = False  # True if the route requires admin rights
     optional: bool = False  # True if the body may be omitted
     query: Mapping[str, str] = field(default_factory=dict)  # parameter -> description
-    streams: bool = False  # True if the body's "stream" turns the response into events
-    media: str = JSON  # content type of an unstreamed response; "" for an empty one
+    streams: bool = False  # True if the body's field "stream" selects a response of server-sent events
+    media: str = JSON  # content type of a non-streaming response; "" if the response is empty

@@ -1,4 +1,4 @@
-"""The objects that the routes share, set once when the application is built."""
+"""The objects that the routes share. They are set when the application is built."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class AppState:
     )
     access: Access = field(default_factory=Access)
     profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)
-    encoder: PoolingModel | None = None  # the embedding model beside the chat model
+    encoder: PoolingModel | None = None  # the embedding model, if there is one
     settings: Mapping[str, Any] = field(default_factory=dict)  # the part of the configuration that clients may see
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Every name that a request may give. ``model_name`` is the first one."""
+        """All names of the chat model that a request may use. ``model_name`` is the first one."""
         return self.config.served_model_name or (self.model_name,)
 
     @property
@@ -68,11 +68,11 @@ class AppState:
 
     @property
     def clamps_all(self) -> bool:
-        """True if every route reduces a max_tokens that exceeds the context."""
+        """True if every route reduces a max_tokens that exceeds the room in the context."""
         return self.config.clamp_max_tokens == "all"
 
     def for_a_thread(self) -> AppState:
-        """Return a copy with which a request can be prepared in a thread. It must be called on the event loop."""
+        """Return a copy with which a request can be prepared in a thread. Call this method on the event loop."""
         return replace(self, structured=CompiledElsewhere(self.structured, asyncio.get_running_loop()))
 
     def sender(self, request: Request, ids: tuple[str, ...], timeout_s: float | None) -> Sender:
@@ -83,7 +83,7 @@ class AppState:
         return self.access.sender(caller, ids=ids, timeout_s=timeout_s, max_priority=limit)
 
     def submit(self, prepared: PreparedRequest, sender: Sender, request: Request, received_s: float) -> ResponseStream:
-        """Send a request to the engine: see ``TokenizerManager.submit``.
+        """Send a request to the engine, as described at ``TokenizerManager.submit``.
 
         Logs the ids that the engine uses for the request.
         """
@@ -107,7 +107,7 @@ class AppState:
             log.debug(text, request_id, ids, len(prepared.prompts), num_tokens, prepared.n, extra={"rid": request_id})
 
     def check_model(self, name: str | None) -> None:
-        """Raises Rejected unless ``name`` is None or a name of the served model."""
+        """Raise Rejected unless ``name`` is None or one of ``model_names``."""
         if name is not None and name not in self.model_names:
             raise unknown_model(name, self.model_names)
 

@@ -1,4 +1,6 @@
-"""POST /abort_request: abort requests by client-visible ids, for proxies that keep connections open."""
+"""POST /abort_request: aborts requests by ids that the client knows, for clients behind proxies that keep connections
+open.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,10 @@ class AbortRoute:
     state: AppState
 
     async def abort(self, request: Request) -> Response:
-        """Abort the open requests with the given ids, or all. The status is 200 even if no request matches.
+        """Abort the open requests with the given ids, or all open requests. The status is 200 even if none matches.
 
-        A key may abort only its own requests; the admin key may abort those of every key. ``abort_all`` needs admin
-        rights.
+        An API key may abort only its own requests; the admin key may abort the requests of all keys. ``abort_all``
+        requires admin rights.
         """
         body = await read_as(request, AbortBody)
         caller = caller_of(request)

@@ -17,7 +17,7 @@ from ..api.neutral import read_as
 from ..state import AppState
 from .abort import aborted
 
-FLUSH_QUERY = {"timeout": "Seconds to wait until no request is open; 0 by default."}
+FLUSH_QUERY = {"timeout": "Maximum number of seconds to wait until no request is open; 0 by default."}
 
 
 class PauseBody(msgspec.Struct, kw_only=True):
@@ -33,7 +33,7 @@ class ControlRoutes:
     state: AppState
 
     async def flush(self, request: Request) -> Response:
-        """Empty the prefix cache and drop the KV of idle sessions; answer 400 if requests are open.
+        """Flush the prefix cache and the K/V of idle sessions; answer 400 if requests are open.
 
         ``?timeout=S`` waits up to S seconds until no request is open.
         """
@@ -42,7 +42,7 @@ class ControlRoutes:
         return PlainTextResponse("The cache was flushed.\n")
 
     async def pause(self, request: Request) -> Response:
-        """Stop running steps and refuse new requests with 503; open requests keep their memory."""
+        """Pause generation: run no further steps, and refuse new requests with 503. Open requests keep their memory."""
         body = await read_as(request, PauseBody, optional=True)
         await self.state.control.ask(lambda call: ControlReq(call, "pause"))
         self.state.liveness.pause()
@@ -51,7 +51,7 @@ class ControlRoutes:
         return JSONResponse({"status": "ok", "message": "Generation is paused."})
 
     async def resume(self, _: Request) -> Response:
-        """Continue after ``/pause_generation``. The call has no effect if the server is not paused."""
+        """Resume generation after ``/pause_generation``. The call has no effect if the server is not paused."""
         await self.state.control.ask(lambda call: ControlReq(call, "continue"))
         self.state.liveness.resume()
         return JSONResponse({"status": "ok", "message": "Generation continues."})

@@ -19,7 +19,7 @@ class HealthRoutes:
     liveness: Liveness
 
     async def health(self, _: Request) -> Response:
-        """GET /health: 200 unless a child process has ended or was silent for longer than the watchdog timeout."""
+        """GET /health: 200 unless a child process has ended or has been silent for longer than the watchdog timeout."""
         reason = self.liveness.unhealthy_reason()
         if reason is not None:
             raise Rejected(reason, status=503, kind="server_error", code="engine_dead")

@@ -17,7 +17,7 @@ from ..state import AppState
 from .pressure import load_summary
 
 SECTIONS = ("core", "memory", "queues")
-EMPTY_SECTIONS = ("spec", "lora", "disagg")  # always empty; exists for compatibility
+EMPTY_SECTIONS = ("spec", "lora", "disagg")  # accepted for compatibility; these sections are always empty
 
 LOADS_QUERY = {
     "include": "Comma-separated sections: all, core, memory, queues.",
@@ -59,7 +59,7 @@ class LoadsRoute:
 
 
 def load_of(state: AppState) -> dict[str, float]:
-    """Return the figures of the core section; load figures are 0 if there is no scheduler."""
+    """Return the fields of the section "core". Load figures are 0 if there is no scheduler."""
     bar, gauges = load_summary(state.metrics.gauges), state.metrics.gauges
     num_rows = state.info.num_rows
     return {
@@ -80,7 +80,7 @@ def _sections(asked: list[str]) -> set[str]:
     names = {name.strip() for entry in asked for name in entry.split(",") if name.strip()}
     for name in names.difference(SECTIONS, EMPTY_SECTIONS, ("all",)):
         known = ", ".join(("all", *SECTIONS))
-        raise Rejected(f"'include' has the unknown section {name[:50]!r}; sections are {known}.", param="include")
+        raise Rejected(f"'include' has the unknown section {name[:50]!r}; the sections are {known}.", param="include")
     return set(SECTIONS) if not names or "all" in names else names
 
 

@@ -12,12 +12,18 @@ from starlette.responses import JSONResponse, Response
 
 from ..state import AppState, unknown_model
 
-PAGING = frozenset({"after_id", "before_id"})  # parameters that select a further page of the list, which is empty
+PAGING = frozenset(
+    {"after_id", "before_id"}
+)  # parameters that request a further page; it is empty, because the first page has all models
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One entry of the list. context_length: in tokens."""
+    """One served model.
+
+    Attributes:
+        context_length: in tokens.
+    """
 
     name: str
     context_length: int
@@ -28,7 +34,8 @@ class ModelRoutes:
     """GET /v1/models and /v1/models/{id}. A request with the header ``anthropic-version`` gets Anthropic's format.
 
     Attributes:
-        served: returns the models, which may have another context length after a restart of the engine.
+        served: returns the served models. Called for each request, because a restart of the engine may change the
+            context length.
         created: Unix time in seconds at which the models were loaded.
     """
 

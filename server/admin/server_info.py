@@ -14,7 +14,15 @@ from ebbtide.config import ServeConfig
 from ..state import AppState
 from .load_report import load_of
 
-SHOWN_SECTIONS = ("server", "limits", "scheduler", "runner", "encoder", "watchdog", "log")  # without the API keys
+SHOWN_SECTIONS = (
+    "server",
+    "limits",
+    "scheduler",
+    "runner",
+    "encoder",
+    "watchdog",
+    "log",
+)  # the section with the API keys is excluded
 
 
 def public_settings(config: ServeConfig) -> dict[str, Any]:
@@ -50,11 +58,14 @@ class ServerInfoRoutes:
         )
 
     async def model_info(self, _: Request) -> Response:
-        """Show the model."""
+        """Show the model's name, context length and vocabulary size."""
         return JSONResponse(self._model())
 
     async def root(self, _: Request) -> Response:
-        """Name the server and its model. Clients request this path to check whether the server exists."""
+        """Show the names of the server and its model.
+
+        Clients request this path to check that the server is reachable.
+        """
         return JSONResponse({"name": "ebbtide", "version": __version__, "model": self.state.model_name})
 
     async def version(self, _: Request) -> Response:

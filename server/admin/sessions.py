@@ -53,7 +53,7 @@ class SessionRoutes:
     state: AppState
 
     async def create(self, request: Request) -> Response:
-        """Open a session, with streaming unless the request sets ``streaming`` to false."""
+        """Open a session. It is a streaming session unless the request sets ``streaming`` to false."""
         body = await read_as(request, NewSession, optional=True)
         reply = await self._open(request, body, streaming=body.streaming is not False)
         return JSONResponse(session_json(reply.sessions[0]))
@@ -105,7 +105,7 @@ class SessionRoutes:
 
 
 def session_json(session: SessionInfo) -> dict[str, Any]:
-    """Format a session as clients see it."""
+    """Return a session as the JSON object that clients receive."""
     return {
         "id": session.session_id,
         "object": "session",

@@ -1,4 +1,7 @@
-"""POST /tokenize and /detokenize, GET /tokenizer_info. The routes run in the front and do not use the engine."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info.
+
+The routes run in the front process and do not use the engine.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ CHAT_ONLY = ("tools", "add_generation_prompt", "continue_final_message", "chat_t
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
-    """The body of POST /tokenize: a text, several texts, or chat messages."""
+    """The body of POST /tokenize: a string, several strings, or chat messages."""
 
     model: str | None = None
     prompt: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_TEXTS)] | None = None
@@ -57,7 +60,7 @@ class TokenizeRoutes:
     state: AppState
 
     async def tokenize(self, request: Request) -> Response:
-        """Convert a text, several texts or chat messages to token ids."""
+        """Convert a string, several strings or chat messages to token ids."""
         body = await read_json(request, _tokenize_body)
         self.state.check_model(body.model)
         return await _answer(request, lambda: self._tokenized(body))
@@ -93,7 +96,7 @@ class TokenizeRoutes:
         return _as_json({"text": text, "prompt": text})
 
     async def info(self, _: Request) -> Response:
-        """Show the special tokens of the tokenizer and the chat template, for clients that render chats themselves."""
+        """Show the tokenizer's special tokens and the chat template, for clients that render chats themselves."""
         return JSONResponse({**self.state.prompts.tokenizer_info, "model_max_length": self.state.info.context_length})
 
     async def _tokens(self, body: TokenizeBody) -> list[list[int]]:
@@ -118,13 +121,13 @@ class TokenizeRoutes:
 
 
 async def _answer(request: Request, build: Callable[[], Coroutine[Any, Any, bytes]]) -> Response:
-    """Return the JSON of ``build`` as the response. The JSON is built in a thread if the request is large."""
+    """Return a response with the JSON that ``build`` returns. If the request is large, ``build`` runs in a thread."""
     is_large = len(await request.body()) > LARGE_BYTES
     return Response(await (coroutine_in_thread(build) if is_large else build()), media_type="application/json")
 
 
 def _as_json(reply: dict[str, Any]) -> bytes:
-    """Format the reply entry by entry, because formatting holds the GIL and a reply may have millions of tokens."""
+    """Encode the reply entry by entry: encoding holds the GIL, and a reply may have millions of tokens."""
     return b"{" + b",".join([as_json(key) + b":" + _value_as_json(value) for key, value in reply.items()]) + b"}"
 
 

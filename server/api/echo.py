@@ -23,7 +23,7 @@ class Echo:
 
 
 def echo_of_text(text: str, tokens: Sequence[int], vocabulary: Vocabulary) -> Echo:
-    """Return the echo of a prompt that was sent as text, which is the text itself."""
+    """Return the echo of a prompt that was sent as a string. The echoed text is this string."""
     starts, shown = _decoded(tokens, vocabulary, hidden=(), is_complete=True)
     return Echo(text, _shifted(starts, len(shown) - len(text), len(text)))
 
@@ -57,5 +57,5 @@ def _decoded(
 
 
 def _shifted(starts: list[int], excess: int, length: int) -> list[int]:
-    """Return the offsets after removing the first ``excess`` characters: a BOS, or a space that the tokenizer adds."""
+    """Return the offsets after removal of the first ``excess`` characters, which the tokenizer added (BOS or space)."""
     return [min(max(start - max(excess, 0), 0), length) for start in starts]

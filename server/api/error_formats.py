@@ -1,4 +1,4 @@
-"""The error formats of the paths that do not use OpenAI's format."""
+"""The error formats by path, for paths that do not use OpenAI's error format."""
 
 from __future__ import annotations
 

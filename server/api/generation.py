@@ -56,7 +56,7 @@ class ResponseBuilder(ChunkWriter, Protocol):
         """The event format in which the chunks of a stream are sent."""
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
-        """Return the response to a request without stream."""
+        """Return the response to a non-streaming request."""
 
 
 Prepared = tuple[PreparedRequest, ResponseBuilder]
@@ -64,7 +64,7 @@ Prepared = tuple[PreparedRequest, ResponseBuilder]
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec(Generic[B]):
-    """Describes the differences between the generating routes.
+    """The properties in which generating routes differ.
 
     Attributes:
         summary: description of the route in /openapi.json
@@ -123,8 +123,8 @@ async def prepare_off_loop(
 ) -> Prepared:
     """Prepare a request whose body has ``num_bytes`` bytes. If the body is large, this runs in a thread.
 
-    held: the body, which is removed from the list. It is therefore freed in the thread, because freeing 480,000
-        objects takes tens of milliseconds.
+    held: a list with the body as its only entry. The body is removed from the list, so that it is freed in the thread:
+        freeing 480,000 objects takes tens of milliseconds.
     """
     if num_bytes <= LARGE_BYTES:
         return await spec.prepare(state, held.pop(), request_id)
@@ -133,7 +133,7 @@ async def prepare_off_loop(
 
 
 def _checked(raw: dict[str, Any], state: AppState, spec: RouteSpec[B]) -> B:
-    """Return the fields of the request.
+    """Convert the JSON of a request to the body type of ``spec``, and report ignored fields.
 
     Raises Rejected if a field has an invalid value, or if ``spec`` does not support it.
     """

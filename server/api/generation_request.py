@@ -1,5 +1,5 @@
 """The fields of a request that generates text, independent of the API. OpenAI's request types extend these fields; the
-requests of other APIs are translated to them. The types check only the types and ranges of fields.
+requests of other APIs are translated to them. These classes check only the types and ranges of the fields.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from .session_params import SessionParams
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-LONGEST = 2**63 - 1  # the largest integer that messages to the engine carry; the bound of every integer in a body
+LONGEST = (
+    2**63 - 1
+)  # the largest integer that a message to the engine can contain, and therefore the limit in request bodies
 Index = Annotated[int, Meta(ge=0, le=LONGEST)]
-NumTop = Annotated[int, Meta(ge=0, le=20)]  # maximum number of alternatives of a token
+NumTop = Annotated[int, Meta(ge=0, le=20)]  # number of alternatives per token
 TopK = Annotated[int, Meta(ge=-1, le=LONGEST)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Seed = Annotated[int, Meta(ge=-LONGEST - 1, le=LONGEST)]
@@ -87,5 +89,5 @@ class GenerationRequest(SamplingOptions, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        """The namespace of the prefix cache that the request uses. "salt:" tells it from other kinds of namespaces."""
+        """The prefix cache namespace of the request. The prefix "salt:" distinguishes it from other namespaces."""
         return f"salt:{self.cache_salt}" if self.cache_salt else ""

@@ -1,4 +1,4 @@
-"""The options of a request about single tokens: log-probabilities of output and prompt, and token ids."""
+"""The options of a request that concern individual tokens: log-probabilities of output and prompt, and token ids."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class LogprobOptions:
 def logprob_options(
     request: GenerationRequest, limit: tuple[str, int | None], *, logprobs: int | None, echo: bool = False
 ) -> LogprobOptions:
-    """Return the options of a request. limit: name and value of the field that limits the output.
+    """Return the options of a request.
+
+    limit: name and value of the field that limits the number of output tokens.
 
     Raises Rejected if the options contradict each other.
     """
@@ -76,30 +78,33 @@ def logprob_options(
 
 
 def check_num_logprobs(options: LogprobOptions, prompts: list[list[int]], n: int) -> None:
-    """Raises Rejected if the response would have more than ``MAX_PROMPT_LOGPROBS`` log-probabilities of the prompts."""
+    """Raise Rejected if the response would have more prompt log-probabilities than ``MAX_PROMPT_LOGPROBS``."""
     lists = [options.prompt_logprobs, options.logprobs if options.echo else None]
     count = sum(map(len, prompts)) * n * sum(num_top + 1 for num_top in lists if num_top is not None)
     if count > MAX_PROMPT_LOGPROBS:
         raise Rejected(
-            f"{count} log-probabilities of prompt tokens are more than the {MAX_PROMPT_LOGPROBS} that one request may"
-            " ask for. Ask for fewer alternatives or choices, or split the prompts over several requests.",
+            f"The request asks for {count} log-probabilities of prompt tokens, but the limit is {MAX_PROMPT_LOGPROBS}."
+            " Ask for fewer alternatives or choices, or split the prompts over several requests.",
             param="prompt_logprobs" if options.prompt_logprobs is not None else "logprobs",
         )
 
 
 class ChatTokens:
-    """The fields of a chat response about single tokens. It omits fields that were not requested."""
+    """Builds the fields of a chat response that concern individual tokens.
+
+    Fields that were not requested are omitted.
+    """
 
     def __init__(self, options: LogprobOptions, prompt: list[int]) -> None:
         self._options = options
         self._prompt = prompt
 
     def logprobs(self, delta: Delta) -> dict[str, Any] | None:
-        """Return ``logprobs`` of a choice."""
+        """Return the field ``logprobs`` of a choice; None if it was not requested."""
         return None if self._options.logprobs is None else chat_logprobs(delta.logprobs, as_ids=self._options.as_ids)
 
     def of_choice(self, delta: Delta) -> dict[str, Any]:
-        """Return the fields of a choice other than ``logprobs``."""
+        """Return the fields of a choice that concern tokens, except ``logprobs``."""
         return {"token_ids": delta.tokens} if self._options.token_ids and delta.tokens else {}
 
     def of_prompt(self) -> dict[str, Any]:
@@ -107,7 +112,7 @@ class ChatTokens:
         return {"prompt_token_ids": self._prompt} if self._options.prompt_ids else {}
 
     def prompt_logprobs(self, delta: Delta) -> dict[str, Any]:
-        """Return the prompt's log-probabilities, which come with the first delta of the first choice."""
+        """Return the field ``prompt_logprobs`` for the first delta of the first choice; {} for any other delta."""
         num_top = self._options.prompt_logprobs
         if num_top is None or delta.index != 0 or delta.cached_tokens is None:
             return {}

@@ -1,6 +1,6 @@
 """Log-probabilities in the formats of the OpenAI API and of vLLM.
 
-The bytes in these formats come from the token and not from the text.
+The field ``bytes`` contains the bytes of the token, not of its decoded text.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def _chat_entry(alternative: TextAlternative, *, as_ids: bool) -> dict[str, Any]
 
 
 def prompt_logprobs(entries: list[TextLogprob], num_top: int) -> list[dict[str, dict[str, Any]] | None]:
-    """Return vLLM's ``prompt_logprobs``: None for the first token, then a map with the actual and the most likely
-    tokens by id.
+    """Return vLLM's ``prompt_logprobs``: None for the first token, then one map per token.
+
+    The keys of a map are the ids of the actual token and of the most likely tokens.
     """
     return [None, *(_ranked(entry, num_top) for entry in entries)]
 
@@ -69,11 +70,13 @@ def _ranked(entry: TextLogprob, num_top: int) -> dict[str, dict[str, Any]]:
 
 
 class CompletionLogprobs:
-    """Builds ``choices[].logprobs`` of one choice of a text completion. The offsets continue from one delta to the
-    next.
+    """Builds ``choices[].logprobs`` of one choice of a text completion.
 
-    offset: length of the text before the output. incomplete: bytes of the incomplete character at the end of the
-    prompt. hidden: control tokens that have no text.
+    The offsets continue from one delta to the next.
+
+    offset: number of characters before the output.
+    incomplete: bytes of the incomplete character at the end of the prompt.
+    hidden: ids of the control tokens that are decoded to no text.
     """
 
     def __init__(self, name: Name, *, offset: int = 0, incomplete: bytes = b"", hidden: Collection[int] = ()) -> None:
@@ -107,7 +110,7 @@ def echoed_logprobs(
 
 
 def joined_lists(front: Lists, back: Lists) -> Lists:
-    """Return the lists of ``front`` followed by those of ``back``."""
+    """Return the concatenation of the lists with equal keys, those of ``front`` first."""
     return {key: front[key] + back[key] for key in back}
 
 

@@ -1,7 +1,8 @@
-"""Defines which values of request fields are neutral, that is, have no effect. Some clients send such values for every
-field that they know; each of them is treated like an absent field.
+"""Defines which values of request fields are neutral, that is, have no effect.
 
-These values are null, false, an empty text, list or object, and the values in ``NEUTRAL``.
+Some clients send such values for every field that they know; each of them is treated like an absent field.
+
+These values are null, false, an empty string, list or object, and the values in ``NEUTRAL``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # In these fields an empty value has a meaning: an empty prompt, a schema that allows everything, an empty choice.
 EMPTY_IS_A_VALUE = frozenset({"prompt", "text", "input_ids", "messages", "schema", "json", "choice"})
-SCHEMAS = frozenset({"schema", "json"})  # of these, only the empty object has a meaning
+SCHEMAS = frozenset({"schema", "json"})  # the only empty value that has a meaning in these fields is the empty object
 # field in which an empty value has a meaning → fields of the same object that can be given instead. The empty value is
 # neutral if one of them has a value other than null.
 ALTERNATIVES: dict[str, tuple[str, ...]] = {
@@ -69,7 +70,7 @@ class _Field:
     Attributes:
         empties: the empty values that the field accepts
         takes_bool: True if false is a meaningful value
-        inner: type of the object or of each object in the list; None if that is not a struct
+        inner: struct type of the object, or of the objects in the list; None if the field has no struct type
     """
 
     empties: tuple[Any, ...]
@@ -78,7 +79,7 @@ class _Field:
 
 
 def asks_for_nothing(name: str, value: Any) -> bool:
-    """Return True if ``value`` of an unsupported field has no effect."""
+    """Return True if ``value`` has no effect in the unsupported field ``name``."""
     if value is None or value is False:
         return True
     return _is_neutral(name, value) or (name not in EMPTY_ASKS and _is_empty(value))
@@ -93,7 +94,7 @@ def body_of(raw: dict[str, Any], kind: type[B]) -> B:
 
 
 async def read_as(request: Request, kind: type[B], *, optional: bool = False) -> B:
-    """Return the request body as ``kind``. Raises Rejected under the conditions of ``read_json`` and ``body_of``."""
+    """Return the request body as ``kind``. Raises Rejected in the same cases as ``read_json`` and ``body_of``."""
     return await read_json(request, lambda raw: body_of(raw, kind), optional=optional)
 
 
@@ -127,13 +128,13 @@ def _asks_nothing_of(known: _Field, name: str, value: Any) -> bool:
 
 
 def _is_replaced(raw: dict[str, Any], name: str) -> bool:
-    """Return True if the field is an empty text or list and one of its alternatives has a value."""
+    """Return True if the field is an empty string or list and one of its alternatives has a value."""
     is_empty = isinstance(raw[name], (str, list)) and _is_empty(raw[name])
     return is_empty and any(raw.get(other) is not None for other in ALTERNATIVES.get(name, ()))
 
 
 def _is_empty(value: Any) -> bool:
-    """Return True for an empty text, object or list, and for a list of empty texts."""
+    """Return True for an empty string, object or list, and for a list of empty strings and nulls."""
     return value in ("", {}) or (isinstance(value, list) and all(entry in ("", None) for entry in value))
 
 

@@ -1,4 +1,4 @@
-"""Names of parameters in errors, for the APIs that are translated to another API."""
+"""Names of parameters in errors, for APIs whose requests are translated to requests of another API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a field that holds one prompt or several, as text or token ids."""
+"""Reads a field that contains one prompt or several, as strings or token ids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ebbtide.errors import Rejected
 
 
 def listed(value: str | list[Any], param: str) -> list[str | list[Any]]:
-    """Return the prompts in the field ``param``. Each is a text or a list whose entries are not checked yet.
+    """Return the prompts in the field ``param``. Each is a string, or a list whose entries are not checked yet.
 
     Raises Rejected if the list or one of its entries is empty or has another type.
     """
@@ -19,5 +19,5 @@ def listed(value: str | list[Any], param: str) -> list[str | list[Any]]:
             f"'{param}' must be a string, a list of strings, a list of token ids, or a list of such lists.", param=param
         )
     if not all(prompts):
-        raise Rejected(f"'{param}' is empty, or has an empty entry.", param=param)
+        raise Rejected(f"'{param}' is empty or has an empty entry.", param=param)
     return prompts

@@ -18,13 +18,18 @@ from .generation_request import GenerationRequest
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 4096
 MAX_CHOICES = 1024  # maximum of n × number of prompts in one request
-MAX_PROMPT_TOKENS = 1 << 23  # maximum of n × prompt tokens of one request; the scheduler holds 8 bytes for each
-GREEDY_BELOW = 1e-3  # a lower temperature acts like greedy sampling and would underflow in half precision
+MAX_PROMPT_TOKENS = (
+    1 << 23
+)  # maximum of n × number of prompt tokens in one request; the scheduler needs 8 bytes for each
+GREEDY_BELOW = 1e-3  # a lower temperature has the effect of greedy sampling, and would underflow in half precision
 SMALLEST_TOP_P = 1e-9  # OpenAI accepts top_p = 0, which keeps only the most likely token
 
 
 def text_params(request: GenerationRequest) -> TextParams:
-    """Return the parameters of the detokenizer. Raises Rejected if stop strings are too many or too long."""
+    """Return the parameters of the detokenizer.
+
+    Raises Rejected if there are too many stop strings or one is too long.
+    """
     stop = [request.stop] if isinstance(request.stop, str) else [entry for entry in request.stop or () if entry]
     if len(stop) > MAX_STOP_STRINGS:
         raise Rejected(f"'stop' has {len(stop)} entries; at most {MAX_STOP_STRINGS} are allowed.", param="stop")
@@ -69,39 +74,42 @@ def sampling_params(
 
 
 def for_prompt(sampling: SamplingParams, *, max_tokens: int, seed: int | None) -> SamplingParams:
-    """Return ``sampling`` with the limit of one prompt, and with a random seed if the client gave none.
+    """Return ``sampling`` with the output limit for one prompt, and with a random seed if ``seed`` is None.
 
     Raises Rejected if ``max_tokens`` is less than min_tokens.
     """
     if sampling.min_tokens > max_tokens:
         raise Rejected(
-            f"'min_tokens' is {sampling.min_tokens}, more than the {max_tokens} tokens allowed.", param="min_tokens"
+            f"'min_tokens' is {sampling.min_tokens}, but at most {max_tokens} output tokens are allowed.",
+            param="min_tokens",
         )
     return structs.replace(sampling, max_tokens=max_tokens, seed=secrets.randbits(63) if seed is None else seed)
 
 
 def check_num_choices(num_prompts: int, n: int) -> None:
-    """Raises Rejected if a request has more than ``MAX_CHOICES`` choices."""
+    """Raise Rejected if a request has more than ``MAX_CHOICES`` choices."""
     if num_prompts * n > MAX_CHOICES:
-        raise Rejected(f"{num_prompts} prompts × n = {n} is more than {MAX_CHOICES} choices in one request.", param="n")
+        raise Rejected(
+            f"{num_prompts} prompts times {n} choices exceed the limit of {MAX_CHOICES} choices per request.", param="n"
+        )
 
 
 def check_prompt_tokens(prompts: list[list[int]], n: int, param: str = "prompt") -> None:
-    """Raises Rejected if all choices together have more than ``MAX_PROMPT_TOKENS`` prompt tokens.
+    """Raise Rejected if all choices together have more than ``MAX_PROMPT_TOKENS`` prompt tokens.
 
-    param: field of the prompts.
+    param: the name of the field that contains the prompts.
     """
     count = sum(map(len, prompts))
     if count * n > MAX_PROMPT_TOKENS:
         raise Rejected(
-            f"{count} prompt tokens × n = {n} is more than {MAX_PROMPT_TOKENS} tokens in one request. Ask for fewer"
-            " choices, or split the prompts over several requests.",
+            f"{count} prompt tokens times {n} choices exceed the limit of {MAX_PROMPT_TOKENS} tokens per request. Ask"
+            " for fewer choices, or split the prompts over several requests.",
             param="n" if n > 1 else param,
         )
 
 
 def check_stream(request: GenerationRequest) -> None:
-    """Raises Rejected if stream options are set but the request does not stream."""
+    """Raise Rejected if usage options of a stream are set but the request is not a streaming request."""
     options = request.stream_options
     if options and (options.include_usage or options.continuous_usage_stats) and not request.stream:
         raise Rejected("'stream_options' is only allowed together with 'stream': true.", param="stream_options")

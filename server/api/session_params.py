@@ -1,4 +1,4 @@
-"""Converts the session fields of a request to the turn that is sent to the scheduler.
+"""Converts the session fields of a request to the session turn that is sent to the scheduler.
 
 The module does not depend on routes.
 """
@@ -21,8 +21,9 @@ class SessionParams(msgspec.Struct):
     """A session in SGLang's format. All fields except ``id`` apply to plain sessions only.
 
     Attributes:
-        rid: name of the earlier turn to branch from
-        offset: number of tokens of that turn's context to keep
+        id: id of the session
+        rid: name of the earlier turn from which this turn branches
+        offset: number of tokens to keep of that turn's context
     """
 
     id: str
@@ -43,7 +44,7 @@ class SessionFields(Protocol):
 
 
 def session_turn(body: SessionFields) -> SessionTurn | None:
-    """Return the turn of a session, without its prompt; None if the request names no session.
+    """Return the session turn, without its prompt; None if the request names no session.
 
     Raises Rejected if the request has both ``session_id`` and ``session_params``.
     """
@@ -66,7 +67,7 @@ def session_turn(body: SessionFields) -> SessionTurn | None:
 async def raw_turn(
     body: SessionFields, reader: PromptReader, prompts: list[str | list[Any]], *, n: int, max_tokens: int | None
 ) -> SessionTurn | None:
-    """Return the turn of a request with raw prompts; None if it names no session.
+    """Return the session turn of a request with raw prompts; None if the request names no session.
 
     Raises Rejected if the turn's fields are invalid, or if there are several prompts or choices.
     """
@@ -79,7 +80,7 @@ async def raw_turn(
 
 
 def check_one_choice(num_prompts: int, n: int) -> None:
-    """Raises Rejected if a session turn has several prompts or choices, because a session has only one next turn."""
+    """Raise Rejected if a session turn has several prompts or choices, because a session has only one next turn."""
     if num_prompts != 1:
         raise Rejected("A session turn must have exactly one prompt.", param="prompt")
     if n != 1:

@@ -1,4 +1,4 @@
-"""Computes the offset of each token in a text, in characters. A token consists of bytes, not of characters."""
+"""Computes the offset of each token in a text, in characters. A token may contain only a part of a character."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import codecs
 
 
 class TokenOffsets:
-    """Computes the offsets of successive tokens. start: offset of the first token."""
+    """Computes the offsets of successive tokens.
+
+    start: offset of the first token.
+    """
 
     def __init__(self, start: int = 0) -> None:
         self._length = start

@@ -24,7 +24,7 @@ CHECKED_APART = ("modalities", *SUCCESSORS)  # always checked by ``refuse_unsupp
 
 
 def refuse_unsupported(raw: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Raises Rejected if a field in ``names`` or in ``CHECKED_APART`` has a value with an effect."""
+    """Raise Rejected if a field in ``names`` or ``CHECKED_APART`` has a value that would have an effect."""
     for name in (*names, *CHECKED_APART):
         if not asks_for_nothing(name, raw.get(name)):
             what = f"'{name}' other than text" if name == "modalities" else f"'{name}'"

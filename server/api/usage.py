@@ -1,4 +1,4 @@
-"""Token counts of one HTTP request: each prompt counts once, and so does the output of every choice."""
+"""Counts the tokens of one HTTP request: each prompt once, and the output of every choice."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ class UsageCount:
         self._pressure: dict[int, PressureUsage] = {}
 
     def add(self, delta: Delta, reasoning_tokens: int | None = None) -> None:
-        """Record the totals in a delta. reasoning_tokens: total of the choice; None if the model does not reason."""
+        """Record the totals that a delta contains.
+
+        reasoning_tokens: number of reasoning tokens of the choice so far; None if the model does not reason.
+        """
         if reasoning_tokens is not None:
             self._reasoning_tokens[delta.index] = reasoning_tokens
         self._output_tokens[delta.index] = delta.num_output_tokens
-        # Count cached tokens only for the first choice of a prompt: the other choices hit the prefix that the first
+        # Count cached tokens only for the first choice of a prompt: the other choices find the prefix that the first
         # choice has just computed.
         if delta.cached_tokens is not None and delta.index % self._n == 0:
             self._cached_tokens[delta.index] = delta.cached_tokens
@@ -59,7 +62,7 @@ class UsageCount:
 
 
 class StreamedUsage:
-    """Adds usage to a stream: never, in the last chunk only, or in every chunk."""
+    """Adds token counts to a stream: never, in the last chunk only, or in every chunk."""
 
     def __init__(self, count: UsageCount, options: StreamOptions | None) -> None:
         self._count = count
@@ -71,5 +74,5 @@ class StreamedUsage:
         return {"usage": self._count.report()} if self._is_continuous else {}
 
     def last_chunk(self, head: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the last chunk, if requested."""
+        """Return the last chunk, which contains only the usage, if it was requested; else no chunk."""
         return [{**head, "choices": [], "usage": self._count.report()}] if self._is_wanted else []

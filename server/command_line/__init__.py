@@ -1,1 +1,1 @@
-"""The parser of the command line, and the flags of other servers that it accepts."""
+"""The command-line parser, and the flags of other servers that ``ebbtide serve`` accepts."""

@@ -1,7 +1,8 @@
 """Flags of vLLM, SGLang and llama-server that ``ebbtide serve`` accepts, translated before the command line is parsed.
 
-A flag is renamed; or ignored, because ebbtide always or never has the behaviour; or refused, because the server would
-otherwise behave differently from what the user expects. The module does not depend on ebbtide's configuration.
+Some flags are renamed. Others are ignored, because ebbtide always behaves as they request or has no such behaviour. The
+rest are refused, because the server would not behave as the user expects. The module does not depend on ebbtide's
+configuration.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Flags of other servers that give the model. For ebbtide, the model is an argument without a flag.
+# Flags of other servers that name the model. In ebbtide, the model is a positional argument.
 MODEL = ("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo")
 
 RENAMED = {
@@ -54,9 +55,9 @@ class Foreign:
     """A flag without an equivalent.
 
     Attributes:
-        says: a sentence for the user.
+        says: an explanation for the user.
         takes_value: True if a value follows the flag.
-        harmless: values with which the flag is ignored; None if it is always ignored.
+        harmless: values for which the flag is ignored, while other values are refused; None to ignore all values.
     """
 
     says: str
@@ -94,7 +95,7 @@ WITHOUT_EQUIVALENT = {
     "--tokenizer-path": Foreign(TEMPLATE),
     "--trust-remote-code": Foreign("ebbtide runs no code from model repositories.", takes_value=False),
     "--revision": Foreign("ebbtide serves the newest revision that `ebbtide pull` fetched."),
-    "--num-gpu-blocks-override": Foreign("The size of the KV pool is --max-total-tokens, in tokens."),
+    "--num-gpu-blocks-override": Foreign("Set the size of the KV pool with --max-total-tokens (in tokens)."),
     "--cpu-offload-gb": Foreign("The weights stay on the device.", harmless=("0",)),
     **dict.fromkeys(("--kv-offloading-size", "--hicache-size"), Foreign(HOST_TIER)),
     "--enable-hierarchical-cache": Foreign(HOST_TIER, takes_value=False),
@@ -121,8 +122,9 @@ class Translation:
     """A command line with ebbtide's flags.
 
     Attributes:
-        notes: a sentence for each foreign flag, for stderr.
-        refusal: a sentence about a flag that cannot be ignored; "" if there is none.
+        words: the command line with the foreign flags renamed or removed.
+        notes: a message for stderr about each foreign flag.
+        refusal: an error message about a flag that cannot be ignored; "" if there is none.
     """
 
     words: list[str]
@@ -141,7 +143,7 @@ def translate(words: Sequence[str]) -> Translation:
             notes.append(f"{flag} is {RENAMED[flag]} here.")
             done.append(RENAMED[flag] + equals + value)
         elif flag in MODEL:
-            notes.append(f"{flag} is not needed: the model is an argument without a flag here.")
+            notes.append(f"{flag} is not needed: the model is a positional argument here.")
             done += [value] if equals else []
         elif flag in WITHOUT_EQUIVALENT:
             known = WITHOUT_EQUIVALENT[flag]

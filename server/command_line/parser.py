@@ -1,7 +1,7 @@
 """The parser of ``ebbtide`` and its subcommands.
 
-The flags of a command that needs other modules are added only if the command is used, so that other commands start
-faster.
+A command whose flags need other modules gets its flags only if it is the command that runs, so that other commands
+start faster.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ MODEL_HELP = (
     "a folder in Hugging Face format, a .gguf file, OWNER/NAME[:QUANTIZATION] of the Hub, smollm2 (the default), or sim"
 )
 
-# Subcommand → its help, in the order of the help text, and the module of ebbtide.commands with its flags.
+# Subcommand → its help text and the module of ebbtide.commands that adds its flags, in the order of ``ebbtide --help``.
 COMMANDS = {
     "serve": ("serve a model over HTTP", None),
     "run": ("chat with a model, or answer one prompt", "daemons.run"),
     "chat": ("chat with a running server", "chat"),
     "pull": ("download a model", None),
-    "list": ("list the models that are downloaded", "models.listing"),
+    "list": ("list the downloaded models", "models.listing"),
     "show": ("show the size of a model and what fits into this machine's memory", "models.show"),
     "rm": ("delete a downloaded model", "models.removal"),
     "ps": ("list your running servers", None),
-    "doctor": ("check this machine for what ebbtide needs", "doctor.command"),
+    "doctor": ("check whether this machine has what ebbtide needs", "doctor.command"),
     "dump": ("show the state of a running server: batch, queue, memory, stacks", None),
     "bench": ("measure the speed of a running server", "bench"),
     "simulate": ("compare pool sizes and policies without a device", "simulate"),
-    "build-kernels": ("compile the CPU kernels, for images", "build_kernels"),
+    "build-kernels": ("compile the CPU kernels, for container images", "build_kernels"),
     "completion": ("print the completion script of a shell", None),
 }
 SHELLS = ("bash", "zsh", "fish")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that reports an error in one line, with the closest valid word, instead of the usage."""
+    """An ArgumentParser that reports an error on one line, with the closest valid word, instead of the usage."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error to stderr and exit with code 2."""
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that names the known word closest to ``word``; "" if none is close."""
+    """Return a suffix for an error message that names the known word closest to ``word``; "" if none is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -106,9 +106,10 @@ def _unknown(unknown: list[str], command: Parser, name: str) -> str:
 
 
 def build_parser(command: list[str], *, whole: bool = False) -> tuple[Parser, dict[str, Parser]]:
-    """Return the parser and those of the subcommands.
+    """Return the main parser, and the parsers of the subcommands by name.
 
-    command: the first argument; only the flags of this subcommand are added. whole: add the flags of all subcommands.
+    command: the first argument, if any; only the flags of this subcommand are added.
+    whole: True to add the flags of all subcommands.
     """
     parser = Parser(prog="ebbtide", description="An LLM serving daemon.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"ebbtide {__version__}")

@@ -1,4 +1,4 @@
-"""Takes snapshots for the console four times a second while at least one viewer is connected, and none otherwise."""
+"""Takes snapshots for the console: four per second while at least one viewer is connected, none otherwise."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .snapshot import Snapshot, common_part
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.25
-PER_SLICE = 4  # number of snapshots per slice of the latency windows: one slice covers a second
+PER_SLICE = 4  # number of snapshots per slice of the latency windows; a slice covers one second
 MAX_VIEWERS = 16
-MAX_REQUESTS = 128  # maximum number of running requests in a snapshot, and of waiting requests
+MAX_REQUESTS = 128  # maximum number of running requests in a snapshot; the same limit holds for waiting requests
 MAX_SESSIONS = 128
 
 
@@ -43,7 +43,10 @@ class ConsoleFeed:
 
     @contextmanager
     def viewer(self) -> Iterator[None]:
-        """Take snapshots while the block runs. Raises Rejected if too many viewers are connected."""
+        """Count a viewer while the block runs, so that snapshots are taken.
+
+        Raises Rejected if too many viewers are connected.
+        """
         if self._num_viewers >= MAX_VIEWERS:
             text = f"{MAX_VIEWERS} consoles are open, which is the limit. Close one of them."
             raise Rejected(text, status=429, kind="rate_limit_error", code="too_many_consoles", retry_after_s=5)
@@ -58,7 +61,7 @@ class ConsoleFeed:
                 self._stop()
 
     async def next(self, number: int) -> Snapshot:
-        """Wait for a snapshot after ``number`` and return the last one. Snapshots in between are skipped."""
+        """Wait until there is a snapshot with a number above ``number``. Return the newest snapshot."""
         while self.last.number <= number:
             await self._taken.wait()
         return self.last
@@ -110,7 +113,7 @@ class ConsoleFeed:
         return {"second": {name: window.next_slice() for name, window in named.items()}, "minute": minute}
 
     def _inspect(self) -> None:
-        """Ask the scheduler for its requests and sessions, unless the last reply is still due: a step may be long."""
+        """Ask the scheduler for its requests and sessions, unless a reply is pending: a step may take long."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name="console-inspection")
 

@@ -1,4 +1,4 @@
-"""The console's page and its files. They contain no data, so they need no API key."""
+"""The console's page and files. They contain no data, so they are served without an API key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 FOLDER = Path(__file__).parent / "static"
-VENDORED = FOLDER / "vendor"  # tools/fetch_uplot.py writes it
+VENDORED = FOLDER / "vendor"  # written by tools/fetch_uplot.py
 TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -20,7 +20,7 @@ TYPES = {
     ".txt": "text/plain; charset=utf-8",
 }
 PAGE = "index.html"
-# Nothing can be inserted as HTML or run as a script unless it is one of the console's own files.
+# No HTML can be inserted into the page, and only the console's own files can run as scripts.
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -35,13 +35,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def console_files() -> Mapping[str, Path]:
-    """Return the files by the path under which they are served."""
+    """Return the console's files by the URL path under which they are served."""
     found = {f"/console/{path.relative_to(FOLDER).as_posix()}": path for path in sorted(FOLDER.rglob("*"))}
     return {name: path for name, path in found.items() if path.suffix in TYPES}
 
 
 def add_console_files(app: Starlette) -> None:
-    """Add the files to ``app``, but not to /openapi.json. The page itself is the answer of ``ConsoleAtRoot``."""
+    """Add the files to ``app``, but not to /openapi.json. ``ConsoleAtRoot`` serves the page itself."""
     for name, path in console_files().items():
         app.add_route(name, _file(path), methods=["GET"], include_in_schema=False)
 
@@ -59,9 +59,9 @@ def _file(path: Path) -> Endpoint:
 
 
 class ConsoleAtRoot:
-    """Middleware that answers a browser's GET / with the page. Other clients get the answer of ``app``.
+    """Middleware that answers a browser's GET / with the console's page. Other requests are passed to ``app``.
 
-    It wraps the key check, because a browser cannot send a key before the page has asked the user for the key.
+    It wraps the key check, because a browser cannot send a key before the page has asked the user for it.
     """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
@@ -81,7 +81,10 @@ class ConsoleAtRoot:
 
 
 def accepts_html(headers: Headers) -> bool:
-    """Return True if the header Accept names text/html, as browsers do. API clients send */* or application/json."""
+    """Return True if the header Accept contains text/html.
+
+    Browsers send it; API clients send */* or application/json.
+    """
     listed = [entry.split(";") for value in headers.getlist("accept") for entry in value.lower().split(",")]
     return any(
         kind.strip() == "text/html" and not any(part.replace(" ", "").rstrip("0.") == "q=" for part in parts)

@@ -26,7 +26,7 @@ PAGES_PER_CALL = 4096
 
 
 def add_console_routes(app: Starlette, state: AppState) -> None:
-    """Add the routes to ``app``, but not to /openapi.json, because their format changes with the page."""
+    """Add the routes to ``app``, but not to /openapi.json: their format is internal and changes with the page."""
     routes = ConsoleRoutes(state, ConsoleFeed(state))
     app.add_route("/console/events", routes.events, methods=["GET"], include_in_schema=False)
     app.add_route("/console/pages", routes.pages, methods=["GET"], include_in_schema=False)
@@ -34,7 +34,7 @@ def add_console_routes(app: Starlette, state: AppState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleRoutes:
-    """The routes, the state that they read, and the feed of snapshots."""
+    """The routes, the state that they read, and the feed that takes the snapshots."""
 
     state: AppState
     feed: ConsoleFeed
@@ -46,7 +46,7 @@ class ConsoleRoutes:
         return _Snapshots(self.state, self.feed, caller_of(request))
 
     async def pages(self, request: Request) -> Response:
-        """Name the holders of up to 4,096 pages of the pool ``?pool=``, starting at the page number ``?first=``."""
+        """Show the owners of up to 4,096 pages of the pool ``?pool=``, starting at the page number ``?first=``."""
         await require_control(request)
         pool, first = request.query_params.get("pool", "full"), _page_number(request.query_params)
         reply = await self.state.control.ask(lambda call: PageMapReq(call, pool, first, PAGES_PER_CALL))
@@ -66,7 +66,7 @@ class ConsoleRoutes:
 
 
 class _Snapshots(Response):
-    """The stream of one viewer. It ends when the viewer leaves or the server stops."""
+    """The stream of one viewer. It ends when the viewer disconnects or the server stops."""
 
     def __init__(self, state: AppState, feed: ConsoleFeed, caller: Caller) -> None:
         super().__init__()

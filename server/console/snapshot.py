@@ -1,4 +1,4 @@
-"""The state that the console shows at one moment, and the part of it that a caller may see."""
+"""The state that the console shows, and the selection of the part that a caller may see."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TOTALS = {  # name in the snapshot -> metric
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state at one moment.
+    """The state of the server at one moment.
 
     Attributes:
         number: position in the sequence of snapshots, from 1.
         common: the part that every caller may see, as JSON values.
         inspection: the open requests and sessions; None if the engine has not answered.
-        owners: by rid, the owners of the requests that are open in the front.
+        owners: rid → owner, for the requests that are open in the front process.
     """
 
     number: int
@@ -45,7 +45,10 @@ class Snapshot:
 
 
 def common_part(state: AppState, now: float) -> dict[str, Any]:
-    """Return the figures that every caller may see. now: Unix time in seconds."""
+    """Return the part of a snapshot that every caller may see.
+
+    now: Unix time in seconds.
+    """
     refusal = state.liveness.refusal()
     metrics = state.metrics
     return {
@@ -62,7 +65,7 @@ def common_part(state: AppState, now: float) -> dict[str, Any]:
 def view(snapshot: Snapshot, caller: Caller) -> dict[str, Any]:
     """Return the part of ``snapshot`` that ``caller`` may see.
 
-    A caller that may use admin routes sees all requests and sessions; other callers see those of their key.
+    A caller that may use admin routes sees all requests and sessions; other callers see those of their own key.
     """
     shown = snapshot.inspection
     if shown is None:
@@ -79,7 +82,7 @@ def view(snapshot: Snapshot, caller: Caller) -> dict[str, Any]:
 
 
 def _may_abort(req: RequestInfo, owners: Mapping[str, str], caller: Caller) -> bool:
-    """Return True if the console offers to abort the request. POST /abort_request makes the decision."""
+    """Return True if the console may offer to abort the request. POST /abort_request checks the permission itself."""
     return caller.may_control and (caller.is_admin or owners.get(req.rid) == caller.owner)
 
 

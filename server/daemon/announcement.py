@@ -1,4 +1,4 @@
-"""Tells the operator that the daemon is ready: the address, an example request, and the sizes of the models."""
+"""Prints and logs that the daemon is ready: its address, an example request, and the sizes of the models."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 def announce(models: LoadedModels, config: ServeConfig, listener: socket.socket, url: str) -> None:
-    """Print the address and an example request, and log the sizes and a warning about missing keys."""
+    """Print the address and an example request. Log the sizes and, if requests need no API key, a warning."""
     if models.chat is not None:
         log_sizes(models.chat.info)
     if models.encoder is not None:
         info = models.encoder.info
-        what = "scores of pairs" if info.scores_pairs else f"vectors of {info.dimensions} numbers"
+        what = "scores of pairs" if info.scores_pairs else f"vectors with {info.dimensions} dimensions"
         log.info("embedding model %s: %s, context %d", models.encoder.name, what, info.context_length)
     warning = no_auth_warning(config.access, listener.getsockname()[0])
     if warning is not None:

@@ -13,7 +13,7 @@ from ebbtide.runtime.child import Child, Status
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The reports of the children when they were ready. A field is None if there is no such process."""
+    """What the child processes reported when they became ready. A field is None if there is no such process."""
 
     runner: RunnerInfo | None = None
     encoder: EncoderInfo | None = None
@@ -23,8 +23,8 @@ class Children:
     """Monitors the status pipes of several child processes.
 
     Attributes:
-        ready: resolves to the children's reports once every child is ready; fails with StartupError if a child fails
-            first.
+        ready: resolves to the children's reports once all children are ready; fails with StartupError if a child fails
+            before that.
         ended: resolves to the first child that exits after all children were ready.
     """
 
@@ -40,7 +40,7 @@ class Children:
             loop.add_reader(child.status_fd, self._on_status, child)
 
     def close(self) -> None:
-        """Stop monitoring. Further calls have no effect, even if the file descriptors have been closed and reused."""
+        """Stop monitoring. Further calls have no effect, so a reused file descriptor is not touched."""
         for child in self._children:
             asyncio.get_running_loop().remove_reader(child.status_fd)
         self._children = ()

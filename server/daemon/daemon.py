@@ -1,6 +1,6 @@
 """Runs the daemon on its event loop: waits for the engine, serves, restarts a failed engine and drains.
 
-The import of this module takes as long as that of torch: import it while the engine loads.
+The import of this module takes as long as the import of torch: import it while the engine is loading.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .stop_signals import StopSignals
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-DRAIN_POLL_S = 0.05  # interval at which draining checks for open requests
+DRAIN_POLL_S = 0.05  # seconds between two checks for open requests while draining
 
 
 def run_daemon(
@@ -49,7 +49,7 @@ def run_daemon(
     service: ServiceManager,
     tls: Tls | None,
 ) -> int:
-    """Serve until a stop signal, and return the exit code; see ``launch``."""
+    """Serve until a stop signal arrives. Return the exit code, as described at ``launch``."""
     daemon = _Daemon(config, engine, listener, signals, service, tls)
     with asyncio.Runner(loop_factory=daemon.http.config.get_loop_factory()) as runner:
         return runner.run(daemon.run())
@@ -80,7 +80,7 @@ class _Daemon:
         self.http = http_server(self._app_switch, tls, wire_limits(config.limits))
 
     async def run(self) -> int:
-        """Load, serve and stop. Returns the exit code. Raises StartupError if a child cannot start."""
+        """Load, serve and stop. Returns the exit code. Raises StartupError if a child process cannot start."""
         self._signals.attach(asyncio.get_running_loop())
         self._children = Children(self._engine.children, self._progress.show)
         http = asyncio.create_task(self.http.serve(sockets=[self._listener]), name="http")
@@ -97,7 +97,7 @@ class _Daemon:
                 await front.stop()
 
     async def _run_until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of ``work``, or cancel it and return None if a stop signal comes first."""
+        """Return the result of ``work``. If a stop signal arrives first, cancel ``work`` and return None."""
         working = asyncio.create_task(work, name="loading")
         stop = asyncio.create_task(self._signals.first.wait(), name="stop")
         await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +131,7 @@ class _Daemon:
         chat = encoder = None
         if self._engine.files is not None and tokenizer is not None and ready.runner is not None:
             chat = ChatModelParts(name or self._engine.files.name, tokenizer, ready.runner)
-            name = None  # the name of a server with both models is that of the chat model
+            name = None  # with both models, --served-model-name is the name of the chat model
         if self._engine.encoder_files is not None and ready.encoder is not None:
             encoder = EncoderModel(name or self._engine.encoder_files.name, ready.encoder)
         if chat is not None and encoder is not None and chat.name == encoder.name:
@@ -156,9 +156,9 @@ class _Daemon:
             await asyncio.to_thread(self._engine.send_vocabulary, self._tokenizer.vocabulary)
 
     async def _await_ready(self) -> Ready:
-        """Wait until all children are ready. Raises StartupError if a child fails, or after the load timeout.
+        """Wait until all child processes are ready. Raises StartupError if one fails, or after the load timeout.
 
-        The timeout is for stopped processes (SIGSTOP), because a child that hangs while loading exits earlier.
+        The timeout is needed for stopped processes (SIGSTOP). A child that hangs while loading exits earlier.
         """
         limit_s = self._config.watchdog.load_timeout * FRONT_TIMEOUT_FACTOR
         try:
@@ -196,14 +196,14 @@ class _Daemon:
                 task.cancel()
 
     def _on_child_death(self, front: Frontend) -> int:
-        """Fail open requests after a child has ended. Returns the exit code to use if the engine is not restarted."""
+        """Fail the open requests after a child process has ended. Return the exit code to use without a restart."""
         child = self._children.ended.result()
         log.error("%s", child.exit_description())
         front.on_child_death(child.title)
         return WATCHDOG_EXIT_CODE if child.was_stuck else 1
 
     async def _restart(self, front: Frontend) -> bool:
-        """Restart the engine. Returns False if no restart is left or a stop signal arrived, else True."""
+        """Restart the engine. Return True on success, False if no restart is left or a stop signal arrives."""
         while self._restarts.remaining:
             delay_s = self._restarts.record_restart()
             log.warning("restarting the engine in %.1f s (%d restarts left)", delay_s, self._restarts.remaining)
@@ -233,7 +233,7 @@ class _Daemon:
         return True
 
     async def _drain(self, front: Frontend) -> None:
-        """Wait for open requests.
+        """Wait until no request is open.
 
         Abort the remaining requests after the shutdown timeout, after a second signal, or during a pause.
         """
@@ -241,7 +241,7 @@ class _Daemon:
         self._service.notify("STOPPING=1", f"STATUS=draining {front.num_open} open requests")
         timeout_s = self._config.server.shutdown_timeout
         if front.liveness.is_paused:
-            log.info("stopping: the engine is paused, so %d open requests cannot end", front.num_open)
+            log.info("stopping: the engine is paused, so %d open requests cannot finish", front.num_open)
         else:
             log.info("stopping: waiting up to %.0f s for %d open requests", timeout_s, front.num_open)
         deadline = time.monotonic() + timeout_s
@@ -253,5 +253,5 @@ class _Daemon:
             await asyncio.wait(either, timeout=DRAIN_POLL_S, return_when=asyncio.FIRST_COMPLETED)
         second_signal.cancel()
         if front.num_open and not self._children.ended.done():
-            log.warning("aborting %d requests that did not end in time", front.num_open)
+            log.warning("aborting %d requests that did not finish in time", front.num_open)
             front.abort_all("The server is shutting down.")

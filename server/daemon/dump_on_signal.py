@@ -1,4 +1,4 @@
-"""Lets SIGUSR1 write dumps of the front and of its children."""
+"""Makes SIGUSR1 write dumps of the front process and its child processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def dump_on_signal(front: Frontend, engine: Engine) -> None:
-    """Install the handler on the running event loop. If the loop hangs, the signal still writes all stacks."""
+    """Install the signal handler on the running event loop. If the loop hangs, the signal still writes all stacks."""
     faulthandler.unregister(signal.SIGUSR1)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _dump, front, engine)
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)

@@ -1,4 +1,4 @@
-"""Starts, configures and stops the engine processes: scheduler and detokenizer, and the encoder if there is one.
+"""Starts, configures and stops the engine processes: the scheduler, the detokenizer and the encoder, as configured.
 
 No other file names the modules that the processes run.
 """
@@ -25,10 +25,10 @@ GRACE_S = 5.0
 
 
 class Engine:
-    """The engine processes. The context manager starts the processes on entry and stops them on exit.
+    """The engine processes. As a context manager, it starts the processes on entry and stops them on exit.
 
-    Enter it and call ``restart`` on the main thread: the kernel ends children together with the thread that started
-    them. After their start, the processes only import their modules; ``load`` makes them load the models.
+    Enter it and call ``restart`` on the main thread, because the kernel ends child processes together with the thread
+    that started them. Started processes only import their modules; ``load`` makes them load the models.
 
     Attributes:
         files: the chat model that was passed to ``load``; None if there is none.
@@ -59,7 +59,7 @@ class Engine:
     def addresses(self) -> Addresses:
         """The addresses of the current processes.
 
-        They are never reused, so that no stale message reaches a new process.
+        Addresses are never reused, so that no stale message reaches a new process.
         """
         found = addresses_in(self._directory, self._incarnation)
         if not self._config.model:
@@ -72,7 +72,7 @@ class Engine:
         self.load(self.files, self.encoder_files)
 
     def load(self, files: ModelFiles | None, encoder_files: ModelFiles | None = None) -> None:
-        """Let the scheduler and the encoder load their models. The detokenizer waits for ``send_vocabulary``."""
+        """Make the scheduler and the encoder load their models. The detokenizer waits for ``send_vocabulary``."""
         self.files = files
         self.encoder_files = encoder_files
         config = self._config
@@ -102,12 +102,13 @@ class Engine:
             self.children.append(Child(ENCODER, "encoder"))
 
     def send_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Send the detokenizer its configuration. The call blocks until the detokenizer has read the configuration."""
+        """Send the vocabulary and the configuration to the detokenizer. Blocks until the detokenizer has read them."""
         self.child("detokenizer").send(DetokenizerSection(vocabulary, self._config.log, self.addresses))
 
     def publish(self, url: str, names: Sequence[str]) -> None:
-        """Record for this user's commands that the daemon serves at ``url``. The record is removed with the directory.
+        """Write a record with which the same user's commands find the daemon. It is removed with the directory.
 
+        url: the URL of the daemon.
         names: the names of the models in the API.
         """
         config, files = self._config, self.files or self.encoder_files
@@ -138,7 +139,7 @@ class Engine:
             child.request_dump()
 
     def stop(self) -> None:
-        """End the processes and remove their sockets. It may be called again."""
+        """Stop the processes and remove their sockets. Further calls have no effect."""
         stop_children(self.children, GRACE_S)
         if self._incarnation >= 0:
             for address in filter(None, astuple(self.addresses)):

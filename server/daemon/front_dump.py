@@ -1,6 +1,4 @@
-"""Diagnostic dumps that the front writes: of itself, of the state of its children, and of a child that stopped
-responding.
-"""
+"""Diagnostic dumps that the front process writes: of itself, and of a child process that has stopped responding."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ KERNEL_FIELDS = ("State", "Threads", "VmRSS", "SigPnd", "ShdPnd")
 
 
 def front_dump(title: str, lines: list[str]) -> str:
-    """Format a dump of the front, at most ``MAX_BYTES``. Call it on the event loop's thread.
+    """Return a dump of the front process as text, at most ``MAX_BYTES`` long. Call it on the event loop's thread.
 
-    lines: from ``Frontend.describe``.
+    lines: the result of ``Frontend.describe``.
     """
     tasks = Counter(task.get_coro().__qualname__ for task in asyncio.all_tasks())  # type: ignore[union-attr]
     text = "\n".join(
@@ -35,13 +33,13 @@ def front_dump(title: str, lines: list[str]) -> str:
 
 
 def silent_child_dump(name: str, pid: int, silence_s: float, lines: list[str]) -> str:
-    """Format a dump of an unresponsive child: its last heartbeat, and its state in /proc.
+    """Return a dump of an unresponsive child process as text: ``lines``, and the state of the process in /proc.
 
-    The stacks are not included, because the child was asked to write them to the log itself.
+    The stacks are not included, because the child process was asked to write them to the log itself.
     """
     return "\n".join(
         [
-            f"==== front: the {name} has been silent for {silence_s:.1f} s and is killed ====",
+            f"==== front: the {name} has been silent for {silence_s:.1f} s and is being killed ====",
             f"process {pid}: {_process_state(pid)}",
             *lines,
             "the stacks of the process are above, unless it was stopped or could not write them",
@@ -52,7 +50,7 @@ def silent_child_dump(name: str, pid: int, silence_s: float, lines: list[str]) -
 
 
 def _process_state(pid: int) -> str:
-    """Read the process state from /proc. It shows if the process is stopped, computes or waits for the disk."""
+    """Describe the process state in /proc: whether the process is stopped, running or waiting for a disk."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Starts the daemon and cleans up on every exit."""
+"""Starts the daemon, and cleans up when it exits for any reason."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .stop_signals import StopSignals
 
 
 def launch(config: ServeConfig) -> int:
-    """Serve until a stop signal, and return the exit code.
+    """Serve until a stop signal arrives. Return the exit code.
 
-    Returns 0 after a stop signal; if a child process ended and no restart is left, 1, or 70 if the process was stuck.
-    Call it on the main thread. Raises StartupError if the daemon cannot start.
+    The exit code is 0 after a stop signal. If a child process has ended and no restart is left, it is 70 if that
+    process was stuck, else 1. Call this function on the main thread. Raises StartupError if the daemon cannot start.
     """
     setup_logging("front", config.log.log_level, config.log.log_format)
     faulthandler.register(signal.SIGUSR1, all_threads=True)

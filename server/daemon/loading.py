@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class AppSwitch:
-    """The ASGI application. Until ``switch_to`` is called, it answers that the model is loading."""
+    """The ASGI application.
+
+    Until ``switch_to`` is called, it answers every request with "The model is still loading".
+    """
 
     def __init__(self) -> None:
         self._app: ASGIApp | None = None
@@ -46,8 +49,9 @@ async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class ProgressLine:
-    """Shows loading progress: on a terminal in one line that is rewritten, otherwise as plain lines, or as log records
-    if ``logs``.
+    """Shows loading progress: on a terminal in one line that is rewritten, otherwise as plain lines.
+
+    logs: True to write log records instead.
     """
 
     def __init__(self, stream: TextIO = sys.stderr, *, logs: bool = False) -> None:
@@ -57,7 +61,7 @@ class ProgressLine:
         self._last = ""
 
     def show(self, text: str) -> None:
-        """Show the current loading step. It does nothing if the text is unchanged."""
+        """Show the current loading step. Does nothing if ``text`` is unchanged."""
         if text == self._last:
             return
         self._last = text

@@ -7,7 +7,7 @@ MAX_BACKOFF_S = 10.0
 
 
 class Restarts:
-    """Allows at most ``limit`` restarts per daemon."""
+    """Counts restarts, of which ``limit`` are allowed during the life of the daemon."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -15,7 +15,7 @@ class Restarts:
 
     @property
     def remaining(self) -> int:
-        """Number of restarts still allowed."""
+        """Number of restarts that are still allowed."""
         return self._limit - self.num_started
 
     def record_restart(self) -> float:

@@ -1,4 +1,4 @@
-"""Reports readiness, stopping and liveness to systemd, by the protocol of sd_notify(3)."""
+"""Reports readiness, shutdown and liveness to systemd, with the protocol of sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ class ServiceManager:
     """The notification socket of the service manager. Every method does nothing if there is no such socket."""
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
-        """address: a path, or "@" and a name in Linux's abstract namespace. watchdog_s: 0 if no watchdog is set."""
+        """
+        address: a path, or "@" and a name in Linux's abstract namespace; "" if there is no service manager.
+        watchdog_s: the watchdog timeout in seconds; 0 if no watchdog is configured.
+        """
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._watchdog_s = watchdog_s
 
     def notify(self, *assignments: str) -> None:
-        """Send assignments such as ``READY=1``. If sending fails, it logs a warning, because serving must continue."""
+        """Send assignments such as ``READY=1``. If sending fails, only log a warning, because serving must continue."""
         if not self._address:
             return
         try:
@@ -35,8 +38,8 @@ class ServiceManager:
     async def keep_alive(self, unhealthy_reason: Callable[[], str | None]) -> None:
         """Send ``WATCHDOG=1`` while ``unhealthy_reason`` returns None, until cancelled.
 
-        The calling event loop sends it: if the loop hangs, the messages stop, and systemd ends the service. Returns at
-        once if no watchdog is set.
+        The messages are sent on the event loop: if the loop hangs, the messages stop, and systemd ends the service.
+        Returns immediately if no watchdog is configured.
         """
         while self._watchdog_s:
             if unhealthy_reason() is None:

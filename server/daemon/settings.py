@@ -15,11 +15,11 @@ from ..parsers.chat_template_profile import check_parsers
 
 
 def check_settings(config: ServeConfig) -> Tls | None:
-    """Return the TLS certificate, if one is configured. Raises StartupError if a setting is invalid."""
+    """Return the TLS certificate, or None if none is configured. Raises StartupError if a setting is invalid."""
     check_origins_and_root_path(config.access)
     check_model_names(config.server.served_model_name)
     if not config.model and len(config.server.served_model_name) > 1:
-        raise StartupError("--served-model-name may be given once if the server has only an embedding model.")
+        raise StartupError("--served-model-name may be given only once if the server has only an embedding model.")
     check_use_of_keys(config.access, config.limits)
     parse_metric_aliases(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)
@@ -27,6 +27,6 @@ def check_settings(config: ServeConfig) -> Tls | None:
 
 
 def check_model_names(names: Iterable[str]) -> None:
-    """Raises StartupError if a name is empty. If no name is set, the model's path gives the name."""
+    """Raise StartupError if a name is empty."""
     if not all(name.strip() for name in names):
         raise StartupError("--served-model-name must not be empty.")

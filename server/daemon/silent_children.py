@@ -1,4 +1,4 @@
-"""Kills engine processes that send no heartbeats, after they have had time to write a dump."""
+"""Kills engine processes that have stopped sending heartbeats, after they have had time to write a dump."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from ..frontend import Frontend
 
 DUMP_GRACE_S = 0.5  # time for an unresponsive child to dump its stacks before it is killed
-DUMP_GRACE_SHARE = 0.02  # upper bound of that time, as a share of the watchdog timeout
+DUMP_GRACE_SHARE = 0.02  # maximum of that time, as a share of the watchdog timeout
 
 
 async def kill_silent_children(front: Frontend, engine: Engine, watchdog_timeout_s: float) -> NoReturn:
-    """Kill children that exceed the heartbeat timeout, after time to write a dump. Runs until cancelled."""
+    """Kill child processes that exceed the heartbeat timeout, after time to write a dump. Runs until cancelled."""
     while True:
         name = await front.wait_for_timed_out_child()
         child, silence_s = engine.child(name), front.liveness.silence_s(name)

@@ -1,4 +1,4 @@
-"""Handlers of SIGINT, SIGTERM and SIGHUP in the front process, before, during and after the event loop."""
+"""Handles SIGINT, SIGTERM and SIGHUP in the front process: before, during and after the run of the event loop."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class StopSignals:
         """Install the signal handlers. Call it on the main thread."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has set SIGHUP to be ignored: leave it so
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # keep it ignored under nohup
             signal.signal(signal.SIGHUP, self._on_signal)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set ``first`` and ``second`` on this loop instead of raising SystemExit."""
+        """From now on, set ``first`` and ``second`` on ``loop`` instead of raising SystemExit."""
         self._loop = loop
 
     @property

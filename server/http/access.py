@@ -22,9 +22,11 @@ class Access:
     def sender(
         self, caller: Caller, *, ids: tuple[str, ...] = (), timeout_s: float | None = None, max_priority: int = 0
     ) -> Sender:
-        """Return the sender of a request with the limits of that sender.
+        """Return the sender of a request, with its limits.
 
-        ids and timeout_s come from the request. max_priority applies to every caller except the admin.
+        ids: the ids by which the client knows the request.
+        timeout_s: the time limit that the request asks for.
+        max_priority: the maximum priority of callers other than the admin.
         """
         limits_s = [limit for limit in (timeout_s, self.limits.request_timeout) if limit is not None]
         return Sender(
@@ -37,7 +39,7 @@ class Access:
         )
 
     def check_concurrency(self, caller: Caller, num_open: int) -> None:
-        """Raises Rejected if the caller's key has reached its limit of open requests.
+        """Raise Rejected if the caller's API key has reached its limit of open requests.
 
         The limit does not apply to the admin key.
         """
@@ -48,5 +50,5 @@ class Access:
 
 
 def access_from(config: AccessConfig, limits: LimitsConfig | None = None) -> Access:
-    """Build the access rules. ``config`` must already contain the keys of all sources."""
+    """Build the access rules. ``config`` must already contain the API keys of all sources."""
     return Access(config, Keys(config.api_key, config.admin_api_key), limits or LimitsConfig())

@@ -1,4 +1,4 @@
-"""Reads the API keys from flags, environment and a file, and hides them from the process list."""
+"""Reads the API keys from flags, environment variables and a file, and hides them from the process list."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HIDDEN = "***"
 
 
 def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> AccessConfig:
-    """Return ``config`` with the keys of the environment and of the key file added to those of the flags.
+    """Return ``config`` with the API keys of the environment and the key file added to those of the flags.
 
-    It removes the variables from ``environ``, because child processes do not need them. Raises StartupError if the file
+    Removes the variables from ``environ``, because child processes do not need them. Raises StartupError if the file
     cannot be read, or if a key is invalid.
     """
     keys = [*config.api_key, *environ.pop(KEYS_VARIABLE, "").split(), *_from_file(config.api_key_file)]
@@ -38,13 +38,15 @@ def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> Ac
 
 
 def check_use_of_keys(config: AccessConfig, limits: LimitsConfig) -> None:
-    """Raises StartupError if a per-key setting is used without keys."""
+    """Raise StartupError if a per-key setting is used without API keys."""
     if config.api_key:
         return
     if config.isolate_keys:
-        raise StartupError("--isolate-keys needs API keys: set --api-key, --api-key-file or EBBTIDE_API_KEY.")
+        raise StartupError("--isolate-keys requires API keys: set --api-key, --api-key-file or EBBTIDE_API_KEY.")
     if limits.max_requests_per_key is not None:
-        raise StartupError("--max-requests-per-key needs API keys: set --api-key, --api-key-file or EBBTIDE_API_KEY.")
+        raise StartupError(
+            "--max-requests-per-key requires API keys: set --api-key, --api-key-file or EBBTIDE_API_KEY."
+        )
 
 
 def no_auth_warning(config: AccessConfig, address: str) -> str | None:
@@ -55,7 +57,7 @@ def no_auth_warning(config: AccessConfig, address: str) -> str | None:
 
 
 def masked(words: Sequence[str]) -> str | None:
-    """Return the command line with its secrets masked. Returns None if the command line contains no secrets."""
+    """Return the command line with masked secrets; None if it contains no secrets."""
     hidden: list[str] = []
     for index, word in enumerate(words):
         flag = word.partition("=")[0]

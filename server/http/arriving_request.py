@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_HEAD_BYTES = 64 * 1024  # limit in bytes for the head, chunk sizes, chunk extensions and trailers
-BODY_PER_FRAMING = 32  # bytes of body that allow one more byte of framing, for bodies in small chunks
-MIN_BYTES_PER_S = 16 * 1024  # a request whose head and body arrive at this rate is exempt from the receive timeout
+MAX_HEAD_BYTES = 64 * 1024  # limit in bytes for framing: the head, chunk sizes, chunk extensions and trailers
+BODY_PER_FRAMING = 32  # the limit grows by one byte per this number of body bytes, for bodies in small chunks
+MIN_BYTES_PER_S = 16 * 1024  # a request whose head and body arrive at this rate never reaches the receive timeout
 
 
 @dataclass(slots=True)
 class ArrivingRequest:
-    """The request that is being received or that is expected next.
+    """The request that is being received, or the next one that is expected.
 
-    The parser does not report the position in its input at which a request begins. The input is therefore counted in
-    pieces, and bytes before and after the head in the same piece do not count as framing.
+    The HTTP parser does not report at which position of its input a request begins. Bytes are therefore counted per
+    piece, that is, per block of bytes read from the socket. In the piece in which a request begins, only its head
+    counts as framing.
 
     Attributes:
-        started_s: time at which the first byte arrived, or at which the server began to wait for it
+        started_s: time at which the first byte arrived or, before that, at which the server began to wait for it
         has_begun: True if the first byte has arrived
         has_head: True if the head is complete
         is_complete: True if the last byte has arrived
@@ -63,7 +64,7 @@ class ArrivingRequest:
 
     @property
     def is_incomplete(self) -> bool:
-        """True from the first byte of the request to its last byte."""
+        """True after the first byte of the request has arrived and before its last byte has arrived."""
         return self.has_begun and not self.is_complete
 
     @property

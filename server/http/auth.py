@@ -1,4 +1,4 @@
-"""Authenticates requests by API key before a route handles them. The module does not depend on routes."""
+"""Authenticates requests by API key before they reach a route. The module does not depend on routes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.errors import Rejected
 from .error_replies import error_reply
 
 CALLER = "ebbtide.caller"  # key of the Caller in the ASGI scope
-# These paths need no key, because probes and metric scrapers send none. Every other path needs a key.
+# Paths that need no API key, because probes and metric scrapers send none. All other paths need a key if keys are set.
 PUBLIC_PATHS = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -31,7 +31,7 @@ class Caller:
 
 
 class Keys:
-    """The keys of this server. The object stores only hashes, so that no dump or repr can show a key."""
+    """The API keys of this server. Only hashes are stored, so that no dump or repr can show a key."""
 
     def __init__(self, keys: Iterable[str] = (), admin_key: str | None = None) -> None:
         self._users = [_digest(key.encode()) for key in keys]
@@ -49,8 +49,8 @@ class Keys:
         """
         found: Caller | None = None if self._users else Caller(may_control=self._admin is None)
         for digest in [_digest(key) for key in _presented_keys(headers)]:
-            # Compare every key even after a match, because the time must not reveal which key, or which part of a key,
-            # matched.
+            # Compare every key even after a match, because the duration must not reveal which key, or which part of a
+            # key, matched.
             known = sum(hmac.compare_digest(digest, user) for user in self._users) > 0
             is_admin = self._admin is not None and hmac.compare_digest(digest, self._admin)
             if is_admin or (known and not (found and found.is_admin)):
@@ -60,13 +60,14 @@ class Keys:
 
 
 class KeyCheck:
-    """Middleware that puts the caller into the scope.
+    """Middleware that puts the caller into the ASGI scope.
 
-    Without a valid key, every path except PUBLIC_PATHS and ``files`` answers 401, even a path that does not exist.
+    If keys are required, a request without a valid key is answered with 401, even if its path does not exist.
+    Exceptions are ``PUBLIC_PATHS``, ``files`` and the method OPTIONS.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, root_path: str = "", files: Iterable[str] = ()) -> None:
-        """files: paths of static files, which need no key either."""
+        """files: paths of static files, which are served without a key, too."""
         self._app = app
         self._keys = keys
         public = PUBLIC_PATHS.union(files)
@@ -89,12 +90,12 @@ def caller_of(request: Request) -> Caller:
 
 
 def owner_of(request: Request) -> str:
-    """Return a stable identifier of the caller's key that cannot be used as a key; "" without a key."""
+    """Return a stable identifier of the caller's API key, which cannot itself be used as a key; "" without a key."""
     return caller_of(request).owner
 
 
 async def require_control(request: Request) -> None:
-    """Raises Rejected unless the caller may use admin routes."""
+    """Raise Rejected unless the caller may use admin routes."""
     caller = caller_of(request)
     if caller.may_control:
         return
@@ -114,7 +115,7 @@ def _presented_keys(headers: RawHeaders) -> Iterator[bytes]:
 
 
 def _digest(key: bytes) -> bytes:
-    """Hash a key. The fixed length prevents that timing reveals the key's length."""
+    """Return the hash of a key. Its fixed length ensures that timing does not reveal the length of the key."""
     return hashlib.sha256(b"ebbtide api key\0" + key).digest()
 
 

@@ -1,4 +1,6 @@
-"""Browser origins that may use the API (CORS, cross-site requests), and the path prefix of a reverse proxy."""
+"""Decides which browser origins may use the API (CORS, cross-site requests), and handles a reverse proxy's path
+prefix.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,10 @@ class RootPath:
 
 
 class OriginGuard:
-    """Refuses state-changing requests from web pages whose origin is neither the server's own nor in ``origins``.
+    """Refuses state-changing requests from web pages whose origin is neither the server's origin nor in ``origins``.
 
-    CORS alone is not enough: it prevents a page from reading responses, but browsers send forms without a preflight.
+    CORS alone is not enough: it keeps a page from reading responses, but browsers send forms without a preflight
+    request.
     admin_get_paths: paths on which GET changes state.
     """
 
@@ -73,7 +76,7 @@ class OriginGuard:
 
 
 def add_cors(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
-    """Let pages of ``origins`` read the responses of ``app``, errors included.
+    """Wrap ``app`` so that pages of ``origins`` may read its responses, including errors.
 
     Returns ``app`` itself if there are no origins.
     """
@@ -90,7 +93,7 @@ def add_cors(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
 
 
 def check_origins_and_root_path(config: AccessConfig) -> None:
-    """Raises StartupError if an origin or the root path is malformed."""
+    """Raise StartupError if an origin or the root path is malformed."""
     for origin in config.allowed_origins:
         if not ORIGIN.fullmatch(origin):
             raise StartupError(f"--allowed-origins must be * or an origin such as https://host:port, not {origin!r}.")

@@ -1,6 +1,6 @@
-"""The page /docs: Swagger UI, served from files of this package, shows /openapi.json.
+"""The page /docs: Swagger UI, which shows /openapi.json.
 
-The page needs no other server.
+All files of the page are in this package, so the page needs no other server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-FOLDER = Path(__file__).parent / "swagger_ui"  # tools/fetch_swagger_ui.py writes it
+FOLDER = Path(__file__).parent / "swagger_ui"  # written by tools/fetch_swagger_ui.py
 PLAIN, SCRIPT = "text/plain; charset=utf-8", "text/javascript; charset=utf-8"
 FILES: Mapping[str, str] = {  # name -> content type
     "swagger-ui-bundle.js": SCRIPT,

@@ -1,4 +1,4 @@
-"""Responses that end the connection before the request has arrived, such as 413 for a large body.
+"""Handles responses that end the connection before the whole request has arrived, such as 413 for a large body.
 
 uvicorn would close such a connection at once. The unread input would then reset the connection, and the client might
 lose the response.
@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 class EarlyAnswers:
     """Wraps ``app`` for the single request of ``cycle``.
 
-    Calls ``on_early_end`` before a response that ends early is complete.
+    Calls ``on_early_end`` just before the last part of a response that is complete before its request.
     """
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle, on_early_end: Callable[[], None]) -> None:

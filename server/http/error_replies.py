@@ -1,4 +1,4 @@
-"""HTTP error responses: OpenAI's error object, unless the application passes another format for a path."""
+"""HTTP error responses, in OpenAI's format unless the application sets another format for a path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ErrorFormats = Mapping[str, Callable[[Rejected], dict[str, Any]]]  # path prefix -> body of every error below that path
+ErrorFormats = Mapping[
+    str, Callable[[Rejected], dict[str, Any]]
+]  # path prefix -> function that returns the body of an error below that path
 ERROR_FORMATS = "ebbtide.error_formats"  # key of the ErrorFormats in the ASGI scope
 
 
@@ -44,7 +46,10 @@ class SetErrorFormats:
 
 
 def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
-    """Return the HTTP response to a refused or failed request, in the format of its path."""
+    """Return the HTTP response to a refused or failed request.
+
+    The path prefix selects the error format (OpenAI's by default).
+    """
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
@@ -53,7 +58,7 @@ def error_reply(error: Rejected, scope: Scope) -> JSONResponse:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 413 or error.code == "draining":
-        headers["Connection"] = "close"  # the rest of the body is not read, or the server stops
+        headers["Connection"] = "close"  # the rest of the body will not be read, or the server is stopping
     return JSONResponse(_body_for(scope)(error), status_code=error.status, headers=headers)
 
 
@@ -86,7 +91,7 @@ async def _bug(request: Request, error: Exception) -> Response:
     log.error("request %s failed", request_id, exc_info=error, extra={"rid": request_id})
     failure = Rejected("The server failed to answer this request.", status=500, kind="server_error")
     reply = error_reply(failure, request.scope)
-    reply.headers["Connection"] = "close"  # an unknown part of the request body is unread
+    reply.headers["Connection"] = "close"  # an unknown part of the request body has not been read
     return reply
 
 
@@ -95,7 +100,7 @@ async def _disconnected(_: Request, __: Exception) -> Response:
 
 
 class SuppressLoggedErrors:
-    """Suppresses exceptions that ``app`` has already logged and answered, because uvicorn would log them again.
+    """Suppresses the exceptions of ``app``, which has already logged and answered them: uvicorn would log them again.
 
     If the response is incomplete, uvicorn still closes the connection.
     """
@@ -109,7 +114,7 @@ class SuppressLoggedErrors:
 
 
 def install_error_replies(app: FastAPI) -> None:
-    """Register exception handlers that turn every error of ``app`` into an error response."""
+    """Register exception handlers that convert every exception in ``app`` to an error response."""
     app.add_exception_handler(Rejected, _rejected)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _disconnected)

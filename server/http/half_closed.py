@@ -1,8 +1,8 @@
-"""Handles clients that have ended their input: they may still read the answer or may have disconnected.
+"""Handles clients that have closed their sending side: they may still be reading the response, or have disconnected.
 
 Only a write shows the difference, because a disconnected client answers it with a reset. Before a response starts, the
-server therefore writes interim responses (RFC 9110 section 15.2), which clients must ignore, and into an event stream
-it writes comments. HTTP/1.0 has no interim responses, so a response to such a client must start soon.
+server therefore writes interim responses (RFC 9110 section 15.2), which clients must ignore. Into an event stream, it
+writes comments. HTTP/1.0 has no interim responses, so a response to an HTTP/1.0 client must start soon.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-FIRST_PROBE_S = 0.02  # seconds between the first write and the second, which detects the reset
+FIRST_PROBE_S = 0.02  # seconds between the first write and the second write, which detects the reset
 MAX_PROBE_INTERVAL_S = 16.0
-OLD_CLIENT_S = 1.0  # seconds that a client of HTTP/1.0 may wait for the start of its response
+OLD_CLIENT_S = 1.0  # seconds within which the response to an HTTP/1.0 client must start
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 COMMENT = b":\n\n"
 COMMENT_CHUNK = b"%x\r\n%b\r\n" % (len(COMMENT), COMMENT)
 
 
 class StreamMark:
-    """Wraps ``app`` for one request. ``is_set`` is True once an event stream has started."""
+    """Wraps ``app`` for one request, to detect event streams.
+
+    Attributes:
+        is_set: True once an event stream has started.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.is_set = False
@@ -38,7 +42,7 @@ class StreamMark:
 
 
 class PeerProbe:
-    """Detects a client that has disconnected while its response, that of ``cycle``, is not complete."""
+    """Detects that a client with a half-closed connection has disconnected before its response is complete."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -54,7 +58,7 @@ class PeerProbe:
         self._timer = self._loop.call_later(waits_s, self._probe, FIRST_PROBE_S)
 
     def stop(self) -> None:
-        """End the probing. Further calls have no effect."""
+        """Stop probing. Further calls have no effect."""
         if self._timer is not None:
             self._timer.cancel()
 

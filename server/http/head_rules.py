@@ -1,6 +1,6 @@
-"""Rules of RFC 9110 and RFC 9112 for the head of a request that the parser does not check.
+"""Checks the head of a request against those rules of RFC 9110 and RFC 9112 that the HTTP parser does not check.
 
-A request is refused if two recipients could disagree on its framing, its host or the type of its body.
+A request is refused if two recipients could disagree on its framing, its host or the content type of its body.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 def check_head(version: str, headers: Headers) -> Rejected | None:
-    """Return the error for a head that breaks a rule; None if it breaks none.
+    """Return an error if the head breaks a rule, else None.
 
-    headers: with names in lower case.
+    headers: the header names must be in lower case.
     """
     codings = _values(headers, b"transfer-encoding")
     if wrong := _wrong_host(_values(headers, b"host"), version):
@@ -35,7 +35,7 @@ def check_head(version: str, headers: Headers) -> Rejected | None:
 
 
 def _wrong_host(hosts: list[bytes], version: str) -> str:
-    """Return a sentence about the error in the Host headers of a request; "" if they are valid."""
+    """Return an error message if the Host headers of a request are invalid, else ""."""
     if len(hosts) > 1:
         return "It has more than one Host header."
     if not hosts and version >= "1.1":

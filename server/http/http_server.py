@@ -15,11 +15,11 @@ from ebbtide.config import LimitsConfig
 from .tls import Tls
 from .wire_protocol import WireLimits, WireProtocol
 
-KEEP_ALIVE_S = 75  # longer than the connection pools of common clients keep an idle connection
-SHUTDOWN_GRACE_S = 5  # seconds for replies in progress when the server stops
+KEEP_ALIVE_S = 75  # longer than common clients keep an idle connection in their pool
+SHUTDOWN_GRACE_S = 5  # seconds in which started responses may be completed when the server stops
 MAX_OPEN_FILES = 65_536
 RESERVED_FILES = 256  # file descriptors reserved for uses other than connections
-TICKS_PER_CERT_CHECK = 100  # uvicorn ticks ten times a second: a new certificate is noticed within ten seconds
+TICKS_PER_CERT_CHECK = 100  # uvicorn ticks ten times per second, so a new certificate is detected within ten seconds
 
 
 class HttpServer(uvicorn.Server):
@@ -34,7 +34,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def on_tick(self, counter: int) -> bool:
-        """uvicorn calls it ten times a second. Returns True if the server should exit."""
+        """Called by uvicorn ten times per second. Returns True if the server should exit."""
         if self._tls is not None and counter % TICKS_PER_CERT_CHECK == 0:
             self._tls.reload_if_changed()
         return await super().on_tick(counter)
@@ -43,7 +43,7 @@ class HttpServer(uvicorn.Server):
 def wire_limits(config: LimitsConfig) -> WireLimits:
     """Return the configured connection limits, bounded by the number of files that the process may open.
 
-    It also increases the process's soft limit of open files as far as the hard limit allows.
+    Also raises the process's soft limit of open files to ``MAX_OPEN_FILES``, or to the hard limit if that is lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -54,7 +54,7 @@ def wire_limits(config: LimitsConfig) -> WireLimits:
 
 
 def http_server(app: ASGIApp, tls: Tls | None, limits: WireLimits | None = None) -> HttpServer:
-    """Return a server for ``app`` that is not started yet."""
+    """Return a server for ``app``, without starting it."""
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -1,4 +1,4 @@
-"""The listening socket and its URL. The socket is opened first, before the slow parts of the start."""
+"""The listening socket and its URL. The socket is opened before the slow parts of the start."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import sys
 from ebbtide.errors import StartupError
 
 BACKLOG = 2048
-MAX_UNSENT_BYTES = 128 << 10  # bytes of the kernel's send buffer per connection; the default allows megabytes
+MAX_UNSENT_BYTES = (
+    128 << 10
+)  # limit for unsent bytes in the kernel's send buffer, per connection; by default it may be megabytes
 SLOW_READER_TIMEOUT_S = 60.0
 
 
 def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_TIMEOUT_S) -> socket.socket:
-    """Open a socket that listens on ``host`` and ``port`` (0: any free port). Raises StartupError if the socket cannot
-    be opened.
+    """Open a socket that listens on ``host`` and ``port`` (0 for any free port).
 
-    slow_reader_timeout_s: a connection is closed if its peer acknowledges no data for this long while data is unsent.
+    Raises StartupError if the socket cannot be opened.
+
+    slow_reader_timeout_s: seconds after which a connection is closed if there is data to send and the client
+        acknowledges none.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -42,7 +46,7 @@ def listen(host: str, port: int, *, slow_reader_timeout_s: float = SLOW_READER_T
 def _limit_unsent_data(listener: socket.socket, timeout_s: float) -> None:
     """Set limits that every accepted connection inherits.
 
-    The kernel enforces the timeout, because no other part of the system sees the acknowledgements of a peer.
+    The kernel enforces the timeout, because only the kernel sees the client's acknowledgements.
     """
     if sys.platform == "linux":
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
@@ -50,7 +54,10 @@ def _limit_unsent_data(listener: socket.socket, timeout_s: float) -> None:
 
 
 def url_of(listener: socket.socket, *, secure: bool = False) -> str:
-    """Return the URL for a client on this machine. secure: True if the server uses HTTPS."""
+    """Return the URL for a client on this machine.
+
+    secure: True if the server uses HTTPS.
+    """
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     scheme = "https" if secure else "http"

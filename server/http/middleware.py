@@ -1,6 +1,6 @@
-"""ASGI middleware for every request: its id, and the limit of its body size.
+"""ASGI middleware for every request: assigns the request id, and limits the body size.
 
-The middleware passes disconnect messages on.
+The middleware forwards disconnect messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRACE = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2
 
 
 class RequestIds:
-    """Puts a request id into the scope and on every response: the client's id if it is valid, else a new one."""
+    """Adds a request id to the ASGI scope and the response headers: the client's id if it is valid, else a new id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -55,12 +55,12 @@ class RequestIds:
 
 
 def is_valid_id(name: str) -> bool:
-    """Return True if a request id from a client is safe in a header and in the log."""
+    """Return True if a request id that a client sent is safe in a header and in the log."""
     return VALID_ID.fullmatch(name) is not None
 
 
 def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, ...]:
-    """Return all ids by which the client may refer to this request: that of the response, and the valid ids in
+    """Return all ids by which the client may refer to this request: the id of the response and the valid ids in
     ``wanted``.
 
     wanted: the ids in the request body. If the request header has no valid id, the first valid id in ``wanted`` becomes
@@ -73,13 +73,13 @@ def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, 
 
 
 def _trace(scope: Scope) -> str:
-    """Return the W3C trace id of a request as text for the log; "" if there is none."""
+    """Return a text with the W3C trace id of a request, for the log; "" if the request has no trace id."""
     found = TRACE.fullmatch(Headers(scope=scope).get("traceparent", ""))
     return f" of trace {found['trace']}" if found else ""
 
 
 class BodyLimit:
-    """Rejects a body of more than ``max_bytes``, by its declared length or as soon as more has arrived."""
+    """Rejects a body of more than ``max_bytes`` bytes, by its declared length or as soon as more bytes have arrived."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app

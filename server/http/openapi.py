@@ -1,4 +1,4 @@
-"""The OpenAPI schema: parameters, body, responses and errors of each route, from the route table."""
+"""Builds the OpenAPI schema from the route table: parameters, body, responses and errors of each route."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def operation(route: Route, formats: ErrorFormats) -> dict[str, Any]:
     """Return the arguments of FastAPI's ``add_api_route`` that describe a route."""
     summary, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n")
     content = _error_content(route, formats)
-    refused = {"description": "The request is invalid or not allowed; the error gives the reason.", **content}
+    refused = {"description": "The request is invalid or not allowed; the error object contains the reason.", **content}
     failed = {"description": "The server is unavailable or has failed.", **content}
     return {
         "summary": summary,
@@ -53,10 +53,10 @@ def operation(route: Route, formats: ErrorFormats) -> dict[str, Any]:
 
 
 def describe(app: FastAPI, table: Sequence[Route], *, key_required: bool) -> None:
-    """Add the body types of the routes, and the key schemes if keys are required, to /openapi.json."""
+    """Add the body types of the routes to /openapi.json, and also the key schemes if API keys are required."""
     plain_schema = app.openapi
 
-    # The schema is computed on the first call, because that takes as long as building the rest of the application.
+    # The schema is computed on the first call, because computing it takes as long as building the application.
     def complete() -> dict[str, Any]:
         if app.openapi_schema is not None:
             return app.openapi_schema
@@ -103,5 +103,5 @@ def _success(route: Route) -> dict[str, Any]:
 
 def _error_content(route: Route, formats: ErrorFormats) -> dict[str, Any]:
     if any(route.path.startswith(start) for start in formats):
-        return {"content": {JSON: {}}}  # the path has the error format of another API
+        return {"content": {JSON: {}}}  # errors of this path have the format of another API
     return {"content": {JSON: {"schema": {"$ref": SCHEMAS + "Error"}}}}

@@ -1,6 +1,4 @@
-"""Responses to HTTP/1.0 clients, which cannot read chunked bodies: the end of the connection ends a body without a
-length.
-"""
+"""Responses to HTTP/1.0 clients, which cannot read chunked bodies: a body without a length ends with the connection."""
 
 from __future__ import annotations
 
@@ -9,10 +7,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class PlainBodies:
-    """Wraps ``app`` for the single request of ``cycle``, uvicorn's response writer, which chunks a body by default.
+    """Wraps ``app`` for the single request of ``cycle``, which is uvicorn's response writer.
 
-    uvicorn checks a body against its declared length. For a body without a length, the length of each part is declared
-    when the part is sent.
+    By default, uvicorn sends a body without a length in chunks, and checks other bodies against their declared length.
+    For a body without a length, this class turns chunking off and declares the length of each part when it is sent.
     """
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:

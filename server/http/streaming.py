@@ -1,6 +1,6 @@
 """Sends a response to the client, complete or as server-sent events.
 
-A disconnect of the client cancels the request at once.
+If the client disconnects, the request is cancelled immediately.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class ChunkWriter(Protocol):
     """Converts the deltas of a response into one API's chunks."""
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """Return the chunks sent before those of the first delta."""
+        """Return the chunks to send before those of the first delta."""
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
         """Return the chunks of a delta; an empty list if there is nothing to send yet."""
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """Return the chunks sent after those of the last delta."""
+        """Return the chunks to send after those of the last delta."""
 
 
 def _error_chunk(error: Rejected) -> list[dict[str, Any]]:
@@ -49,9 +49,9 @@ class Framing:
 
     Attributes:
         named: True if each event is named after its chunk's ``type``.
-        keep_alive: text sent when no delta arrived during the keep-alive interval.
-        end_mark: text sent at the end of a successful stream.
-        failure: returns the chunks for an error after the status line.
+        keep_alive: bytes to send if no delta has arrived during the keep-alive interval.
+        end_mark: bytes to send at the end of a successful stream.
+        failure: returns the chunks for an error that occurs after the status line was sent.
     """
 
     named: bool = False
@@ -70,7 +70,7 @@ class Framing:
 def as_json(value: Any) -> bytes:
     """Format ``value`` as compact ASCII JSON.
 
-    The text must not contain Unicode line separators, which could split an event.
+    The result has no Unicode line separators, which could split an event.
     """
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
@@ -79,9 +79,9 @@ CHAT_FRAMING = Framing()
 
 
 class CompleteReply(Response):
-    """A complete response as one JSON value.
+    """A complete (non-streaming) response, which is one JSON value.
 
-    Raises the error of a failed request, which an exception handler answers.
+    If the request fails, raises its error, which an exception handler converts to the response.
     """
 
     def __init__(self, answer: ResponseStream, build: Callable[[list[Delta]], dict[str, Any] | list[Any]]) -> None:
@@ -100,7 +100,8 @@ class CompleteReply(Response):
 class EventStream(Response):
     """A streamed response. The status line is sent with the first token or the first keep-alive.
 
-    An error before the status line is a plain HTTP error. A later error is an error event, after which the stream ends.
+    An error before the status line becomes an HTTP error response. A later error becomes an error event, which ends the
+    stream.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Strict JSON parsing of request bodies.
 
-Input that Python would accept, such as NaN and duplicate keys, is an error.
+Some input that Python's parser accepts is an error here, for example NaN and duplicate keys.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .off_loop import off_loop
 
 MAX_DEPTH = 128
 MAX_COMMAS = 500_000  # more elements than any context has tokens; parsing that many takes less than a second
-MAX_KEYS = 20_000  # maximum number of keys of one object, because the parser holds the GIL until the object ends
-MAX_DIGITS = 640  # of an integer, because the time of its conversion grows with the square, and no field takes as many
-SHORTEST_KEYS = 4 * MAX_KEYS  # minimum number of characters of that many keys with their values
+MAX_KEYS = 20_000  # maximum number of keys in one object, because the parser holds the GIL until the object ends
+MAX_DIGITS = 640  # maximum number of digits of an integer: the time to convert it grows quadratically
+SHORTEST_KEYS = 4 * MAX_KEYS  # minimum number of characters of MAX_KEYS keys with their values
 KEY_END = re.compile(r'"\s*:')
 UTF_8_NAMES = ("utf-8", "utf8", "us-ascii", "ascii", "")
 CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*(\"[^\"]*\"|[^;]*?)\s*(?=;|$)", re.IGNORECASE)
@@ -35,11 +35,13 @@ T = TypeVar("T")
 
 
 async def read_json(request: Request, read: Callable[[dict[str, Any]], T], *, optional: bool = False) -> T:
-    """Return the result of ``read`` for the JSON object in the request body; off the event loop if the body is large.
+    """Return the result of ``read`` for the JSON object in the request body.
 
-    optional: treat an absent body as an empty object.
-    Raises Rejected with status 415 if the content type or charset is not supported or the body is compressed, with 413
-    if the body has too many elements, and with 400 if it is invalid.
+    If the body is large, it is parsed and read in a thread.
+
+    optional: True to treat an absent body as an empty object.
+    Raises Rejected with status 415 if the content type or charset is not supported or the body is compressed, 413 if
+    the body has too many elements, and 400 if it is invalid.
     """
     body = await request.body()
     if optional and not body:
@@ -49,7 +51,7 @@ async def read_json(request: Request, read: Callable[[dict[str, Any]], T], *, op
 
 
 def _parse_object(body: bytes) -> dict[str, Any]:
-    if body.count(b",") > MAX_COMMAS:  # building the objects holds the GIL, also in a worker thread
+    if body.count(b",") > MAX_COMMAS:  # building the objects holds the GIL, even in a worker thread
         raise Rejected(f"The body has more than {MAX_COMMAS} elements.", status=413, code="request_too_large")
     value = parse(body)
     if not isinstance(value, dict):
@@ -60,9 +62,9 @@ def _parse_object(body: bytes) -> dict[str, Any]:
 def parse(body: bytes) -> Any:
     """Parse a JSON text.
 
-    Raises Rejected if it is not valid JSON, or if it has NaN, Infinity, numbers outside the range of a float, integers
-    of more than ``MAX_DIGITS`` characters, duplicate keys, unpaired surrogates, invalid UTF-8, nesting deeper than
-    ``MAX_DEPTH``, or an object with more than ``MAX_KEYS`` keys.
+    Raises Rejected if it is not valid JSON, or if it contains NaN, Infinity, a number outside the range of a float, an
+    integer with more than ``MAX_DIGITS`` characters, duplicate keys, unpaired surrogates, invalid UTF-8, nesting deeper
+    than ``MAX_DEPTH``, or an object with more than ``MAX_KEYS`` keys.
     """
     try:
         text = body.decode()
@@ -88,9 +90,10 @@ def parse(body: bytes) -> Any:
 
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
-    """Parse the arguments of a tool call. Returns None if ``text`` is not an object that can be written as JSON again,
-    because it is truncated, nested too deep or has NaN, a number outside the range of a float, an unpaired surrogate or
-    too many keys.
+    """Parse the arguments of a tool call. Returns None if ``text`` is not a valid JSON object.
+
+    It is not valid if it is truncated or nested too deeply, or if it contains NaN, a number outside the range of a
+    float, an unpaired surrogate or too many keys: such values cannot be encoded as JSON again.
     """
     try:
         _check_num_keys(text)
@@ -102,7 +105,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
 
 
 def convert(value: dict[str, Any], kind: type[B], where: str = "") -> B:
-    """Convert the object to ``kind``. Raises Rejected, with the field in ``param``, if a field is invalid.
+    """Convert the object to ``kind``. Raises Rejected, with the path of the field in ``param``, if a field is invalid.
 
     where: path of the object in the request body; "" for the body itself.
     """
@@ -128,7 +131,7 @@ def _int(digits: str) -> int:
 
 
 def _check_content_type(headers: Headers) -> None:
-    """Raises Rejected unless the body is declared as plain JSON in UTF-8."""
+    """Raise Rejected unless the headers declare the body as uncompressed JSON in UTF-8."""
     kind, _, parameters = headers.get("content-type", "application/json").partition(";")
     kind = kind.strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -142,11 +145,11 @@ def _check_content_type(headers: Headers) -> None:
 
 
 class _NotFinite(ValueError):
-    """A number is NaN or out of range."""
+    """Raised if a number is NaN or out of range."""
 
 
 def _check(root: Any) -> None:
-    """Check depth, numbers and strings. It iterates level by level, because recursion could overflow the stack.
+    """Check depth, numbers and strings, level by level: recursion could overflow the stack.
 
     Raises _NotFinite if a number is NaN or infinite, and Rejected if the depth or a string is invalid.
     """
@@ -172,15 +175,15 @@ def _check_leaf(value: Any) -> None:
 
 
 def _check_num_keys(text: str) -> None:
-    """Raises Rejected before the parser runs if it would read more than ``MAX_KEYS`` keys without the end of an object.
+    """Raise Rejected if the parser would read more than ``MAX_KEYS`` keys before the end of any object.
 
-    The check never counts too many keys, because a quote inside a string is escaped. It misses keys between strings
-    that contain a brace; ``_unique`` counts these keys.
+    Runs before the parser. It never counts too many keys, because quotes inside strings are escaped. It misses keys if
+    a string between them contains a brace; ``_unique`` counts these keys.
     """
     start = 0
     while len(text) - start > SHORTEST_KEYS:
         last = text.rfind("}", start, start + SHORTEST_KEYS)
-        if last >= 0:  # every part of the text before this brace is too short
+        if last >= 0:  # the text before this brace is too short to contain too many keys
             start = last + 1
             continue
         end = text.find("}", start)
@@ -202,7 +205,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _name_of_infinite(root: Any) -> str:
-    """Return the path of the first number that is NaN or infinite, as in "messages.content"; lists add nothing."""
+    """Return the path of the first number that is NaN or infinite, such as "messages.content", without list indexes."""
     level = [("", root)]
     while level:
         for name, value in level:
@@ -226,4 +229,4 @@ def _too_deep() -> Rejected:
 
 
 def _too_many_keys() -> Rejected:
-    return Rejected(f"The request body has more than {MAX_KEYS} keys in one object, or in objects inside each other.")
+    return Rejected(f"The request body has more than {MAX_KEYS} keys in one object or in nested objects.")

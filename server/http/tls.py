@@ -13,11 +13,14 @@ log = logging.getLogger(__name__)
 
 
 class Tls:
-    """Holds the SSL context for new connections. Raises StartupError if the certificate files cannot be used."""
+    """Holds the SSL context for new connections.
+
+    The constructor raises StartupError if the certificate files cannot be used.
+    """
 
     def __init__(self, config: AccessConfig) -> None:
         if config.ssl_certfile is None:
-            raise StartupError("HTTPS needs a certificate: set --ssl-certfile too.")
+            raise StartupError("HTTPS requires a certificate: set --ssl-certfile, too.")
         self._cert, self._key = config.ssl_certfile, config.ssl_keyfile
         self._password = config.ssl_keyfile_password or ""
         self._loaded_times = self._modification_times()
@@ -31,15 +34,17 @@ class Tls:
             raise StartupError(f"The certificate cannot be used: {_reason(error)}.") from error
 
     def reload_if_changed(self) -> bool:
-        """Reload changed files. Returns True if a new certificate is in use. On an error, the previous one is kept."""
+        """Reload the files if they have changed. Return True if a new certificate is in use.
+
+        If the new files cannot be used, the previous certificate stays in use.
+        """
         times = self._modification_times()
         if times == self._loaded_times:
             return False
         self._loaded_times = times
         try:
-            self._load(
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            )  # test the files first, because a mismatched pair would break the context in use
+            # Test the files first, because a mismatched pair would break the context in use.
+            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
             self._load(self.context)
         except OSError as error:
             log.error("the changed certificate cannot be used; the previous one stays in use: %s", _reason(error))
@@ -58,7 +63,7 @@ class Tls:
 
 
 def tls_from(config: AccessConfig) -> Tls | None:
-    """Load the certificate. Returns None if none is configured. Raises StartupError if it cannot be used."""
+    """Load the certificate. Returns None if no certificate is configured. Raises StartupError if it cannot be used."""
     files = (config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs, config.ssl_keyfile_password)
     return None if all(value is None for value in files) else Tls(config)
 

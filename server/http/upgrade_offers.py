@@ -1,7 +1,7 @@
-"""Ignores offers to change the protocol of a connection, as RFC 9110 section 7.8 allows.
+"""Ignores requests to upgrade a connection to another protocol, as RFC 9110 section 7.8 allows.
 
-The parser treats an ``Upgrade`` header as accepted, so it skips the body and stops. The request is therefore parsed
-again with a head that does not contain the offer.
+The parser assumes that the server accepts an ``Upgrade`` header, so it skips the body and stops. The request is
+therefore parsed again, with a head that does not contain the header.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def head_without_offer(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
-    """Return the head of a request without its ``Upgrade`` headers and the ``Connection`` options that name them."""
+    """Return the head of a request without its upgrade headers and without the ``Connection`` options for them."""
     lines = [b"%s %s HTTP/%s" % (method, url, version.encode())]
     for name, value in headers:
         if name == b"connection":

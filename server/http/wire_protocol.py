@@ -1,8 +1,8 @@
-"""Limits below the ASGI application: size and duration of a request's arrival, pipelining, number of connections.
+"""Limits below the ASGI application: size and arrival time of a request, pipelining, number of connections.
 
-Refusals use the error object of the HTTP API. The class depends on internals of uvicorn: callbacks and attributes of
-HttpToolsProtocol, its flow control and its request cycle. tests/server/http/test_wire_protocol.py lists them, and
-pyproject.toml bounds uvicorn to the tested minor version.
+Refusals contain the error object of the HTTP API. The module depends on internals of uvicorn: callbacks and attributes
+of HttpToolsProtocol, its flow control and its request cycle. tests/server/http/test_wire_protocol.py lists them, and
+pyproject.toml limits uvicorn to the tested minor version.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from .plain_bodies import PlainBodies
 from .upgrade_offers import head_without_offer
 from .wire_refusal import MAX_HEADERS, refusal_bytes
 
-LINGER_S = 1.0  # time for a refused client to read the reply; closing with unread input would reset the connection
-OVERFLOW_CONNECTIONS = 128  # number of connections above the limit that get a 503 reply; further ones are closed
-MAX_PIPELINED = 32  # maximum number of requests of one connection that wait for the answer to an earlier request
+LINGER_S = (
+    1.0  # seconds in which a refused client can read the reply; closing with unread input would reset the connection
+)
+OVERFLOW_CONNECTIONS = 128  # number of connections above the limit that get a 503 reply; further connections are closed
+MAX_PIPELINED = 32  # maximum number of requests of one connection that are waiting until earlier requests are answered
 PIECE_BYTES = 16 * 1024  # input is parsed and counted in pieces of this size
 
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """Limits of all connections."""
+    """The limits for connections."""
 
     max_connections: int = 4096
-    receive_timeout_s: float = 60.0  # seconds from the first byte of a request to its last
+    receive_timeout_s: float = 60.0  # seconds from the first byte of a request to its last byte
 
 
 class WireProtocol(HttpToolsProtocol):
-    """One connection: uvicorn's protocol with ebbtide's limits and error replies.
+    """One connection: uvicorn's protocol class with ebbtide's limits and error replies.
 
     At most one request is arriving (``_arriving``). Earlier requests wait for their answers in order; the first of them
     is ``_running``. A refusal ends the input of the connection and is sent after the answers to earlier requests.
@@ -51,19 +53,19 @@ class WireProtocol(HttpToolsProtocol):
     def __init__(self, *, limits: WireLimits = WireLimits(), **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._limits = limits
-        self._over_limit = False  # True if the connection was opened when max_connections was reached
-        self._ignores_input = False  # True after a refusal, and after the client has ended its input
+        self._over_limit = False  # True if the connection was opened above max_connections
+        self._ignores_input = False  # True after a refusal, and after the client has closed its sending side
         self._arriving = ArrivingRequest(0.0, is_complete=True)
         self._arriving_cycle: RequestResponseCycle | None = None  # set when the head is complete
         self._running: RequestResponseCycle | None = None  # the request that the application is answering
-        self._refusal: Rejected | None = None  # a refusal that waits for the answers to earlier requests
-        self._parses_again = False  # True while a head is parsed again after its upgrade offer was removed
-        self._mark: StreamMark | None = None  # the mark of the running request
-        self._probe: PeerProbe | None = None  # the check of a client that has ended its input
+        self._refusal: Rejected | None = None  # a refusal that is sent after the answers to earlier requests
+        self._parses_again = False  # True while a head is parsed again without its upgrade headers
+        self._mark: StreamMark | None = None  # detects whether the running request's response is an event stream
+        self._probe: PeerProbe | None = None  # set after the client has closed its sending side
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection and start the timeout of its first request."""
+        """Check the number of connections, and start the receive timeout of the first request."""
         super().connection_made(transport)
         self._over_limit = len(self.connections) > self._limits.max_connections
         if len(self.connections) > self._limits.max_connections + OVERFLOW_CONNECTIONS:
@@ -71,7 +73,7 @@ class WireProtocol(HttpToolsProtocol):
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers of the closed connection and tell the application."""
+        """Stop the timers of the closed connection, and notify the application."""
         self._stop_timer()
         if self._probe is not None:
             self._probe.stop()
@@ -86,11 +88,11 @@ class WireProtocol(HttpToolsProtocol):
             self._receive(view[start : start + PIECE_BYTES])
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Handle the client's end of input. Returns True if the connection stays open for answers."""
+        """Handle that the client has closed its sending side. Returns True if the connection stays open for answers."""
         self._drop_input()
         if self._arriving.is_incomplete:
             self._cancel_arriving()
-        if self._running is None or self._mark is None or self.scheme == "https":  # TLS cannot close one direction only
+        if self._running is None or self._mark is None or self.scheme == "https":  # TLS cannot close only one direction
             return False
         self._probe = PeerProbe(self.transport, self.loop)
         self._probe.watch(self._running, self._mark)
@@ -107,7 +109,7 @@ class WireProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header of the head.
+        """Add a header field.
 
         Trailers are dropped, because they must not change a request that has already been checked.
         """
@@ -115,7 +117,7 @@ class WireProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Check the complete head, then refuse the request or pass it to the application."""
+        """Check the complete head. Refuse the request or pass it to the application."""
         if self._ignores_input or self.parser.should_upgrade():
             return
         size = len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
@@ -128,7 +130,7 @@ class WireProtocol(HttpToolsProtocol):
             self.expect_100_continue = False  # RFC 9110 section 10.1.1
         super().on_headers_complete()
         self._arriving_cycle = self.cycle
-        self.flow.resume_reading()  # uvicorn pauses reading for a pipelined request, and would then miss a disconnect
+        self.flow.resume_reading()  # uvicorn pauses reading for a pipelined request, and would not notice a disconnect
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body to the application unless the request was refused."""
@@ -146,7 +148,7 @@ class WireProtocol(HttpToolsProtocol):
         self._arriving_cycle = None
 
     def on_response_complete(self) -> None:
-        """Start the next pipelined request. After the last request, send a waiting refusal or close the connection."""
+        """Start the next pipelined request. If there is none, send a pending refusal or close the connection."""
         self._running = None
         if not self.pipeline and self._refusal is not None:
             self._send_refusal(self._refusal)
@@ -173,7 +175,7 @@ class WireProtocol(HttpToolsProtocol):
         self._stop_timer()
 
     def _receive(self, piece: memoryview) -> None:
-        """Parse one piece of input, in several steps if it contains upgrade offers, and check the limit of framing."""
+        """Parse one piece of input, in several steps if it contains upgrade headers. Check the limit for framing."""
         self._arriving.begin_piece()
         rest: memoryview | None = piece
         while rest is not None and not self._ignores_input:
@@ -183,7 +185,7 @@ class WireProtocol(HttpToolsProtocol):
             self._refuse(wire_refusal.large_framing() if self._arriving.has_head else wire_refusal.large_head())
 
     def _parse(self, data: memoryview | bytes) -> memoryview | None:
-        """Parse ``data``. Returns the input after a head with an upgrade offer; None if the whole piece was parsed."""
+        """Parse ``data``. Return the input after a head with an upgrade header; None if all input was parsed."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -195,7 +197,7 @@ class WireProtocol(HttpToolsProtocol):
         return None
 
     def _ignore_upgrade(self) -> None:
-        """Parse the head again without its upgrade offer. CONNECT is refused, because the data after it is not HTTP."""
+        """Parse the head again without its upgrade headers. Refuse CONNECT, because the data after it is not HTTP."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(wire_refusal.not_http("The method CONNECT is not supported: this server is not a proxy."))
@@ -208,7 +210,7 @@ class WireProtocol(HttpToolsProtocol):
         self._parses_again = False
 
     def _check_head(self, size: int) -> Rejected | None:
-        """Return the error for the request whose head has ``size`` bytes; None if the head is accepted."""
+        """Return the error for the arriving request, whose head has ``size`` bytes; None if the head is accepted."""
         if size > MAX_HEAD_BYTES:
             return wire_refusal.large_head()
         if len(self.headers) > MAX_HEADERS:
@@ -220,7 +222,7 @@ class WireProtocol(HttpToolsProtocol):
         return check_head(self.parser.get_http_version(), self.headers)
 
     def _await_request(self) -> None:
-        """Start the receive timeout of a request that begins to arrive or is awaited."""
+        """Start the receive timeout of a request that has begun to arrive or that is expected."""
         self._stop_timer()
         self._arriving, self._arriving_cycle = ArrivingRequest(self.loop.time()), None
         self._timer = self.loop.call_later(self._limits.receive_timeout_s, self._check_deadline)
@@ -231,7 +233,7 @@ class WireProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _check_deadline(self) -> None:
-        """Refuse the request if its deadline has passed. Backpressure by the server extends the deadline."""
+        """Refuse the request if its deadline has passed. While the server applies backpressure, extend the deadline."""
         left_s = self._arriving.deadline_s(self._limits.receive_timeout_s) - self.loop.time()
         if self.flow.read_paused:
             left_s = max(left_s, self._limits.receive_timeout_s)
@@ -243,7 +245,7 @@ class WireProtocol(HttpToolsProtocol):
             self._refuse(wire_refusal.late(self._limits.receive_timeout_s))
 
     def _refuse(self, error: Rejected) -> None:
-        """Send ``error`` after the answers to earlier requests, close the connection, and drop further input."""
+        """Send ``error`` after the answers to earlier requests, then close the connection. Drop further input."""
         self._drop_input()
         is_answered = self._cancel_arriving()
         if is_answered:
@@ -254,9 +256,9 @@ class WireProtocol(HttpToolsProtocol):
             self._refusal = error
 
     def _cancel_arriving(self) -> bool:
-        """Tell the application that the arriving request will not be complete.
+        """Notify the application that the rest of the arriving request will not arrive.
 
-        Returns True if the request was already answered.
+        Returns True if the response to the request has already started.
         """
         cycle, self._arriving_cycle = self._arriving_cycle, None
         if cycle is None:
@@ -275,14 +277,14 @@ class WireProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """If no output is left, end the output and close the connection soon."""
+        """Close the connection after ``LINGER_S`` seconds, and its sending side now if no request is being answered."""
         if self._running is None and self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.close)
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:
-    """Let the application receive a disconnect; its response is dropped."""
+    """Send a disconnect message to the application. Its response will be dropped."""
     cycle.disconnected = True
     cycle.waiting_for_100_continue = False
     cycle.message_event.set()

@@ -1,4 +1,4 @@
-"""The bytes of error replies that are sent below the ASGI application."""
+"""Error replies that are sent below the ASGI application."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_HEADERS = 128
 
 
 def refusal_bytes(error: Rejected) -> bytes:
-    """Return the complete reply to a request that does not reach the application.
+    """Return the bytes of the complete reply to a request that does not reach the application.
 
     The connection is closed after the reply.
     """
@@ -34,13 +34,13 @@ def refusal_bytes(error: Rejected) -> bytes:
 
 
 def not_http(reason: str) -> Rejected:
-    """Return the error for input that the parser does not accept."""
+    """Return the error for a request that is not valid HTTP."""
     return Rejected(f"The server cannot parse this HTTP request: {reason}")
 
 
 def unknown_transfer_coding() -> Rejected:
     """Return the error for a body with a transfer coding that the server does not implement."""
-    return Rejected("The server supports no Transfer-Encoding except chunked.", status=501)
+    return Rejected("The only Transfer-Encoding that the server supports is chunked.", status=501)
 
 
 def large_head() -> Rejected:
@@ -57,7 +57,7 @@ def large_framing() -> Rejected:
 
 
 def many_headers() -> Rejected:
-    """Return the error for a head with too many fields."""
+    """Return the error for a head with too many header fields."""
     return Rejected(f"The request has more than {MAX_HEADERS} headers.", status=431)
 
 
@@ -73,8 +73,8 @@ def many_connections(limit: int) -> Rejected:
 
 
 def many_pipelined(limit: int) -> Rejected:
-    """Return the error for a request that was sent while ``limit`` earlier requests wait for their turn."""
-    text = f"The connection has {limit} requests that wait for the answer to an earlier request."
+    """Return the error for a request that was sent while ``limit`` earlier requests are waiting."""
+    text = f"The connection already has {limit} requests that are waiting until earlier requests are answered."
     return Rejected(text, status=429, kind="rate_limit_error", code="too_many_pipelined_requests", retry_after_s=1)
 
 

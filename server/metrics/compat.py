@@ -1,4 +1,4 @@
-"""Exports metrics under the names of vLLM or SGLang, with the meaning that they have there."""
+"""Exports metrics under the names of vLLM or SGLang, with the meaning that the names have in that server."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .snapshots import Snapshots
 
 
 def parse_metric_aliases(names: str) -> list[MetricAliases]:
-    """Parse a list such as "vllm,sglang". Raises StartupError if an engine is unknown or repeated."""
+    """Parse a comma-separated list such as "vllm,sglang". Raises StartupError if a name is unknown or repeated."""
     wanted = names.split(",") if names else []
     if not set(wanted) <= set(ENGINE_ALIASES) or len(set(wanted)) < len(wanted):
         raise StartupError(
-            f"--metrics-compat takes {' and '.join(ENGINE_ALIASES)}, separated by commas, not {names!r}."
+            f"--metrics-compat must be a comma-separated list of {' and '.join(ENGINE_ALIASES)}, not {names!r}."
         )
     return [ENGINE_ALIASES[name] for name in wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class CompatSeries:
-    """The series of one engine's names for one model."""
+    """The series that are exported under the metric names of one engine."""
 
     aliases: MetricAliases
     model_name: str
@@ -40,7 +40,7 @@ class CompatSeries:
         return {"model_name": self.model_name, **dict(self.aliases.labels)}
 
     def collector(self, snapshots: Snapshots, http: HttpCounts) -> _Collector:
-        """Return a collector of gauges and counters, which reads them at each scrape."""
+        """Return a collector that reads the gauges and counters at each scrape."""
         return _Collector(self, snapshots, http)
 
     def register_histograms(self, histograms: Histograms) -> None:
@@ -82,7 +82,7 @@ class _Collector:
         return max(value, 0.0)
 
     def _cache_info(self, name: str) -> Iterator[Metric]:
-        """Yield a gauge with the pool sizes as labels, as other engines do; before the first snapshot, nothing."""
+        """Yield a gauge with the pool sizes as labels. Yields nothing before the first snapshot."""
         page_size = int(self.snapshots.value("page_size"))
         if page_size:
             num_pages = int(self.snapshots.value("max_total_num_tokens")) // page_size

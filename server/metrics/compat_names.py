@@ -14,7 +14,7 @@ Bounds = tuple[float, ...]
 class Alias:
     """A gauge or counter whose value is the sum of ``ours`` minus the sum of ``minus``.
 
-    A name without a label stands for the sum over all values of the label.
+    A name without its label stands for the sum over all values of the label.
     """
 
     name: str
@@ -25,11 +25,11 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class HistogramAlias:
-    """A histogram of the samples of the histogram ``ours``."""
+    """A histogram with the samples of ebbtide's histogram ``ours``."""
 
     name: str
     ours: str
-    bounds: Callable[[int], Bounds]  # returns the upper bounds of the buckets for a context length
+    bounds: Callable[[int], Bounds]  # called with the context length; returns the upper bounds of the buckets
     labels: tuple[tuple[str, str], ...] = ()
 
 

@@ -11,19 +11,19 @@ GAUGE_TEXTS = {
     "as n.",
     "num_queue_reqs": "Waiting requests, new and retracted.",
     "num_retracted_reqs": "Requests that were retracted under memory pressure and are not running again yet.",
-    "num_grammar_queue_reqs": "Requests that wait for their grammar to be compiled; they do not block others.",
-    "new_token_ratio": "Share of the remaining output tokens that admission reserves memory for; rises under pressure.",
-    "token_usage": "Share of the KV pool that is neither free nor evictable, 0 to 1; the maximum if several pools.",
+    "num_grammar_queue_reqs": "Requests that are waiting until their grammar is compiled; they do not block others.",
+    "new_token_ratio": "Share of the expected output for which admission reserves memory; rises under pressure.",
+    "token_usage": "Share of the KV pool that is neither free nor evictable, 0 to 1; with several pools, the maximum.",
     "kv_pool_usage": "Share of one KV pool (not the host tier) that is neither free nor evictable, from 0 to 1.",
     "max_total_num_tokens": "Size of the KV pool in tokens.",
     "page_size": "Number of tokens per page of the KV pool.",
     "kv_available_tokens": "Free tokens of the pool.",
-    "kv_evictable_tokens": "Tokens of unused prefix-cache pages, which can be evicted.",
-    "kv_protected_tokens": "Tokens of prefix-cache pages in use by running requests.",
+    "kv_evictable_tokens": "Tokens of prefix-cache pages that no running request uses and that can be evicted.",
+    "kv_protected_tokens": "Tokens of prefix-cache pages that running requests use.",
     "kv_session_held_tokens": "Tokens of pages that streaming sessions hold between their turns.",
-    "kv_uncached_tokens": "Tokens of pages that one request owns and that are not in the prefix cache.",
+    "kv_uncached_tokens": "Tokens of pages that belong to one request and are not in the prefix cache.",
     "kv_quarantined_tokens": "Tokens of pages taken out of service after an accounting mismatch.",
-    "cache_hit_rate": "Share of all prompt tokens so far that were cached when their request first ran.",
+    "cache_hit_rate": "Share of all prompt tokens so far that were in the prefix cache when their request first ran.",
     "gen_throughput": "Output tokens per second since the last snapshot; 0 when idle.",
     "num_streaming_sessions": "Open streaming sessions.",
     "streaming_session_held_tokens": "KV tokens held by all streaming sessions.",
@@ -33,32 +33,32 @@ GAUGE_TEXTS = {
 }
 
 TOTAL_TEXTS = {
-    "num_received_requests_total": "Requests that the scheduler received or the front refused as too long. An HTTP "
-    "request with n choices counts as n.",
+    "num_received_requests_total": "Requests that the scheduler received or the front process refused as too long. "
+    "An HTTP request with n choices counts as n.",
     "num_retracted_requests_total": "Retractions: running requests that were requeued to free memory.",
     "num_retracted_input_tokens_total": "Prompt tokens of retracted requests, counted at each retraction.",
-    "num_retracted_output_tokens_total": "Output tokens of retracted requests at their retraction; they are not lost.",
+    "num_retracted_output_tokens_total": "Output tokens of retracted requests, counted at each retraction.",
     "num_recomputed_tokens_total": "Tokens whose KV was recomputed after a retraction.",
     "kv_offloaded_tokens_total": "Tokens whose KV was copied to the host tier at a retraction.",
     "kv_restored_tokens_total": "Tokens whose KV was restored from the host tier instead of being recomputed.",
-    "num_resumed_requests_total": "Retracted requests that started running again.",
+    "num_resumed_requests_total": "Resumptions: starts of a request after a retraction.",
     "num_ended_while_retracted_total": "Retracted requests that ended before they ran again, by reason.",
     "num_preempted_requests_total": "Running requests that were preempted for a request of strictly higher priority.",
     "num_aborted_requests_total": "Requests that ended early, by reason.",
     "num_requests_total": "Requests that ended normally, by finish reason. An HTTP request with n choices counts as n.",
     "prompt_tokens_total": "Prompt tokens of requests that started running, counted once per request.",
-    "cached_tokens_total": "Prompt tokens that were cached when their request first ran.",
+    "cached_tokens_total": "Prompt tokens that were in the prefix cache when their request first ran.",
     "generation_tokens_total": "Generated output tokens.",
-    "embedding_requests_total": "Answered HTTP requests for embeddings or scores, of the chat and the embedding model.",
+    "embedding_requests_total": "Answered HTTP requests for embeddings or scores, including those to the chat model.",
     "embedding_inputs_total": "Texts, or pairs of texts, of the answered requests for embeddings or scores.",
     "embedding_tokens_total": "Tokens of the answered requests for embeddings or scores.",
     "evicted_tokens_total": "Tokens of evicted prefix-cache pages.",
-    "admission_alarms_total": "Periods of --progress-alarm seconds in which requests waited and none was admitted.",
-    "http_requests_total": "Received HTTP requests, by endpoint (the route's template, or other) and method.",
+    "admission_alarms_total": "Warnings that requests were waiting for --progress-alarm seconds and none was admitted.",
+    "http_requests_total": "Received HTTP requests, by endpoint (the route template, or other) and method.",
     "http_responses_total": "Started HTTP responses, by endpoint, status and method. Clients that "
     "disconnect before the response are not counted.",
-    "num_invalid_logits_total": "Requests that ended because the model's logits were NaN or infinite.",
-    "kv_invariant_violations_total": "Mismatches found by the memory invariant checker; a value above 0 shows a bug.",
+    "num_invalid_logits_total": "Requests aborted because of invalid logits: NaN, infinite, or no token to sample.",
+    "kv_invariant_violations_total": "Violations found by the memory invariant checker; a value above 0 means a bug.",
 }
 
 HISTOGRAM_TEXTS = {
@@ -72,18 +72,18 @@ HISTOGRAM_TEXTS = {
     "inference_time_seconds": "Time from a request's first run to its normal end, retractions included.",
     "time_per_output_token_seconds": "A request's decode time for each output token after the first.",
     "embedding_batch_inputs": "Number of texts, or of pairs of texts, in a batch of the embedding model.",
-    "embedding_batch_seconds": "Time in which the embedding model computed a batch.",
+    "embedding_batch_seconds": "Time that the embedding model needed for a batch.",
     "scheduler_step_seconds": "Duration of a scheduler loop iteration that collected a step's result.",
-    "scheduler_step_tokens": "Prompt and output tokens computed per step; recomputed tokens count again.",
+    "scheduler_step_tokens": "Prompt and output tokens computed per step; recomputed tokens are counted again.",
     "request_prompt_tokens": "Prompt tokens of a request that ended normally.",
     "request_generation_tokens": "Output tokens of a request that ended normally.",
     "request_params_n": "Requested number of choices per prompt (n).",
     "request_params_max_tokens": "Maximum number of output tokens; without max_tokens, the limit of context and pool.",
-    "retractions_per_request": "Number of retractions of an ended request.",
+    "retractions_per_request": "Number of retractions of a request, observed at its end.",
     "retract_resume_seconds": "Time from a request's retraction until it runs again.",
 }
 
-# Labelled series that are exported from the start with 0, so that their first event appears as an increase.
+# Labelled series that are exported with 0 from the start, so that the first event is visible as an increase.
 KNOWN_LABELS = (
     "num_requests_total{finish_reason=stop}",
     "num_requests_total{finish_reason=length}",
@@ -100,7 +100,7 @@ KNOWN_LABELS = (
     "num_ended_while_retracted_total{reason=kv_cache_exhausted}",
 )
 
-# The labels of a series besides model_name.
+# The labels of each series in addition to model_name.
 LABELS: dict[str, tuple[str, ...]] = {
     **{name: ("pool",) for name in GAUGE_TEXTS if name.startswith("kv_")},
     "num_requests_total": ("finish_reason",),
@@ -135,7 +135,7 @@ def help_text(name: str) -> str:
 
 
 def bucket_bounds(name: str, context_length: int) -> tuple[float, ...]:
-    """Return the upper bounds of a histogram's buckets, without infinity."""
+    """Return the upper bounds of a histogram's buckets, excluding infinity."""
     return size_buckets(context_length) if name in SIZES else BUCKETS.get(name, LATENCY_BUCKETS)
 
 

@@ -1,4 +1,4 @@
-"""Histograms with cheap updates, since some are observed for every token. The module is not thread-safe."""
+"""Histograms with fast updates, because some are updated for every token. The module is not thread-safe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _as_go: Callable[[float], str] = floatToGoString  # formats a bound such as 1e+0
 
 
 class Buckets:
-    """Counts samples per bucket. bounds: ascending upper bounds, without infinity."""
+    """Counts samples per bucket.
+
+    bounds: the upper bounds in ascending order, excluding infinity.
+    """
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -28,7 +31,7 @@ class Buckets:
         self._sum += value * count
 
     def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
-        """Add the buckets to a family as one metric."""
+        """Add the buckets to a metric family, as one metric with ``labels``."""
         bounds = [_as_go(bound) for bound in (*self._bounds, float("inf"))]
         family.add_metric(labels, list(zip(bounds, accumulate(self._counts), strict=True)), self._sum)
 

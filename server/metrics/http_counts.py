@@ -1,4 +1,7 @@
-"""Counts HTTP requests by endpoint, method and status. Endpoints are route templates, so clients cannot add labels."""
+"""Counts HTTP requests by endpoint, method and status.
+
+Endpoints are route templates, so clients cannot create new label values.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class HttpCounts:
         self._responses: Counter[tuple[str, ...]] = Counter()
 
     def add_endpoint(self, endpoint: str, method: str) -> None:
-        """Export an endpoint with zero counts, so that its first request appears as an increase."""
+        """Export an endpoint with zero counts, so that its first request is visible as an increase."""
         self._requests[endpoint, method] += 0
         self._active[endpoint, method] += 0
 
@@ -38,7 +41,7 @@ class HttpCounts:
         self._responses[endpoint, str(status), method] += 1
 
     def on_request_end(self, endpoint: str, method: str) -> None:
-        """Count a request as no longer open, whether answered or not."""
+        """Record that a request is no longer open, whether it was answered or not."""
         self._active[endpoint, method] -= 1
 
     def families(self, prefix: str, labels: Mapping[str, str]) -> Iterator[Metric]:
@@ -51,7 +54,10 @@ class HttpCounts:
 
 
 class CountRequests:
-    """Middleware that counts requests. routes: map paths to endpoints."""
+    """Middleware that counts requests.
+
+    routes: the routes whose path templates are the endpoints.
+    """
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], counts: HttpCounts) -> None:
         self._app = app

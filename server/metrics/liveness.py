@@ -1,4 +1,7 @@
-"""Liveness and readiness of the daemon, from heartbeats of its children. The module does not depend on sockets."""
+"""Liveness and readiness of the daemon, based on heartbeats of its child processes.
+
+The module does not depend on sockets.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ NO_HEARTBEAT = Heartbeat("scheduler", 0)
 
 
 class Liveness:
-    """Tracks the state of the children. clock: returns seconds, without the time in which the machine was suspended."""
+    """Tracks the state of the child processes.
+
+    clock: returns the time in seconds, excluding time in which the machine was suspended.
+    """
 
     def __init__(
         self, clock: Callable[[], float], config: WatchdogConfig = DEFAULTS, children: Sequence[str] = CHILDREN
@@ -33,14 +39,14 @@ class Liveness:
         self._paused = False
 
     def mark_started(self) -> None:
-        """Expect heartbeats from now on: the children are ready."""
+        """Record that the child processes are ready and send heartbeats from now on."""
         now = self._clock()
         self._last_beat = dict.fromkeys(self._children, now)
         self._heartbeats = {}
         self._restarting = self._paused = False
 
     def record_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Store a child's heartbeat; ignore it if its source is unknown."""
+        """Store the heartbeat of a child process. Ignore a heartbeat from an unknown source."""
         if heartbeat.source in self._last_beat:
             self._last_beat[heartbeat.source] = self._clock()
             self._heartbeats[heartbeat.source] = heartbeat
@@ -56,11 +62,11 @@ class Liveness:
 
     @property
     def is_paused(self) -> bool:
-        """True if the engine runs no steps until ``resume``."""
+        """True if the engine is paused and runs no steps until ``resume``."""
         return self._paused
 
     def pause(self) -> None:
-        """Refuse new requests until ``resume``, or until new children have started."""
+        """Refuse new requests until ``resume``, or until new child processes have started."""
         self._paused = True
 
     def resume(self) -> None:
@@ -68,11 +74,11 @@ class Liveness:
         self._paused = False
 
     def mark_dead(self, name: str) -> None:
-        """Record that a child has ended."""
+        """Record that the child process ``name`` has ended."""
         self._dead.append(name)
 
     def mark_restarting(self) -> None:
-        """Record that new children are loading. They are alive, but not ready until ``mark_started``."""
+        """Record that new child processes are loading. They are alive, but not ready until ``mark_started``."""
         self._dead.clear()
         self._last_beat.clear()
         self._restarting = True
@@ -90,27 +96,25 @@ class Liveness:
         return self._scheduler.stalled_s + self._clock() - self._last_beat["scheduler"]
 
     def timed_out_child(self) -> str | None:
-        """Return a child that counts as dead, because its last heartbeat is older than the watchdog timeout; None if
-        there is none.
-        """
+        """Return a child process whose last heartbeat is older than the watchdog timeout; None if there is none."""
         if self._dead:
             return None
         limit_s = self._config.watchdog_timeout * FRONT_TIMEOUT_FACTOR
         return next((name for name in self._last_beat if self.silence_s(name) > limit_s), None)
 
     def silence_s(self, name: str) -> float:
-        """Return the seconds since a child's last heartbeat; 0 while it loads."""
+        """Return the number of seconds since the last heartbeat of a child process; 0 while it is loading."""
         now = self._clock()
         return now - self._last_beat.get(name, now)
 
     def unhealthy_reason(self) -> str | None:
-        """Return the reason why ``/health`` answers 503. Returns None if ``/health`` answers 200."""
+        """Return the reason why ``/health`` answers 503; None if it answers 200."""
         if self._dead:
             return f"The {self._dead[0]} process is dead."
         return self._silence_reason(self._config.watchdog_timeout)
 
     def refusal(self) -> Rejected | None:
-        """Return the error for a new request. Returns None if new requests are accepted."""
+        """Return the error with which new requests are refused; None if they are accepted."""
         if self._dead:
             return _refused(f"The {self._dead[0]} process is dead.", "engine_dead")
         if self._draining:
@@ -133,13 +137,13 @@ class Liveness:
         return None
 
     def require_ready(self) -> None:
-        """Raises Rejected unless new requests are accepted."""
+        """Raise Rejected unless new requests are accepted."""
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
 
     def describe(self) -> list[str]:
-        """Return lines for a dump: each child's last heartbeat, progress and readiness."""
+        """Return lines for a dump: the last heartbeat of each child process, the progress and the readiness."""
         lines = []
         for name in self._last_beat:
             lines.append(f"{name}: last heartbeat {self.silence_s(name):.1f} s ago")
@@ -150,7 +154,7 @@ class Liveness:
         return [*lines, "ready" if refusal is None else f"not ready: {refusal.message}"]
 
     def has_silent_child(self, seconds: float) -> bool:
-        """Return True if a child has been silent for longer than ``seconds``."""
+        """Return True if a child process has sent no heartbeat for longer than ``seconds``."""
         return self._silence_reason(seconds) is not None
 
     def _silence_reason(self, seconds: float) -> str | None:

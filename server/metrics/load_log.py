@@ -13,7 +13,7 @@ TOTALS = ("generation_tokens_total", "prompt_tokens_total", "cached_tokens_total
 
 
 class LoadLog:
-    """Writes the line when a snapshot arrives, so that it costs nothing while the engine is idle.
+    """Writes the line when a snapshot arrives, so that it has no cost while the engine is idle.
 
     interval_s: seconds between two lines; 0 disables them.
     """
@@ -27,7 +27,7 @@ class LoadLog:
         self._was_idle = True
 
     def on_snapshot(self) -> None:
-        """Write a line if the interval has passed since the last line or since the engine was idle."""
+        """Write a line if the interval has passed since the last line and since the engine became busy."""
         if not self._interval_s:
             return
         now = self._clock()

@@ -1,4 +1,4 @@
-"""The Prometheus registry, fed by the scheduler's snapshots and the front's own measurements."""
+"""The Prometheus registry, which gets its values from the scheduler's snapshots and from the front process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOO_LONG = "context_length_exceeded"
 
 @dataclass(frozen=True, slots=True)
 class LatencyWindows:
-    """The last latencies to the first token and between two tokens."""
+    """The recent times to the first token, and the recent times between two tokens."""
 
     first_token: LatencyWindow = field(default_factory=LatencyWindow)
     token_gap: LatencyWindow = field(default_factory=LatencyWindow)
@@ -40,7 +40,7 @@ class FrontMetrics:
     """All metrics of the served model.
 
     Attributes:
-        windows: if set, latencies are recorded here, too. The console sets it while a viewer is connected.
+        windows: if not None, latencies are recorded here, too. The console sets it while a viewer is connected.
     """
 
     def __init__(
@@ -69,11 +69,14 @@ class FrontMetrics:
 
     @property
     def hit_rate(self) -> float:
-        """Share of all prompt tokens so far that were cached."""
+        """Share of all prompt tokens so far that were found in the prefix cache."""
         return self._snapshots.hit_rate()
 
     def total(self, name: str) -> float:
-        """Return a total over all scheduler restarts. A name without its label gives the sum over all label values."""
+        """Return a total over all scheduler restarts.
+
+        A name without its label returns the sum over all label values.
+        """
         return self._snapshots.value(name)
 
     def value(self, name: str) -> float:
@@ -81,7 +84,10 @@ class FrontMetrics:
         return self._snapshots.value(name)
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Register a gauge of the front. read: called at each scrape."""
+        """Register a gauge of the front process.
+
+        read: returns the value; called at each scrape.
+        """
         self._snapshots.front_gauges[name] = read
 
     def apply_stats(self, stats: Stats) -> None:
@@ -98,7 +104,7 @@ class FrontMetrics:
         self._histograms.observe(name, value, count)
 
     def on_scheduler_death(self, num_sent: int = 0) -> None:
-        """Set the scheduler's gauges to 0 until the next snapshot, and count the requests that it did not end.
+        """Set the scheduler's gauges to 0 until the next snapshot, and count the requests that it had not finished.
 
         num_sent: number of requests that were sent to this scheduler. Those whose end is not in its last snapshot are
             counted as aborted.
@@ -107,7 +113,7 @@ class FrontMetrics:
 
     @contextmanager
     def count_refusals(self) -> Iterator[None]:
-        """Count a request that the block rejects as too long, in the same way as one that the scheduler rejects."""
+        """If the block rejects a request as too long, count the request as if the scheduler had rejected it."""
         try:
             yield
         except Rejected as error:
@@ -123,7 +129,10 @@ class FrontMetrics:
         self._snapshots.add("embedding_tokens_total", num_tokens)
 
     def observe_request(self, n: int, max_tokens: Iterable[int]) -> None:
-        """Record a request for ``n`` choices of each prompt. max_tokens: one value per prompt."""
+        """Record a request for ``n`` choices of each prompt.
+
+        max_tokens: one value per prompt.
+        """
         for count in max_tokens:
             self.observe("request_params_n", n)
             self.observe("request_params_max_tokens", count)
@@ -159,7 +168,7 @@ class FrontMetrics:
         )
 
     def _register_aliases(self, aliases: MetricAliases) -> None:
-        """Export the metrics under another engine's names too."""
+        """Export the metrics under the names of another engine, too."""
         series = CompatSeries(aliases, self._model_name, self._context_length)
         self._registry.register(series.collector(self._snapshots, self.http))
         series.register_histograms(self._histograms)
@@ -167,7 +176,7 @@ class FrontMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _HttpCollector:
-    """HttpCounts as a Prometheus collector."""
+    """A Prometheus collector of the values in ``HttpCounts``."""
 
     counts: HttpCounts
     model_name: str

@@ -1,5 +1,6 @@
-"""Logs names that clients sent and that the server ignores, such as unsupported fields. The number and size of the log
-lines are bounded, because clients choose the names.
+"""Logs names that clients sent and that the server ignores, such as names of unsupported fields.
+
+The number and the size of the log lines are bounded, because clients choose the names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ MAX_CHARS = 100  # maximum number of characters of a name in the log
 
 
 class NameLog:
-    """Logs each name once per server, in at most one line per call, until ``MAX_NAMES`` names are known."""
+    """Logs each name once, in at most one line per call, until ``MAX_NAMES`` names are known."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -31,4 +32,6 @@ class NameLog:
         more = f" and {len(new) - MAX_NAMED} more" if len(new) > MAX_NAMED else ""
         log.info("%s: %s%s", self._text, ", ".join(map(repr, new[:MAX_NAMED])), more)
         if len(self._known) >= MAX_NAMES:
-            log.info("%s: further names are not logged, because the limit of %d is reached", self._text, MAX_NAMES)
+            log.info(
+                "%s: further names will not be logged, because the limit of %d names is reached", self._text, MAX_NAMES
+            )

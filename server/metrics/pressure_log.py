@@ -15,10 +15,12 @@ NUM_EVENTS = 256
 
 
 class PressureLog:
-    """Keeps the last ``NUM_EVENTS`` events, oldest first. clock: returns Unix time in seconds.
+    """Keeps the last ``NUM_EVENTS`` events, oldest first.
+
+    clock: returns Unix time in seconds.
 
     Attributes:
-        revision: grows with every change; an argument of ``changed_since``.
+        revision: increases with every change; can be passed to ``changed_since``.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -35,7 +37,7 @@ class PressureLog:
         return self._num_seen
 
     def add(self, event: PressureEvent) -> None:
-        """Append an event with its time of arrival."""
+        """Append an event, with its arrival time."""
         if len(self._events) == NUM_EVENTS:
             self._forget(self._events[0])
         self._num_seen += 1
@@ -47,7 +49,7 @@ class PressureLog:
         self._changed(self._num_seen)
 
     def resumed(self, resumptions: Iterable[Resumption]) -> None:
-        """Record that victims run again or have ended. Victims of dropped events are ignored."""
+        """Record that retracted requests are running again or have ended. Requests of dropped events are ignored."""
         for resumption in resumptions:
             number, victim = self._waiting.pop(resumption.rid, (0, {}))
             if number:
@@ -55,7 +57,7 @@ class PressureLog:
                 self._changed(number)
 
     def on_scheduler_death(self) -> None:
-        """Record that no victim will run again, because the scheduler has ended."""
+        """Record that no retracted request will run again, because the scheduler has ended."""
         for number, victim in self._waiting.values():
             victim["outcome"] = "engine_dead"
             self._changed(number)
@@ -81,5 +83,5 @@ class PressureLog:
 
 
 def _as_dict(part: msgspec.Struct) -> dict[str, Any]:
-    """Convert a message to a dict, with the field names that the wire format omits."""
+    """Convert a message to a dict with its field names, which the wire format omits."""
     return msgspec.structs.asdict(part)

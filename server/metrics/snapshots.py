@@ -1,4 +1,4 @@
-"""The scheduler's snapshots as a Prometheus collector: current gauges, and totals over all scheduler restarts."""
+"""A Prometheus collector of the scheduler's snapshots: current gauges, and totals over all scheduler restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN_TOTALS = tuple(name for name in TOTAL_TEXTS if name not in LABELS)
 
 
 class Snapshots:
-    """The last snapshot, and the totals of earlier schedulers. The keys are those of ``messages.Stats``."""
+    """The last snapshot, and the totals of earlier scheduler processes. The keys are those of ``messages.Stats``."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
@@ -42,7 +42,7 @@ class Snapshots:
             self._last[key] = total
 
     def on_scheduler_death(self, num_sent: int = 0) -> None:
-        """Keep the totals, set the gauges to 0, and count the requests whose end is unknown as aborted.
+        """Keep the totals, set the gauges to 0, and count requests that had not ended as aborted.
 
         num_sent: number of requests that were sent to this scheduler. Those that its last snapshot does not contain
             are counted as received.
@@ -61,7 +61,7 @@ class Snapshots:
             self._last[key] = 0.0
 
     def add(self, key: str, amount: float) -> None:
-        """Add to a total in the front, for events that the scheduler does not see."""
+        """Add ``amount`` to a total, for events in the front process that the scheduler does not see."""
         self._before[key] = self._before.get(key, 0.0) + amount
         self._last.setdefault(key, 0.0)
 
@@ -70,13 +70,13 @@ class Snapshots:
         return self._before.get(key, 0.0) + self._last.get(key, 0.0)
 
     def hit_rate(self) -> float:
-        """Return the share of prompt tokens that were cached."""
+        """Return the share of prompt tokens that were found in the prefix cache."""
         return self.total("cached_tokens_total") / max(self.total("prompt_tokens_total"), 1.0)
 
     def value(self, key: str) -> float:
         """Return a gauge or total; 0 if the name is unknown.
 
-        A name without its label gives the sum over all label values.
+        A name without its label returns the sum over all label values.
         """
         if key in self.front_gauges:
             return self.front_gauges[key]()

@@ -1,1 +1,1 @@
-"""Parsers of model output (reasoning and tool calls), and probing of chat templates."""
+"""Parsers for model output (reasoning and tool calls), and probing of chat templates."""

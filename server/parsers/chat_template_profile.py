@@ -1,4 +1,4 @@
-"""Probes a model's chat template: whether it supports tools, how it expects earlier calls, and which markers it uses.
+"""Probes a model's chat template: whether it supports tools, how it expects earlier tool calls, which markers it uses.
 
 The template is probed once, at start, by rendering sample conversations.
 """
@@ -40,14 +40,14 @@ USER = {"role": "user", "content": "Look at it."}
 
 @dataclass(frozen=True, slots=True)
 class CallStyle:
-    """The form in which a template expects assistant messages with calls.
+    """The format in which a template expects assistant messages with tool calls.
 
     Attributes:
-        arguments_as_text: True if arguments are a JSON string instead of an object.
-        content_is_none: True if the content of a message with only calls is None instead of "".
-        short_ids: True if call ids have nine characters.
-        single_calls: True if a message has at most one call.
-        objects_only: True if arguments that are not a JSON object are not rendered.
+        arguments_as_text: True if arguments must be a string that contains JSON, False if they must be an object.
+        content_is_none: True if the content of a message that has only tool calls must be None, False if it must be "".
+        short_ids: True if call ids must have nine characters.
+        single_calls: True if a message may have only one tool call.
+        objects_only: True if the template does not render arguments that are not a JSON object.
     """
 
     arguments_as_text: bool = False
@@ -62,7 +62,10 @@ class ChatTemplateProfile:
     """The features that a model's chat template supports.
 
     Attributes:
-        calls: the form of calls; None if the template does not support tools, which are then described in plain text.
+        tool_format: the format in which the model writes tool calls.
+        reasoning: the format in which the model writes reasoning; None if it does not reason.
+        calls: the format of tool calls in messages; None if the template does not support tools, so that a system
+            message must describe them.
         roles: the sequences of roles that the template accepts.
     """
 
@@ -73,7 +76,7 @@ class ChatTemplateProfile:
 
 
 def check_parsers(tool_parser: str, reasoning_parser: str) -> None:
-    """Raises StartupError if a parser name is unknown."""
+    """Raise StartupError if a parser name is unknown."""
     _known("--tool-call-parser", tool_parser, (AUTO, *FORMATS))
     _known("--reasoning-parser", reasoning_parser, (AUTO, NONE, *REASONING))
 
@@ -105,14 +108,18 @@ def probe_chat_template(
 
 
 def call_message(style: CallStyle, arguments: dict[str, Any], text: str, call_id: str) -> dict[str, Any]:
-    """Return an assistant message with one call of ``NAME`` in the given style."""
+    """Return an assistant message with one tool call of ``NAME`` in the given style.
+
+    arguments: the arguments as an object.
+    text: the same arguments as a string.
+    """
     function = {"name": NAME, "arguments": text if style.arguments_as_text else arguments}
     call = {"id": call_id, "type": "function", "function": function}
     return {"role": "assistant", "content": None if style.content_is_none else "", "tool_calls": [call]}
 
 
 def _call_style(tokenizer: TextTokenizer) -> CallStyle | None:
-    """Return the first style that the template renders correctly; None if there is none or tools are not supported."""
+    """Return the first style that the template renders correctly; None if there is none."""
     if NAME not in _renders(tokenizer, [USER], tools=True):
         return None
     without = _renders(tokenizer, [USER], tools=True)
@@ -132,7 +139,10 @@ def _call_style(tokenizer: TextTokenizer) -> CallStyle | None:
 
 
 def _exchange(style: CallStyle, arguments: str | None = None) -> list[dict[str, Any]]:
-    """Return a call and its result. arguments: text to use instead of valid arguments."""
+    """Return a message with a tool call, and the message with its result.
+
+    arguments: a string to use instead of valid arguments.
+    """
     call_id = "a" * SHORT_ID if style.short_ids else "call_" + "a" * 24
     message = call_message(style, {KEY: VALUE}, f'{{"{KEY}": "{VALUE}"}}', call_id)
     if arguments is not None:
@@ -141,7 +151,7 @@ def _exchange(style: CallStyle, arguments: str | None = None) -> list[dict[str, 
 
 
 def _rules_of_calls(tokenizer: TextTokenizer, style: CallStyle) -> dict[str, bool]:
-    """Return the fields of ``RoleRules`` that concern calls."""
+    """Return the fields of ``RoleRules`` that concern tool calls."""
     call, result = _exchange(style)
     text = {"role": "assistant", "content": EXTRA_TEXT}
     question = {"role": "user", "content": EXTRA_TEXT}
@@ -153,7 +163,7 @@ def _rules_of_calls(tokenizer: TextTokenizer, style: CallStyle) -> dict[str, boo
 
 
 def _well_written(rendered: str, without: str) -> bool:
-    """Return True if the arguments are rendered as JSON, not as Python literals or as a string within JSON."""
+    """Return True if the arguments are rendered as JSON, not as a Python literal or as a string within JSON."""
     wrong = (f"'{KEY}'", f'\\"{KEY}\\"')
     more = rendered.count(KEY) > without.count(KEY) and VALUE in rendered
     return more and not any(rendered.count(form) > without.count(form) for form in wrong)
@@ -169,4 +179,4 @@ def _renders(tokenizer: TextTokenizer, messages: list[dict[str, Any]], *, tools:
 
 def _known(flag: str, name: str, names: tuple[str, ...]) -> None:
     if name not in names:
-        raise StartupError(f"{flag} {name} is not known; it is one of {', '.join(names)}.")
+        raise StartupError(f"{flag} {name} is unknown; it must be one of {', '.join(names)}.")

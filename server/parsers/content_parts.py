@@ -1,6 +1,6 @@
-"""The parts of an output: text, reasoning and function calls. The module does not depend on APIs or models.
+"""The parts of an output: text, reasoning and tool calls. The module does not depend on APIs or models.
 
-Joining the parts of one kind (for calls: of one call index) gives the same result for every split of the output.
+However the output is divided into deltas, the concatenated parts of one kind (for calls: of one call) are the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """The kind of content that a part belongs to."""
+    """The kind of content in a part."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -20,12 +20,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContentPart:
-    """A piece of an output.
+    """A part of an output.
 
     Attributes:
-        text: text, reasoning or call arguments; "" only in the first part of a call.
-        call: index of the call in the output, starting at 0; None for other kinds.
-        name: function name, set only in the first part of a call, like ``id``.
+        text: the text, the reasoning or the arguments of a call; "" only in the first part of a call.
+        call: index of the call in the output, starting at 0; None if the part belongs to no call.
+        name: function name; None except in the first part of a call.
+        id: id of the call; None except in the first part of a call.
     """
 
     kind: Kind
@@ -36,18 +37,18 @@ class ContentPart:
 
 
 def new_call_id() -> str:
-    """Return a unique call id. The last nine characters are unique, too, for templates that require this length."""
+    """Return a unique call id. Its last nine characters are unique, too, for templates that require this length."""
     return f"call_{secrets.token_hex(12)}"
 
 
 class ContentPartSink:
-    """Collects the findings of a parser as content parts.
+    """Collects what a parser finds, as content parts.
 
-    Around calls, whitespace and separator markers are part of the format and not of the text. Whitespace and markers
-    are held back until plain text follows.
+    Whitespace and separator markers around calls belong to the format, not to the text. They are therefore held back
+    until plain text follows.
 
     Attributes:
-        kind: kind of the latest part, or of the expected first part.
+        kind: kind of the latest part; before that, of the expected first part.
         num_calls: number of calls so far, at most ``max_calls`` (None for no limit); further calls are dropped.
         call_open: True if the latest call is not complete.
     """
@@ -59,7 +60,7 @@ class ContentPartSink:
         self._max_calls = max_calls
         self._muted = False
         self._blank = ""
-        self._begun = False  # True if text followed the last call
+        self._begun = False  # True if text has followed the last call
         self._parts: list[ContentPart] = []
 
     def take_parts(self) -> list[ContentPart]:
@@ -77,7 +78,7 @@ class ContentPartSink:
             self._begun = True
 
     def add_blank(self, mark: str) -> None:
-        """Add a separator marker, which has no meaning by itself."""
+        """Add a separator marker. It becomes text only if plain text follows."""
         if self._begun:
             self._begun = False
         self._blank += mark
@@ -98,7 +99,7 @@ class ContentPartSink:
             self.num_calls += 1
 
     def add_arguments(self, text: str) -> None:
-        """Add argument text to the latest call."""
+        """Append ``text`` to the arguments of the latest call."""
         if text and not self._muted:
             self._add(ContentPart(Kind.CALL, text, self.num_calls - 1))
 
@@ -107,7 +108,7 @@ class ContentPartSink:
         self.call_open = False
 
     def finish(self) -> None:
-        """End the output. If the output had no call, whitespace that was held back becomes text."""
+        """End the output. If it contains no call, add the held-back whitespace as text."""
         if self._blank and not self.num_calls:
             self._add(ContentPart(Kind.TEXT, self._blank))
         self._blank = ""

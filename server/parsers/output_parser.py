@@ -1,4 +1,5 @@
-"""Parses the output deltas of each choice into parts of text, reasoning and calls, for complete and streamed answers.
+"""Parses the output deltas of each choice into text, reasoning and tool calls, for streaming and non-streaming
+responses.
 
 All chat APIs use this parser and convert the parts to their own format.
 """
@@ -17,10 +18,10 @@ from .tools.stream_scanner import ParserCoroutine, StreamScanner
 
 
 class ReasoningMode(Enum):
-    """The form in which reasoning is returned."""
+    """How reasoning is returned."""
 
     SHOWN = "shown"
-    WHEN_COMPLETE = "when complete"  # returned in one piece
+    WHEN_COMPLETE = "when complete"  # returned as one part after its end
     OMITTED = "omitted"
     INLINE = "inline"  # left in the text, including the markers
 
@@ -31,10 +32,10 @@ class ParserConfig:
 
     Attributes:
         reasoning: format of the model's reasoning; None if the model does not reason.
-        starts_in_reasoning: True if the prompt ends inside the reasoning.
-        reasoning_mode: the form in which reasoning is returned.
-        parse_calls: parser of tool calls; None if the output cannot have calls.
-        max_calls: maximum number of calls, after which further ones are dropped; None for no limit.
+        starts_in_reasoning: True if the prompt ends inside a reasoning block.
+        reasoning_mode: how reasoning is returned.
+        parse_calls: parser for tool calls; None if the output cannot have calls.
+        max_calls: maximum number of calls; further calls are dropped. None for no limit.
         pieces: bytes of every token id, to count reasoning tokens.
     """
 
@@ -48,11 +49,11 @@ class ParserConfig:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDelta:
-    """One parsed delta. The other data (tokens, log-probabilities, counts) is in ``delta``.
+    """One parsed delta. Tokens, log-probabilities and counts are in ``delta``.
 
     Attributes:
-        finish: "tool_calls" if the model stopped after complete calls, else as in the delta.
-        kind: kind of the delta's tokens if it has no parts.
+        finish: the finish reason: "tool_calls" if the model stopped after complete calls, else that of the delta.
+        kind: kind of the latest part so far, which is also the kind of the delta's tokens if the delta has no parts.
         reasoning_tokens: number of reasoning tokens so far; None if the model does not reason.
     """
 
@@ -77,7 +78,7 @@ class ParsedCall:
 
 
 class OutputParsers:
-    """Creates one parser per choice of a request, with the first delta of the choice."""
+    """Parses the deltas of a request, with one parser per choice."""
 
     def __init__(self, config: ParserConfig) -> None:
         self._config = config
@@ -156,7 +157,7 @@ class _ChoiceParser:
         return parts
 
     def _hold_reasoning(self, parts: list[ContentPart], *, ends: bool) -> list[ContentPart]:
-        """Hold back reasoning until another part or the end follows."""
+        """Hold back reasoning until another part or the end of the output follows."""
         self._reasoning += [part.text for part in parts if part.kind is Kind.REASONING]
         rest = [part for part in parts if part.kind is not Kind.REASONING]
         if not self._reasoning or not (rest or ends):

@@ -1,4 +1,4 @@
-"""Separates reasoning from the rest of an output. A new reasoning format needs only a new entry in the table."""
+"""Separates reasoning from the rest of an output. A new reasoning format needs only a new entry in ``REASONING``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tools.stream_scanner import ParserCoroutine, StreamScanner
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """The markers of reasoning in one model family. Reasoning can occur only at the start of an output.
+    """The markers of reasoning blocks in one model family. Reasoning can occur only at the start of an output.
 
     Line breaks next to a marker belong to the marker.
 
@@ -38,12 +38,12 @@ REASONING: dict[str, ReasoningFormat] = {
 
 
 def detect(template: str) -> str | None:
-    """Return the reasoning format whose markers a chat template contains; None if there is none."""
+    """Return the name of the reasoning format whose end marker a chat template contains; None if there is none."""
     return next((name for name, form in REASONING.items() if form.closes in template), None)
 
 
 def prompt_opens_reasoning(form: ReasoningFormat, prompt: str) -> bool:
-    """Return True if the output for this prompt starts inside the reasoning."""
+    """Return True if the output for this prompt starts inside a reasoning block."""
     return form.always or prompt.rstrip().endswith(form.opens)
 
 
@@ -63,7 +63,7 @@ def read_reasoning(
     while not stop:
         chunk, stop = yield from scanner.read_chunk((form.closes,))
         if not chunk and not stop:
-            scanner.sink.add_reasoning(waiting)  # the output was cut off: no marker follows
+            scanner.sink.add_reasoning(waiting)  # the output ended before the end marker
             return
         text = waiting + chunk
         sure = text.rstrip("\n")
@@ -75,7 +75,7 @@ def read_reasoning(
 def keep_reasoning(
     scanner: StreamScanner, form: ReasoningFormat, *, starts_in_reasoning: bool
 ) -> ParserCoroutine[None]:
-    """Add the reasoning with its markers as text, so that no call is parsed inside it."""
+    """Add the reasoning, including its markers, as text, so that no tool calls are parsed inside it."""
     scanner.mark()
     spaces = ""
     while (yield from scanner.literal("\n")):
@@ -100,7 +100,10 @@ def _line_breaks(scanner: StreamScanner) -> ParserCoroutine[None]:
 
 
 class ReasoningTokenCounter:
-    """Counts the reasoning tokens of an output, including the end marker. pieces: bytes of every token id."""
+    """Counts the reasoning tokens of an output, including the end marker.
+
+    pieces: bytes of every token id.
+    """
 
     def __init__(self, form: ReasoningFormat, pieces: Sequence[bytes], *, starts_in_reasoning: bool) -> None:
         self.num_tokens = 0

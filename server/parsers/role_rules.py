@@ -1,7 +1,7 @@
 """Detects the sequences of roles that a chat template accepts, and rearranges conversations accordingly.
 
-The template is probed by rendering sample conversations. It does not accept a message if the message's text is missing
-from the result. Rearranging does not change the texts of messages.
+The template is probed by rendering sample conversations. A message counts as accepted if the result contains its text.
+Rearranging does not change the texts of messages.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class RoleRules:
     """The sequences of roles that a template accepts.
 
     Attributes:
-        takes_system: True if it accepts a system message at the beginning.
+        takes_system: True if the template accepts a system message at the beginning.
         takes_more_systems: True if it accepts further system messages, at the beginning and later.
-        takes_repeats: True if it accepts consecutive messages of the user, and of the assistant.
-        takes_call_after_text: True if it accepts an assistant message with calls directly after one without calls.
-        takes_user_after_result: True if it accepts a user message directly after the result of a call.
-        system_needs_final_user: True if it renders the system message only if the last message is the user's.
+        takes_repeats: True if it accepts consecutive user messages and consecutive assistant messages.
+        takes_call_after_text: True if it accepts an assistant message with tool calls directly after one without them.
+        takes_user_after_result: True if it accepts a user message directly after a tool result.
+        system_needs_final_user: True if it renders the system message only if the last message is a user message.
     """
 
     takes_system: bool = True
@@ -38,7 +38,7 @@ class RoleRules:
 
 
 def probe_roles(render: Render) -> RoleRules:
-    """Return the rules of a template without those for calls, which depend on the form of calls."""
+    """Return the rules of a template, with default values for the rules that concern tool calls."""
     if not render(_chat("user")):
         return RoleRules()  # the model has no template
     takes_system = _takes(render, "system", "user")
@@ -59,10 +59,11 @@ def probe_roles(render: Render) -> RoleRules:
 
 
 def place_systems(messages: list[Message], rules: RoleRules, *, is_continuation: bool) -> list[Message]:
-    """Return the messages with every system message at a position where the template accepts it.
+    """Move system messages to positions at which the template accepts them. Return the resulting messages.
 
-    Further system messages are appended to the first. If the template accepts none, or if the beginning of the
-    conversation is not in ``messages`` (``is_continuation``), all system messages become part of the next user message.
+    If the template accepts only one system message, all system messages are joined into one at the beginning. If it
+    accepts none, or if ``messages`` continue an earlier conversation (``is_continuation``), the text of each system
+    message becomes part of the next user message.
     """
     if rules.takes_system and rules.takes_more_systems:
         return messages
@@ -74,7 +75,7 @@ def place_systems(messages: list[Message], rules: RoleRules, *, is_continuation:
 
 
 def join_repeats(messages: list[Message], rules: RoleRules) -> list[Message]:
-    """Join messages that the template does not accept one after the other, and return the result."""
+    """Join consecutive messages that the template does not accept in sequence. Return the resulting messages."""
     groups: list[list[Message]] = []
     for message in messages:
         if groups and _must_join(groups[-1][-1], message, rules, first=groups[-1][0]):
@@ -97,9 +98,9 @@ def keep_system(messages: list[Message], rules: RoleRules) -> list[Message]:
 
 
 def _in_user_messages(messages: list[Message]) -> list[Message]:
-    """Return the messages with the text of each system message at the start of the next user message.
+    """Move the text of each system message to the start of the next user message. Return the resulting messages.
 
-    System messages without a later user message become one user message in the same place.
+    System messages without a later user message become one user message at the same position.
     """
     placed: list[Message] = []
     held: list[str] = []  # texts since the last user message
@@ -128,7 +129,7 @@ def _must_join(one: Message, other: Message, rules: RoleRules, first: Message) -
 
 
 def _joined(group: list[Message]) -> Message:
-    """Return the first message of the group, with the texts, the reasoning and the calls of all messages."""
+    """Return the first message of the group, with the text, the reasoning and the tool calls of all its messages."""
     if len(group) == 1:
         return group[0]
     joined = {**group[0], "content": _joined_text([message["content"] for message in group])}

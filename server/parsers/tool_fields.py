@@ -1,4 +1,4 @@
-"""Tool fields of requests: the offered functions and the rules for calling them.
+"""The tool fields of requests: the offered functions, and which of them may or must be called.
 
 The module does not depend on templates.
 """
@@ -21,7 +21,11 @@ CHOICES = "'none', 'auto', 'required', a function or 'allowed_tools'"
 
 
 class FunctionFields(msgspec.Struct):
-    """A function in OpenAI's format. parameters: JSON schema of an object; None for a function without parameters."""
+    """A function in OpenAI's format.
+
+    Attributes:
+        parameters: JSON schema of an object; None for a function without parameters.
+    """
 
     name: str
     description: str | None = None
@@ -49,18 +53,18 @@ class ToolFields(Protocol):
 
     @property
     def parallel_tool_calls(self) -> bool | None:
-        """False if an answer may have at most one call."""
+        """False if an answer may have at most one tool call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
-    """The tools that a request offers, and the calls that the request allows or requires.
+    """The tools that a request offers, and the tool calls that it allows or requires.
 
     Attributes:
-        tools: the functions in the form that chat templates take.
-        schemas: the functions that may be called, with the JSON schemas of their arguments.
-        required: True if the answer must consist of calls.
-        named: the function of which the answer must be one call; None if there is no such function.
+        tools: the functions in the format that chat templates expect.
+        schemas: name → JSON schema of the arguments, for each function that may be called.
+        required: True if the answer must consist of tool calls.
+        named: the name of the function that the answer must call, once; None if no function is prescribed.
         max_calls: maximum number of calls in an answer; None for no limit.
     """
 
@@ -86,7 +90,7 @@ def tool_options(fields: ToolFields) -> ToolOptions | None:
     functions = _functions(fields.tools or [])
     choice = _choice(fields.tool_choice)
     if not functions and choice.mode == "required":
-        raise Rejected("'tool_choice' requires a call, but there are no 'tools'.", param="tool_choice")
+        raise Rejected("'tool_choice' requires a tool call, but there are no 'tools'.", param="tool_choice")
     for name in choice.allowed or ():
         if name not in functions:
             raise Rejected(f"'tool_choice' names {name[:100]!r}, which is not in 'tools'.", param="tool_choice")
@@ -148,7 +152,10 @@ def _choice(choice: Any) -> _Choice:
 
 
 def _allowed(choice: Any) -> _Choice:
-    """Parse a subset of the functions, in the format of the chat API or in the flat format."""
+    """Parse a ``tool_choice`` that allows a subset of the functions.
+
+    Accepts the nested format of the chat API, and the flat format of the responses API.
+    """
     tools = choice.get("tools") if isinstance(choice, dict) else None
     if not isinstance(tools, list) or not tools or choice.get("mode") not in ("auto", "required"):
         raise Rejected(
@@ -158,7 +165,7 @@ def _allowed(choice: Any) -> _Choice:
 
 
 def _name(entry: Any) -> str:
-    """Return the function name in ``{"type": "function", "function": {"name": …}}``."""
+    """Return the function name in ``{"function": {"name": …}}`` or ``{"name": …}``."""
     function = entry.get("function", entry) if isinstance(entry, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):

@@ -1,5 +1,5 @@
-"""Tools for templates without tool support: the functions are described in the system message, and calls and results
-are written as plain text.
+"""Tools for chat templates without tool support: the functions are described in the system message, and tool calls and
+results are written as plain text.
 
 Calls use the hermes format, which small models follow most reliably.
 """
@@ -39,7 +39,11 @@ Answer with nothing but its arguments, as a JSON object."""
 
 
 def with_tools(messages: list[Message], options: ToolOptions, *, takes_system: bool) -> list[Message]:
-    """Add the functions to the start of the conversation, in a system message if the template accepts one."""
+    """Add a description of the functions to the first message.
+
+    If that is neither a system nor a user message, or if it is a user message and the template accepts system messages
+    (``takes_system``), the description becomes a new first message.
+    """
     text = _offer(options)
     first = messages[0]
     if first["role"] == "system":
@@ -52,7 +56,7 @@ def with_tools(messages: list[Message], options: ToolOptions, *, takes_system: b
 
 
 def calls_as_text(messages: list[Message]) -> list[Message]:
-    """Convert calls and results to text. Consecutive results become one user message."""
+    """Convert tool calls and tool results to text. Consecutive results become one user message."""
     plain: list[Message] = []
     results: list[str] = []
     for message in messages:

@@ -1,1 +1,1 @@
-"""Structured output: constraints of requests, converted to grammars."""
+"""Structured output: converts the constraints of requests to grammars."""

@@ -12,15 +12,15 @@ from .constraints import Constraint, ConstraintFields, constraint_of
 
 
 class Grammars(Protocol):
-    """The part of ``StructuredOutput`` that prepares a request."""
+    """The methods of ``StructuredOutput`` that are needed to prepare a request."""
 
     async def compile(
         self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
-        """Return ``PreparedRequest.grammar`` for a constraint."""
+        """Return the value of ``PreparedRequest.grammar`` for a constraint."""
 
     def mark(self, text: str) -> str:
-        """Return a marker of the model as a Lark expression."""
+        """Return a marker as a Lark expression: a control token or the marker's text."""
 
     def close(self) -> None:
         """Stop the threads."""
@@ -29,7 +29,7 @@ class Grammars(Protocol):
 async def request_grammar(
     grammars: Grammars, fields: ConstraintFields, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
 ) -> str:
-    """Return ``PreparedRequest.grammar`` for a request; "" if it has no constraint.
+    """Return the value of ``PreparedRequest.grammar`` for a request; "" if the request has no constraint.
 
     Raises Rejected if the constraint is invalid or cannot be compiled.
     """
@@ -47,12 +47,12 @@ class CompiledElsewhere:
     async def compile(
         self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
-        """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if the constraint cannot be compiled."""
+        """See ``Grammars``. Raises Rejected if the constraint cannot be compiled."""
         compiling = self.grammars.compile(constraint, prefix=prefix, alternative=alternative)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(compiling, self.loop))
 
     def mark(self, text: str) -> str:
-        """Return a marker of the model as a Lark expression: its text or a control token."""
+        """See ``Grammars``."""
         return self.grammars.mark(text)
 
     def close(self) -> None:

@@ -19,14 +19,14 @@ from .oneof import oneof_to_anyof
 MAX_BYTES = 256 * 1024
 MAX_CHOICES = 10_000
 MAX_NAME = 64
-# Whitespace in JSON: one space, or a line break and an indent. Without this limit, small models write spaces until
-# max_tokens is reached.
+# The whitespace allowed in JSON: one space, or a line break and an indent. Without this limit, small models generate
+# spaces until max_tokens is reached.
 WHITESPACE = r"[ ]|\n[ ]{0,16}"
 NAMED_CONSTRAINTS = "'response_format', 'regex', 'ebnf', 'grammar', 'structured_outputs'"
 
 
 class NamedSchema(msgspec.Struct):
-    """A schema in OpenAI's wrapper. The schema is enforced regardless of ``strict``."""
+    """A JSON schema in OpenAI's format. The schema is enforced regardless of ``strict``."""
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
     description: str | None = None
@@ -35,7 +35,11 @@ class NamedSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """The field ``response_format``. schema: JSON schema of an object, as in llama-server."""
+    """The field ``response_format``.
+
+    Attributes:
+        schema: JSON schema for the type "json_object", as in llama-server.
+    """
 
     type: str
     json_schema: NamedSchema | None = None
@@ -69,9 +73,9 @@ class Constraint:
 
     Attributes:
         lark: the grammar.
-        param: name of the request field.
-        unread: True if ``lark`` is the client's own grammar, in GBNF or Lark, which the compile thread still has to
-            convert.
+        param: name of the request field that contains the constraint.
+        unread: True if ``lark`` is the client's own grammar, in GBNF or Lark, which has yet to be converted in a
+            compile thread.
     """
 
     lark: str
@@ -96,27 +100,30 @@ def constraint_of(fields: ConstraintFields) -> Constraint | None:
         if constraint is not None
     ]
     if len(found) > 1:
-        raise Rejected(f"Only one constraint is allowed in a request, of {NAMED_CONSTRAINTS}.", param=found[1].param)
+        raise Rejected(f"A request may have only one constraint, in one of {NAMED_CONSTRAINTS}.", param=found[1].param)
     return found[0] if found else None
 
 
 def schema_constraint(schema: Any, param: str) -> Constraint:
-    """Allow JSON texts that are valid under ``schema``. Raises Rejected if the schema is not supported."""
+    """Return a constraint that allows JSON values that are valid under ``schema``.
+
+    Raises Rejected if the schema is not supported.
+    """
     return sized(f"start: {lark_of_schema(schema, param)}", param)
 
 
 def lark_of_schema(schema: Any, param: str) -> str:
-    """Convert a schema to a part of a Lark rule. Raises Rejected if the schema is not supported."""
+    """Convert a schema to an expression for a Lark rule. Raises Rejected if the schema is not supported."""
     check_schema(schema, param)
     if schema is False:
-        raise Rejected(f"'{param}' is false, which no text satisfies.", param=param)
+        raise Rejected(f"'{param}' is false, but no output can satisfy this schema.", param=param)
     options = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
     written = json.dumps((oneof_to_anyof(schema) if isinstance(schema, dict) else {}) | options)
     return f"%json {written}"
 
 
 def json_constraint(schema: Any, param: str) -> Constraint:
-    """Like ``schema_constraint``, but the schema may also be a JSON string.
+    """Like ``schema_constraint``, but the schema may also be a string that contains JSON.
 
     Raises Rejected if the string is too large or not JSON, or if the schema is not supported.
     """
@@ -130,7 +137,7 @@ def json_constraint(schema: Any, param: str) -> Constraint:
 
 
 def regex_constraint(regex: str, param: str) -> Constraint:
-    """Allow texts that match ``regex`` as a whole.
+    """Return a constraint that allows text that matches ``regex`` completely.
 
     Raises Rejected if the expression is empty, too long or not supported.
     """
@@ -140,19 +147,24 @@ def regex_constraint(regex: str, param: str) -> Constraint:
 
 
 def choice_constraint(choices: list[str], param: str) -> Constraint:
-    """Allow exactly one of ``choices``. Raises Rejected if there are no choices or too many, or if one is empty."""
+    """Return a constraint that allows exactly the strings in ``choices``.
+
+    Raises Rejected if there are no choices or too many, or if one is empty.
+    """
     if len(choices) > MAX_CHOICES:
         raise Rejected(f"'{param}' has {len(choices)} choices: at most {MAX_CHOICES} are allowed.", param=param)
     if not choices or not all(choices):
         raise Rejected(f"'{param}' must have at least one entry and no empty entry.", param=param)
     written = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
-    return sized(
-        f"start: CHOICE\nCHOICE: {written}", param
-    )  # a single terminal, because a rule cannot have thousands of alternatives
+    # A single terminal is used, because a rule cannot have thousands of alternatives.
+    return sized(f"start: CHOICE\nCHOICE: {written}", param)
 
 
 def ebnf_constraint(text: str, param: str) -> Constraint:
-    """Allow texts of a GBNF or Lark grammar. Raises Rejected if the grammar is too long."""
+    """Return a constraint that allows text that matches a GBNF or Lark grammar.
+
+    Raises Rejected if the grammar is too long.
+    """
     sized(text, param)
     return Constraint(text, param, unread=True)
 
@@ -208,7 +220,7 @@ def _from_structured_outputs(outputs: StructuredOutputs | None) -> Constraint | 
 
 
 def sized(lark: str, param: str) -> Constraint:
-    """Return the constraint. Raises Rejected if the text is too large."""
+    """Return the constraint with the grammar ``lark``. Raises Rejected if the grammar is too large."""
     if len(lark) > MAX_BYTES:
         raise Rejected(f"'{param}' is larger than {MAX_BYTES // 1024} KiB.", param=param)
     return Constraint(lark, param)

@@ -1,4 +1,4 @@
-"""Converts GBNF grammars to Lark and checks Lark grammars of clients. The module does not compile grammars.
+"""Converts GBNF grammars to Lark, and checks Lark grammars of clients. The module does not compile grammars.
 
 The conversion runs in a compile thread, because a large grammar takes about a second.
 """
@@ -14,17 +14,17 @@ from ebbtide.errors import GrammarError
 
 MAX_MESSAGE = 300
 MAX_RULES = 500  # the compiler recurses along a chain of rules
-# A client's grammar must not contain options, or notations that have their own request fields.
+# Options, and notations that have their own request fields: a client's grammar must not contain them.
 DIRECTIVES = ("%llguidance", "%json", "%regex", "%lark")
 # The patterns must not backtrack, because a regex match blocks all threads.
 IS_LARK = re.compile(r"^[^\S\n]*start\s*:", re.MULTILINE)
-# The pattern matches the end of a rule's name, and skips strings, regexes, character classes and comments.
+# Each pattern finds the definition operators of rules, and skips strings, regexes, character classes and comments.
 LARK_RULE = re.compile(r'"(?:[^"\\\n]|\\.)*"?|//[^\n]*|/(?:[^/\\\n]|\\.)*/?|#[^\n]*|(?P<rule>:)')
 GBNF_RULE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\n]*|(?P<rule>::=)', re.DOTALL)
 
 
 def lark_of_ebnf(text: str) -> str:
-    """Convert a grammar in Lark or GBNF to Lark.
+    """Return a grammar in Lark, converted if ``text`` is a GBNF grammar.
 
     Raises GrammarError if the text has an unsupported directive or too many rules, or is neither Lark nor valid GBNF.
     """
@@ -33,7 +33,7 @@ def lark_of_ebnf(text: str) -> str:
             raise GrammarError(f"{word} is not supported in a grammar.")
     lark = IS_LARK.search(text) is not None
     if sum(1 for found in (LARK_RULE if lark else GBNF_RULE).finditer(text) if found["rule"]) > MAX_RULES:
-        raise GrammarError(f"a grammar has at most {MAX_RULES} rules.")
+        raise GrammarError(f"a grammar may have at most {MAX_RULES} rules.")
     return text if lark else _lark_of_gbnf(text)
 
 
@@ -49,9 +49,9 @@ def _lark_of_gbnf(text: str) -> str:
 
 
 def _inner_first(rules: dict[str, RuleNode]) -> dict[str, RuleNode]:
-    """Order the rules so that every rule comes after the rules that it uses.
+    """Return the rules in an order in which each rule comes after the rules that it uses, as far as possible.
 
-    Otherwise ``resolve`` takes quadratic time.
+    In another order, ``resolve`` would take quadratic time.
     """
     ordered: dict[str, RuleNode] = {}
     seen: set[str] = set()
@@ -71,7 +71,7 @@ def _inner_first(rules: dict[str, RuleNode]) -> dict[str, RuleNode]:
 
 
 def _uses(rule: RuleNode) -> Iterator[str]:
-    """Yield the rule names used in a rule."""
+    """Yield the names of the rules that ``rule`` uses."""
     waiting: list[ASTNode] = [rule]
     while waiting:
         node = waiting.pop()

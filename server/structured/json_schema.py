@@ -1,7 +1,7 @@
-"""Checks that a client's JSON schema is well formed by Draft 2020-12. The module does not depend on grammars or
-requests.
+"""Checks that a client's JSON schema is well formed according to Draft 2020-12.
 
 The grammar compiler interprets the keywords and rejects those that it cannot enforce, but it ignores malformed values.
+The module does not depend on grammars or requests.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ebbtide.errors import Rejected
 from .schema_references import num_levels, target
 
 MAX_DEPTH = 64
-MAX_SUBSCHEMAS = 10_000  # a reference cycle of this length uses a quarter of the compile thread's stack
-# Maximum number of states of the automaton for "multipleOf", which the compiler builds without any limit:
-# 50,000 states take half a second; 12345.678 would take minutes and all memory.
+MAX_SUBSCHEMAS = 10_000  # a cycle of this many references uses a quarter of the compile thread's stack
+# Maximum number of states of the automaton for "multipleOf". The compiler has no limit: 50,000 states take half a
+# second to build; the value 12345.678 would take minutes and all memory.
 MAX_MULTIPLE = 20_000
 OPTIONS = "x-guidance"  # a key that would disable the compiler's checks
 
@@ -100,7 +100,10 @@ KEYWORDS = ONE | SEVERAL | NAMED | PLAIN
 
 
 def check_schema(schema: Any, param: str) -> None:
-    """Raises Rejected, naming ``param`` and the keyword, unless ``schema`` is well formed by Draft 2020-12."""
+    """Raise Rejected, naming ``param`` and the keyword, unless ``schema`` is well formed according to Draft 2020-12.
+
+    Also raises Rejected if the schema is too large or nested too deeply.
+    """
     if not _schema(schema):
         raise Rejected(f"'{param}' must be a JSON schema: an object, true or false.", param=param)
     _check_depth(schema, param)
@@ -109,13 +112,13 @@ def check_schema(schema: Any, param: str) -> None:
         if count > MAX_SUBSCHEMAS:
             raise Rejected(f"'{param}' consists of more than {MAX_SUBSCHEMAS} schemas.", param=param)
         _check_keywords(part, param)
-        multiple = lcm(
-            multiple, _odd_part(part.get("multipleOf", 1))
-        )  # the product is limited, because the compiler may merge automata of alternatives
+        # Limit the least common multiple: the compiler may merge the automata of alternatives, whose sizes then
+        # multiply.
+        multiple = lcm(multiple, _odd_part(part.get("multipleOf", 1)))
     if multiple > MAX_MULTIPLE:
-        raise Rejected(f"'{param}' has a 'multipleOf' with too many digits.", param=param)
+        raise Rejected(f"The values of 'multipleOf' in '{param}' have too many digits.", param=param)
     if isinstance(schema, dict) and num_levels(schema, lambda part: _inside(part, schema)) > MAX_DEPTH:
-        raise Rejected(f"'{param}' is nested deeper than {MAX_DEPTH} levels through its references.", param=param)
+        raise Rejected(f"'{param}' is nested deeper than {MAX_DEPTH} levels, including its references.", param=param)
 
 
 def _check_keywords(schema: dict[str, Any], param: str) -> None:
@@ -127,7 +130,7 @@ def _check_keywords(schema: dict[str, Any], param: str) -> None:
 
 
 def _odd_part(value: float) -> int:
-    """Return the digits of a number without leading and trailing zeros, which add no states."""
+    """Return the digits of a number as an integer, without trailing zeros, which add no states to the automaton."""
     digits = "".join(map(str, Decimal(repr(value)).as_tuple().digits))
     return int(digits.strip("0"))
 
@@ -148,9 +151,9 @@ def _children(value: Any) -> list[Any]:
 
 
 def _subschemas(root: Any) -> Iterator[dict[str, Any]]:
-    """Yield a schema, its subschemas and those that it references, each once.
+    """Yield a schema, its subschemas and the schemas that they reference, each once.
 
-    Each yielded schema must have been checked when the iteration continues.
+    The caller must check each schema before it requests the next one.
     """
     waiting, seen = [root], {id(root)}
     while waiting:
@@ -165,7 +168,7 @@ def _subschemas(root: Any) -> Iterator[dict[str, Any]]:
 
 
 def _inside(schema: dict[str, Any], root: Any) -> list[dict[str, Any]]:
-    """Return the direct subschemas of a well-formed schema, and the schema that it references."""
+    """Return the direct subschemas of a well-formed schema, and the schema to which its ``$ref`` refers."""
     found = [schema[keyword] for keyword in ONE if keyword in schema]
     for keyword in SEVERAL:
         found += schema.get(keyword, ())

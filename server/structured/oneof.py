@@ -1,6 +1,6 @@
-"""Converts ``oneOf`` to ``anyOf`` if a tag makes the alternatives exclusive, as in discriminated unions.
+"""Converts ``oneOf`` to ``anyOf`` if a tag property makes the alternatives exclusive, as in discriminated unions.
 
-The grammar compiler detects such tags only in inline alternatives, not behind references.
+The grammar compiler detects such properties only in inline alternatives, not in referenced ones.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 from .json_schema import NAMED, ONE, SEVERAL
 from .schema_references import target
 
-MAX_REFERENCES = 16  # maximum number of references followed per alternative, which also ends reference cycles
+MAX_REFERENCES = 16  # maximum number of references followed per alternative; this also ends reference cycles
 Schema = Any
 
 
 def oneof_to_anyof(schema: Schema) -> Schema:
-    """Return an equivalent schema with ``anyOf`` for each ``oneOf`` whose alternatives a required string property tells
-    apart.
+    """Return an equivalent schema in which ``anyOf`` replaces each ``oneOf`` with exclusive alternatives.
 
-    The schema must be well formed (``check_schema``). The argument is not modified. Other ``oneOf`` keywords are kept.
+    Alternatives are exclusive if a required string property distinguishes them. Other ``oneOf`` keywords are kept. The
+    schema must be well formed (``check_schema``), and is not modified.
     """
     return _rewritten(schema, schema)
 
@@ -42,7 +42,7 @@ def _rewritten(schema: Schema, root: Schema) -> Schema:
 
 
 def _tagged(alternatives: list[Schema], root: Schema) -> bool:
-    """Return True if some property has disjoint sets of strings in all alternatives."""
+    """Return True if there is a property whose allowed strings are disjoint in all alternatives."""
     tags = [_tags(_resolved(alternative, root)) for alternative in alternatives]
     return any(_disjoint([own[name] for own in tags]) for name in tags[0] if all(name in own for own in tags))
 
@@ -52,7 +52,7 @@ def _disjoint(sets: list[set[str]]) -> bool:
 
 
 def _tags(schema: Schema) -> dict[str, set[str]]:
-    """Return the required properties of an object that allow only certain strings."""
+    """Return name → allowed strings, for the required properties of an object that allow only certain strings."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return {}
     found = {}
@@ -71,7 +71,7 @@ def _texts(schema: Schema) -> set[str] | None:
 
 
 def _resolved(schema: Schema, root: Schema) -> Schema:
-    """Follow local references; return any other schema unchanged."""
+    """Follow local references from ``schema``. Return the schema that is found; None if there is none."""
     for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if reference is None:

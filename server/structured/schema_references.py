@@ -1,4 +1,7 @@
-"""Resolves references in a JSON schema and measures its depth through them. The module does not validate schemas."""
+"""Resolves references in a JSON schema, and computes its depth including references.
+
+The module does not validate schemas.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ def target(reference: str, root: Schema) -> Schema:
 
 
 class _Walk:
-    """Tarjan's algorithm without recursion: a cycle is found after all nodes to which it leads."""
+    """Tarjan's algorithm without recursion. A cycle is finished after all nodes that can be reached from it."""
 
     def __init__(self) -> None:
         self.order: dict[int, int] = {}  # order of discovery, by the identity of the node
-        self.lowest: dict[int, int] = {}  # the earliest node to which each node is known to lead back
-        self.levels: dict[int, int] = {}  # depths of finished nodes, which are equal within a cycle
-        self._beyond: dict[int, int] = {}  # depths of the nodes to which each node leads outside its cycle
+        self.lowest: dict[int, int] = {}  # the order of the earliest node that each node is known to reach
+        self.levels: dict[int, int] = {}  # depths of finished nodes; nodes of a cycle have the same depth
+        self._beyond: dict[int, int] = {}  # maximum depth that each node reaches outside its cycle
         self._open: list[int] = []
 
     def meet(self, place: int) -> None:

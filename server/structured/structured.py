@@ -1,6 +1,6 @@
 """Compiles the constraints of requests in threads, within a time limit, and caches the results.
 
-A constraint that cannot be compiled is rejected: no request runs without its constraint.
+A request whose constraint cannot be compiled is rejected, because no request may run without its constraint.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .gbnf import lark_of_ebnf
 
 NUM_THREADS = 2
 MAX_REMEMBERED = 1000
-MAX_READ_REMEMBERED = 16 * 1024  # in characters; a larger converted grammar is not cached
-DRY_RUN_TOKENS = 16  # a grammar that is too costly fails within the first tokens
+MAX_READ_REMEMBERED = 16 * 1024  # characters; a longer converted grammar is not cached
+DRY_RUN_TOKENS = 16  # a grammar that is too expensive fails within this number of tokens
 BUSY = "All threads that compile grammars are busy (--grammar-timeout). Try again later."
 
 
@@ -33,8 +33,8 @@ class CompileResult:
 
     Attributes:
         problem: the reason why the constraint cannot be used; "" if it can be used.
-        lark: the Lark text of a constraint that was converted from the client's own grammar.
-        busy: True if no thread was free to compile it.
+        lark: the grammar in Lark, if the constraint is the client's own grammar; else "".
+        busy: True if no thread became free to compile the constraint.
     """
 
     problem: str = ""
@@ -43,7 +43,7 @@ class CompileResult:
 
 
 class StructuredOutput:
-    """Compiles grammars for one model. The object must be used from one event loop only."""
+    """Compiles grammars for one model. The object must be used on only one event loop."""
 
     def __init__(self, vocabulary: Vocabulary, info: RunnerInfo, timeout_s: float) -> None:
         self._vocabulary = vocabulary
@@ -59,10 +59,12 @@ class StructuredOutput:
     async def compile(
         self, constraint: Constraint, *, prefix: ReasoningPrefix | None = None, alternative: str = ""
     ) -> str:
-        """Return ``PreparedRequest.grammar`` for a constraint. Raises Rejected if the constraint cannot be compiled.
+        """Return the value of ``PreparedRequest.grammar`` for a constraint.
 
-        prefix: free text before the constraint, such as reasoning. alternative: see ``ebbtide.grammar.grammar_of``; it
-            is not checked, so it must be known to compile.
+        Raises Rejected if the constraint cannot be compiled.
+
+        prefix: the reasoning that may precede the constrained output; None if there is none.
+        alternative: see ``ebbtide.grammar.grammar_of``. It is not compiled here, so it must be valid.
         """
         result = await asyncio.shield(self._result_of(constraint))
         if result.busy:
@@ -75,11 +77,11 @@ class StructuredOutput:
         return grammar_of(lark, prefix=prefix, alternative=alternative, special_ids=self._special_ids)
 
     def mark(self, text: str) -> str:
-        """Return a marker of the model as a Lark expression: its text or a control token."""
+        """Return a marker as a Lark expression: a control token or the marker's text."""
         return mark_in_lark(text, self._special_ids)
 
     def close(self) -> None:
-        """Stop the threads after their current work, which takes a few seconds at most."""
+        """Stop the threads after their current work, which takes at most a few seconds."""
         self._pool.shutdown(cancel_futures=True)
 
     def _result_of(self, constraint: Constraint) -> asyncio.Task[CompileResult]:
@@ -102,9 +104,9 @@ class StructuredOutput:
         return result
 
     async def _compile_in_time(self, constraint: Constraint) -> CompileResult | None:
-        """Compile a constraint. Returns None if the compilation takes too long.
+        """Compile a constraint. Return None if the compilation takes too long.
 
-        Loading the vocabulary and waiting for a thread do not count as compilation.
+        The time to load the vocabulary and to wait for a thread is not counted.
         """
         loop = asyncio.get_running_loop()
         guidance = self._guidance
@@ -116,21 +118,20 @@ class StructuredOutput:
         except TimeoutError:
             return CompileResult(busy=True)
         work = loop.run_in_executor(self._pool, self._compile_in_thread, guidance, constraint)
-        work.add_done_callback(
-            lambda _: self._slots.release()
-        )  # a compilation that exceeds the limit still occupies its thread
+        # A compilation that exceeds the time limit still occupies its thread.
+        work.add_done_callback(lambda _: self._slots.release())
         done, _ = await asyncio.wait({work}, timeout=self._timeout_s)
         return work.result() if done else None
 
     def _compile_in_thread(self, guidance: Guidance, constraint: Constraint) -> CompileResult:
-        """Check in a thread whether a constraint can be enforced."""
+        """Compile a constraint, to check that it can be enforced. Called in a compile thread."""
         try:
             lark = lark_of_ebnf(constraint.lark) if constraint.unread else ""
             if len(lark) > MAX_BYTES:
-                return CompileResult(f"in Lark it is larger than {MAX_BYTES // 1024} KiB.")
+                return CompileResult(f"converted to Lark, it is larger than {MAX_BYTES // 1024} KiB.")
             matcher = guidance.compile(grammar_of(lark or constraint.lark, special_ids=self._special_ids))
             if matcher.complete:
-                return CompileResult("it allows only the empty text.")
+                return CompileResult("it allows only empty output.")
             _dry_run(matcher)
         except GrammarError as error:
             return CompileResult(str(error))
@@ -144,7 +145,7 @@ class StructuredOutput:
 
 
 def _dry_run(matcher: GrammarMatcher) -> None:
-    """Advance by the first allowed tokens. Raises GrammarError if the grammar cannot continue."""
+    """Advance by at most ``DRY_RUN_TOKENS`` allowed tokens. Raises GrammarError if that fails."""
     for _ in range(DRY_RUN_TOKENS):
         if matcher.complete:
             return

@@ -1,7 +1,6 @@
-"""Grammars for forced calls: JSON for every model family, with arguments that are valid under their schemas.
+"""Grammars for tool calls: JSON for every model family. Required calls have arguments that are valid under the schemas.
 
-Objects get only the keys in a schema unless the schema explicitly allows others, because small models would invent
-keys.
+Objects may have only the keys in a schema unless the schema explicitly allows others: small models would invent keys.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from ..parsers.tools.marked_calls import MarkedCallFormat
 from .constraints import Constraint, lark_of_schema, schema_constraint, sized
 
 PARAM = "tools"
-MAX_CALLS = 32  # maximum per answer, because a small model would otherwise add calls until max_tokens is reached
+MAX_CALLS = 32  # maximum per answer; without it, a small model could add calls until max_tokens is reached
 # A schema that has only these keywords lists all its keys.
 SIMPLE = {"type", "properties", "required", "title", "description", "$schema", "$defs", "definitions"}
 
 
 def tool_constraint(options: ToolOptions) -> Constraint:
-    """Return the constraint for required calls: the arguments of one function, or a list of calls.
+    """Return the constraint for required tool calls: the arguments of one function, or a list of calls.
 
     Raises Rejected if a schema cannot be used.
     """
@@ -38,10 +37,12 @@ def tool_constraint(options: ToolOptions) -> Constraint:
 
 
 def calls_alternative(options: ToolOptions, form: MarkedCallFormat, mark: Callable[[str], str]) -> str:
-    """Return calls in the model's format as the Lark rule ``alternative``, for an output with another constraint.
+    """Return the Lark rule ``alternative``, which matches tool calls in the model's format.
 
-    mark: converts a text or control token to Lark. Arguments may be any object, so that a request with an unsupported
-        schema is not rejected.
+    It is used if the output has another constraint. Arguments may be any object, so that a request with an unsupported
+    schema is not rejected.
+
+    mark: converts a marker to a Lark expression.
     """
     call = f'"{{\\"name\\": " NAME ", \\"{form.key}\\": " any_object "}}"'
     opens = "" if form.bare else f"{' '.join(map(mark, (*form.skips, form.opens[0])))} GAP "

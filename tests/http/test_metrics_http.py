@@ -183,4 +183,4 @@ def test_other_engines_names_read_the_same(pressed: Api) -> None:
 def test_an_engine_that_is_not_known_does_not_start(start_daemon: Any) -> None:
     daemon = start_daemon("--metrics-compat", "tgi", ready=False)
     assert daemon.wait() == 1
-    assert "--metrics-compat takes vllm and sglang, separated by commas, not 'tgi'." in daemon.log
+    assert "--metrics-compat must be a comma-separated list of vllm and sglang, not 'tgi'." in daemon.log

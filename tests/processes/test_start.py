@@ -84,7 +84,7 @@ def test_a_child_that_cannot_start_says_why(start_daemon: Any) -> None:
 
 def test_an_unknown_parser_is_refused_before_anything_is_loaded(start_daemon: Any) -> None:
     daemon = start_daemon("--tool-call-parser", "nothing", model="/no/such/model", ready=False)
-    fails_to_start(daemon, "--tool-call-parser nothing is not known; it is one of auto, ")
+    fails_to_start(daemon, "--tool-call-parser nothing is unknown; it must be one of auto, ")
 
 
 @pytest.mark.parametrize("daemon", [("--log-level", "debug")], indirect=True)

@@ -1,4 +1,4 @@
-"""Converts Anthropic's messages, which consist of blocks, to chat messages."""
+"""Converts Anthropic's messages, which consist of content blocks, to chat messages."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ...http.strict_json import convert
 from ..chat.chat_request import CalledFunction, ChatMessage, MessageCall
 from ..chat.foreign_items import as_text
 
-SEPARATOR = "\n\n"  # separates blocks of the user, of the system or of a tool's result
-# Blocks of other types, such as searches on Anthropic's servers, are converted to text.
+SEPARATOR = "\n\n"  # separates the text blocks of a user message, a system message or a tool result
+# Blocks of other types, such as results of searches on Anthropic's servers, are converted to text.
 TYPES = ("text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking")
 
 Content = str | list[dict[str, Any]]
 
 
 class Block(msgspec.Struct, kw_only=True):
-    """One block.
+    """One content block.
 
-    The type of the block decides which fields it has; other fields, such as cache_control, have no effect.
+    The type of the block determines which fields it has; other fields, such as cache_control, are ignored.
     """
 
     type: str
     text: str | None = None
     id: str | None = None
     name: str | None = None
-    input: Any = None  # a JSON object, unless the call was truncated
+    input: Any = None  # the arguments: a JSON object, or a string if the call was truncated
     tool_use_id: str | None = None
     content: str | list[dict[str, Any]] | None = None
     is_error: bool | None = None
@@ -62,7 +62,7 @@ def chat_messages(system: Content | None, messages: list[Message]) -> list[ChatM
 
 
 def _assistant(content: Content, where: str) -> ChatMessage:
-    """Return text, reasoning and calls as one message."""
+    """Return the blocks of an assistant message as one chat message with text, reasoning and tool calls."""
     if isinstance(content, str):
         return ChatMessage(role="assistant", content=content)
     text, reasoning, calls = "", "", []
@@ -71,17 +71,17 @@ def _assistant(content: Content, where: str) -> ChatMessage:
             reasoning += block.thinking or ""
         elif block.type == "tool_use":
             calls.append(_call(block, place))
-        elif block.type != "redacted_thinking":  # reasoning that another server encrypted
+        elif block.type != "redacted_thinking":  # encrypted reasoning of another server, which is ignored
             text += _text(block, raw, place)
     return ChatMessage(role="assistant", content=text, reasoning_content=reasoning or None, tool_calls=calls or None)
 
 
 def _user(content: Content, where: str) -> list[ChatMessage]:
-    """Return the user's text, and each tool result as a message of its own, in the order of the blocks."""
+    """Return one chat message per tool result and per run of text blocks, in the order of the blocks."""
     if isinstance(content, str):
         return [ChatMessage(role="user", content=content)]
     messages: list[ChatMessage] = []
-    texts: list[str] = []  # blocks of the message to which the next text belongs
+    texts: list[str] = []  # the current run of text blocks
     for block, raw, place in _blocks(content, where):
         if block.type == "tool_result":
             messages += [*_text_message(texts), _result(block, place)]
@@ -97,9 +97,9 @@ def _text_message(texts: list[str]) -> list[ChatMessage]:
 
 
 def _blocks(content: list[dict[str, Any]], where: str) -> Iterator[tuple[Block, dict[str, Any], str]]:
-    """Yield each block as the client sent it, and its path.
+    """Yield each block, its JSON as the client sent it, and its path.
 
-    For a block whose type is not in ``TYPES``, only the type is converted.
+    If the type of a block is not in ``TYPES``, only its type is parsed.
     """
     for index, raw in enumerate(content):
         place = f"{where}[{index}]"
@@ -115,9 +115,9 @@ def _call(block: Block, where: str) -> MessageCall:
 
 
 def _result(block: Block, where: str) -> ChatMessage:
-    """Return the result of a call.
+    """Return a tool result as a chat message.
 
-    An image is replaced by a note instead of being refused, because the client cannot withdraw it.
+    An image is replaced by a note instead of being refused, because the client cannot remove it from the conversation.
     """
     if block.tool_use_id is None:
         raise Rejected(f"'{where}' needs a 'tool_use_id'.")

@@ -32,7 +32,7 @@ EDIT_FIELDS = {
 class ClientTool(msgspec.Struct, kw_only=True):
     """A tool that the client runs, as the request defines it.
 
-    The types other than "custom" have no description and no schema.
+    Only a tool of the type "custom", which is the default, has a description and a schema.
     """
 
     name: str
@@ -43,12 +43,12 @@ class ClientTool(msgspec.Struct, kw_only=True):
 
 
 class OfferedTools:
-    """The functions that stand for the tools of a request.
+    """The tools of a request, converted to functions.
 
     Attributes:
         functions: the functions, in the order of the tools.
-        paths: the field of the request that each function comes from.
-        left_out: types of the tools that are not offered.
+        paths: for each function, the path of the field that defines its tool.
+        left_out: types of the tools that are not offered to the model.
     """
 
     def __init__(self, tools: list[dict[str, Any]] | None) -> None:
@@ -66,7 +66,7 @@ class OfferedTools:
 
 
 def _family(kind: Any) -> str:
-    """Return the type of a tool without its version; "" if it has none."""
+    """Return the type of a tool without its version; "" if the type has no version."""
     return VERSION.sub("", kind) if isinstance(kind, str) and VERSION.search(kind) else ""
 
 

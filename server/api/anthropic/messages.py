@@ -29,7 +29,7 @@ from .messages_response import MessagesResponseBuilder
 
 @dataclass(frozen=True, slots=True)
 class CountTokensRoute:
-    """The route, bound to the application's state."""
+    """The route and the state that it uses."""
 
     state: AppState
 

@@ -1,4 +1,4 @@
-"""The requests of POST /v1/messages and its token count, and their translation to a chat request."""
+"""The requests of POST /v1/messages and /v1/messages/count_tokens, and their translation to a chat request."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ class MessagesBody(PromptFields, kw_only=True):
 
 
 def check_stateless(body: PromptFields) -> None:
-    """Raises Rejected if the request stores the conversation or continues a stored one.
+    """Raise Rejected if the request asks to store the conversation or to continue a stored one.
 
-    Anthropic's clients recognize the code of the error and then send the whole conversation.
+    Anthropic's clients recognize the error code, and then send the whole conversation.
     """
     if body.thread is not None:
         raise Rejected(

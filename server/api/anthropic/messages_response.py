@@ -25,7 +25,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Block:
-    """One block with the content received so far. For a call, the text is its input as JSON."""
+    """One content block, with the content generated so far. For a tool call, ``text`` is its input as JSON."""
 
     kind: Kind
     id: str | None = None
@@ -63,7 +63,7 @@ class MessagesResponseBuilder:
         self._ending: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Return the response to a request without stream."""
+        """Return the response to a non-streaming request."""
         for delta in deltas:
             self.chunks(delta)
         return {
@@ -74,7 +74,7 @@ class MessagesResponseBuilder:
         }
 
     def first_chunks(self) -> list[Event]:
-        """Return no event, because the first event contains counts that are known only with the first delta."""
+        """Return no event: the first event contains token counts that are not known before the first delta."""
         return []
 
     def chunks(self, delta: Delta) -> list[Event]:

@@ -1,1 +1,1 @@
-"""The common form of chat requests, to which every chat API is translated."""
+"""The common format of chat requests, to which the requests of every chat-like API are translated."""

@@ -1,4 +1,4 @@
-"""Converts the messages of a chat request to the conversation that the model's template renders."""
+"""Converts the messages of a chat request to the conversation that the model's chat template renders."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ Message = dict[str, Any]
 def chat_prompt(
     body: ChatBody, options: ToolOptions | None, profile: ChatTemplateProfile, *, is_continuation: bool = False
 ) -> ChatPrompt:
-    """Return the conversation of a chat request. Raises Rejected if a message is invalid, or if
-    two fields contradict each other.
+    """Return the conversation of a chat request.
+
+    Raises Rejected if a message is invalid, or if two fields contradict each other.
 
     is_continuation: True if earlier messages precede these, so that the prompt already describes the tools.
     """
@@ -56,14 +57,14 @@ def chat_prompt(
 
 
 def num_messages(body: ChatBody) -> int:
-    """Return the number of messages plus the number of calls in them."""
+    """Return the number of messages plus the number of tool calls in them."""
     return sum([1 + len(message.tool_calls or ()) for message in body.messages])
 
 
 def _options(body: ChatBody) -> dict[str, Any]:
     """Return the additional variables for the template.
 
-    The effort "none" also sets the variables that turn reasoning off.
+    The reasoning effort "none" also sets the variables that turn reasoning off.
     """
     options = dict(body.chat_template_kwargs or {})
     for name in RESERVED_VARIABLES & options.keys():
@@ -78,7 +79,7 @@ def _options(body: ChatBody) -> dict[str, Any]:
 
 
 def _plain(message: ChatMessage, index: int) -> Message:
-    """Return the message as templates expect it: content as text, and the role "system" instead of "developer"."""
+    """Return the message as templates expect it: the content as a string, and "developer" replaced by "system"."""
     plain: Message = {
         "role": "system" if message.role == "developer" else message.role,
         "content": _text(message, index),
@@ -98,9 +99,9 @@ def _plain(message: ChatMessage, index: int) -> Message:
 
 
 def _call(call_id: str | None, name: str, arguments: str | dict[str, Any] | None) -> Message:
-    """Return an earlier call in the form that templates expect.
+    """Return an earlier tool call in the format that templates expect.
 
-    If the arguments are not a JSON object, they stay text.
+    If the arguments are not a JSON object, they stay a string.
     """
     parsed = _parsed(arguments) if isinstance(arguments, str) else arguments
     function = {"name": name, "arguments": {} if parsed is None else parsed}
@@ -115,16 +116,16 @@ def _parsed(arguments: str) -> str | dict[str, Any]:
 
 
 def _in_style(messages: list[Message], style: CallStyle) -> list[Message]:
-    """Convert tool calls to the form that the template expects, and add the function's name to each result."""
+    """Convert tool calls to the format that the template expects, and add the function name to each tool result."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     ordered = _one_by_one(messages) if style.single_calls else messages
     return [_styled(message, style, names) for message in ordered]
 
 
 def _one_by_one(messages: list[Message]) -> list[Message]:
-    """Return the conversation with one call per message, each followed by its result."""
+    """Return the conversation with one tool call per message, each followed by its result."""
     ordered: list[Message] = []
-    after_results = 0  # the index after the results of the last calls
+    after_results = 0  # index of the first message after the tool results that have been handled
     for index, message in enumerate(messages):
         calls = message.get("tool_calls", [])
         if index < after_results:

@@ -1,4 +1,4 @@
-"""The fields of a chat request. The requests of all other conversation APIs are translated to it."""
+"""The body of a chat request, to which the requests of the other chat-like APIs are translated."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ class TextPart(msgspec.Struct):
 
 
 class CalledFunction(msgspec.Struct):
-    """The function of an earlier call. arguments: an object, or JSON text as the API returns it."""
+    """The function of an earlier tool call.
+
+    Attributes:
+        arguments: an object, or a string that contains JSON, as the API returns it
+    """
 
     name: str
     arguments: str | dict[str, Any] | None = None
 
 
 class MessageCall(msgspec.Struct):
-    """A call in an assistant message."""
+    """A tool call in an assistant message."""
 
     function: CalledFunction
     id: str | None = None

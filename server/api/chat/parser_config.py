@@ -21,7 +21,11 @@ from .chat_request import ChatBody, ChatMessage
 def build_parser_config(
     body: ChatBody, options: ToolOptions | None, profile: ChatTemplateProfile, ending: str, pieces: Sequence[bytes]
 ) -> ParserConfig:
-    """Return the configuration for a prompt that ends with ``ending``. pieces: the bytes of each token id."""
+    """Return the parser configuration of a request.
+
+    ending: the text at the end of the prompt.
+    pieces: the bytes of each token id.
+    """
     form = profile.reasoning
     return ParserConfig(
         reasoning=form,
@@ -34,7 +38,7 @@ def build_parser_config(
 
 
 def reasoning_prefix(config: ParserConfig, body: ChatBody, ending: str) -> ReasoningPrefix | None:
-    """Return the reasoning prefix of constrained output; None if no reasoning can precede the output."""
+    """Return the reasoning prefix that constrained output may have; None if no reasoning can precede the output."""
     form = config.reasoning
     if form is None:
         return None
@@ -70,7 +74,7 @@ def _reasoning_mode(body: ChatBody) -> ReasoningMode:
 
 
 def _starts_in_reasoning(form: ReasoningFormat, body: ChatBody, ending: str) -> bool:
-    """Return True if the output starts inside reasoning that the template or the continued message has opened."""
+    """Return True if the output starts inside a reasoning block that the template or the continued message opened."""
     if not body.continue_final_message:
         return prompt_opens_reasoning(form, ending)
     written = _written(body.messages[-1])

@@ -1,4 +1,4 @@
-"""Prepares chat requests for the scheduler: renders and tokenizes the prompt, and compiles the constraint.
+"""Prepares chat requests for the scheduler: renders and tokenizes the prompt, and compiles the grammar.
 
 Every API whose requests can be translated to a ``ChatBody`` uses this module, which depends on none of these APIs.
 """
@@ -48,14 +48,14 @@ class PreparedChat:
 
     @property
     def prompt(self) -> list[int]:
-        """The token ids of the request's prompt; a chat has exactly one."""
+        """The token ids of the prompt. A chat request has exactly one prompt."""
         return self.request.prompts[0]
 
 
 async def prepare_chat(state: AppState, body: ChatBody, *, clamp: bool) -> PreparedChat:
     """Validate and tokenize a chat request. Raises Rejected if a field is invalid or the prompt is too long.
 
-    clamp: if max_tokens exceeds the context, reduce it instead of raising Rejected.
+    clamp: True to reduce max_tokens if prompt and output would exceed the context length, False to raise Rejected.
     """
     reader = state.prompts
     tools = tool_options(body)
@@ -88,7 +88,7 @@ async def prepare_chat(state: AppState, body: ChatBody, *, clamp: bool) -> Prepa
 
 
 async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
-    """Return the number of tokens of a chat's prompt, which may be longer than the context.
+    """Return the number of tokens in the prompt of a chat request. It may exceed the context length.
 
     Raises Rejected if the messages or the tools are invalid.
     """
@@ -110,21 +110,25 @@ def tools_named(paths: Sequence[str]) -> Iterator[None]:
 
 
 async def _grammar(state: AppState, body: ChatBody, tools: ToolOptions | None, prefix: ReasoningPrefix | None) -> str:
-    """Return ``PreparedRequest.grammar``: a required call or the constraint of the body, preceded by reasoning."""
+    """Return the value of ``PreparedRequest.grammar``.
+
+    This is the grammar of the required tool call, else that of the body's constraint; "" if there is neither. If
+    ``prefix`` is given, the grammar accepts reasoning before the constrained output.
+    """
     structured, form = state.structured, state.profile.tool_format.form
     if tools is None or not tools.required:
         alternative = "" if tools is None or form is None else calls_alternative(tools, form, structured.mark)
         return await request_grammar(structured, body, prefix=prefix, alternative=alternative)
-    # A response format is ignored here, because it constrains text and the output consists of calls only.
+    # A response format is ignored here, because it constrains text and the output consists of tool calls only.
     if any(constraint is not None for constraint in (body.regex, body.ebnf, body.grammar, body.structured_outputs)):
-        raise Rejected("A required call cannot be combined with another constraint.", param="tool_choice")
+        raise Rejected("A required tool call cannot be combined with another constraint.", param="tool_choice")
     return await structured.compile(tool_constraint(tools), prefix=prefix)
 
 
 async def _tokenize(
     state: AppState, body: ChatBody, tools: ToolOptions | None, *, context_limit: bool
 ) -> tuple[EncodedTurn, SessionTurn | None]:
-    """Return the token ids of the messages, and the session that they continue, if any."""
+    """Return the token ids of the messages, and the session turn, if the request continues a session."""
     state.prompts.check_num_messages(num_messages(body))
     chat = chat_prompt(body, tools, state.profile)
     session = session_turn(body)

@@ -25,7 +25,7 @@ class CallForm:
         item: the ``type`` of the item.
         id_prefix: prefix of the item's id.
         content: name of the field with the arguments of the call.
-        event: name of the events that stream the content; None if the item is sent when it is complete.
+        event: name of the events that stream the content; None if the item is sent only when it is complete.
         schema: the parameters of the function; None if the request defines them.
         description: the description of the function; "" if the request defines it.
         fixed: entries of the content that every call has.
@@ -50,7 +50,7 @@ class CallForm:
         return self in (FUNCTION, CUSTOM)
 
     def content_of(self, arguments: str) -> Any:
-        """Return the content of the item for the arguments that the model wrote."""
+        """Convert the arguments that the model generated to the content of the item."""
         if self is FUNCTION:
             return arguments
         if self is CUSTOM:
@@ -58,7 +58,7 @@ class CallForm:
         return {**self.defaults, **(parse_arguments(arguments) or {}), **self.fixed}
 
     def arguments_of(self, content: Any) -> str:
-        """Return the arguments of the function for the content of an item."""
+        """Convert the content of an item to the arguments of the function."""
         if self is CUSTOM:
             return json.dumps({INPUT: content}, ensure_ascii=False)
         if isinstance(content, str):
@@ -68,8 +68,9 @@ class CallForm:
 
 
 def _input_of(arguments: str) -> str:
-    """Return the input of a custom tool: the only text in the arguments, or the whole arguments if they are not an
-    object.
+    """Return the input of a custom tool: the argument ``input``, or the only argument if there is just one.
+
+    Returns the whole text of the arguments if they are not a JSON object or contain no such string.
     """
     parsed = parse_arguments(arguments)
     if parsed is None:

@@ -32,7 +32,7 @@ class ChatResponseBuilder:
         self._stop_token_ids = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Return the response to a request without stream."""
+        """Return the response to a non-streaming request."""
         choices = []
         for delta in deltas:
             parsed = self._parse(delta)
@@ -50,9 +50,7 @@ class ChatResponseBuilder:
         return whole | self._tokens.of_prompt() | self._tokens.prompt_logprobs(deltas[0])
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """Return a chunk with the role of each choice, in index order, because clients treat the first chunk as choice
-        0.
-        """
+        """Return one chunk with the role per choice, in index order: clients assume that choice 0 comes first."""
         roles = [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
         roles[0] |= self._tokens.of_prompt()
         return roles
@@ -79,7 +77,7 @@ class ChatResponseBuilder:
         return chunks
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """Return the usage chunk, if requested."""
+        """Return the usage chunk if it was requested, else no chunk."""
         return self._streamed_usage.last_chunk({**self._head, "object": "chat.completion.chunk"})
 
     def _parse(self, delta: Delta) -> ParsedDelta:
@@ -96,7 +94,7 @@ class ChatResponseBuilder:
 
 
 def _message(parsed: ParsedDelta) -> dict[str, Any]:
-    """Return the assistant message. The content is null only if the message has calls."""
+    """Return the assistant message. The content is null only if the message has tool calls."""
     text, reasoning = parsed.text_of(Kind.TEXT), parsed.text_of(Kind.REASONING)
     calls = join_calls(parsed.parts)
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}

@@ -1,4 +1,4 @@
-"""POST /v1/completions: continues texts or lists of token ids."""
+"""POST /v1/completions: continues prompts, which are strings or lists of token ids."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class CompletionBody(GenerationRequest, kw_only=True):
     """The body of POST /v1/completions.
 
     Attributes:
-        prompt: a text, texts, token ids, or lists of token ids
-        add_special_tokens: false if the tokenizer must not add its BOS token to a text
+        prompt: a string, a list of strings, a list of token ids, or a list of lists of token ids
+        add_special_tokens: False if the tokenizer must not add its BOS token to a string
     """
 
     prompt: str | list[Any]
@@ -27,7 +27,7 @@ class CompletionBody(GenerationRequest, kw_only=True):
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[Any]]:
-    """Return the list of prompts. Each is a text or a list whose entries are not checked yet.
+    """Return the list of prompts. Each is a string, or a list whose entries are not checked yet.
 
     Raises Rejected if the list or one of its entries is empty or has another type.
     """

@@ -30,9 +30,10 @@ class PromptPart:
     """Data about one prompt that the response may contain.
 
     Attributes:
+        first: the first prompt token, which has no log-probability
         incomplete: see CompletionLogprobs
         hidden: see CompletionLogprobs
-        echo: None if the response does not repeat the prompt
+        echo: the echo of the prompt; None if the response does not repeat the prompt
         logprobs: log-probabilities of all prompt tokens except the first, set by the first delta
     """
 
@@ -64,7 +65,7 @@ class CompletionResponseBuilder:
         self._stop_token_ids = frozenset(body.stop_token_ids or ())
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Return the response to a request without stream."""
+        """Return the response to a non-streaming request."""
         choices = []
         for delta in deltas:
             self._usage.add(delta)
@@ -81,9 +82,7 @@ class CompletionResponseBuilder:
         return [self._chunk(Delta(index), {"text": "", "logprobs": None}) for index in range(len(self._choices))]
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """Return a chunk with the new text and, at the end, the finish reason; no chunk if the client would see nothing
-        new.
-        """
+        """Return a chunk with the new output and, at the end, the finish reason; no chunk if there is neither."""
         self._usage.add(delta)
         fields = self._choices[delta.index].fields(delta)
         lists = fields["logprobs"]
@@ -91,7 +90,7 @@ class CompletionResponseBuilder:
         return [self._chunk(delta, fields)] if is_shown else []
 
     def last_chunks(self) -> list[dict[str, Any]]:
-        """Return the usage chunk, if requested."""
+        """Return the usage chunk if it was requested, else no chunk."""
         return self._streamed_usage.last_chunk(self._head)
 
     def _chunk(self, delta: Delta, fields: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +106,7 @@ class CompletionResponseBuilder:
 
 
 class _Choice:
-    """Builds the fields of one choice. The fields for the first delta include the prompt."""
+    """Builds the fields of one choice. The fields for the first delta include those of the prompt."""
 
     def __init__(self, prompt: PromptPart, options: LogprobOptions) -> None:
         self._prompt = prompt
@@ -151,7 +150,10 @@ class _Choice:
 def prompt_part(
     prompt: str | list[Any], tokens: list[int], reader: PromptReader, body: CompletionBody, options: LogprobOptions
 ) -> PromptPart:
-    """Return the parts that are known before the engine computes. prompt: the prompt as sent, a text or ids."""
+    """Return the data about a prompt that is known before the engine has computed anything.
+
+    prompt: the prompt as the client sent it: a string or token ids.
+    """
     vocabulary, raw = reader.vocabulary, reader.vocabulary.piece(tokens[0])
     hidden = () if body.skip_special_tokens is False else reader.control_ids
     part = PromptPart(
@@ -168,5 +170,5 @@ def prompt_part(
 
 
 def completion_head(request_id: str, model: str) -> dict[str, Any]:
-    """Return the first fields of every object of a response."""
+    """Return the fields that the response and each chunk of it have in common."""
     return {"id": f"cmpl-{request_id}", "object": "text_completion", "created": int(time.time()), "model": model}

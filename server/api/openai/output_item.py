@@ -19,8 +19,8 @@ class OutputItem:
     """An item with the content received so far.
 
     Attributes:
-        call: the call in the client's terms; None for other kinds of items.
-        text: the text, the reasoning, or the arguments of the call as the model wrote them.
+        call: the tool that is called, as the client knows it; None if the item is not a call.
+        text: the text, the reasoning, or the arguments of the call as the model generated them.
     """
 
     kind: Kind
@@ -37,7 +37,7 @@ class OutputItem:
 
     @property
     def event(self) -> str | None:
-        """The name of the events that stream the content; None if the item is sent when it is complete."""
+        """The name of the events that stream the content; None if the item is sent only when it is complete."""
         return EVENTS[self.kind] if self.call is None else self.call.form.event
 
     @property
@@ -49,7 +49,10 @@ class OutputItem:
         return self.event is not None and (self.call is None or self.call.form is not CUSTOM)
 
     def shown(self, *, empty: bool = False) -> dict[str, Any]:
-        """Return the item in the format of the API. empty: leave out the content, for the first event of the item."""
+        """Return the item in the format of the API.
+
+        empty: True to leave out the content, as in the first event of the item.
+        """
         head = {"id": self.id, "status": self.status}
         parts = [] if empty else [self.part()]
         if self.call is not None:
@@ -59,7 +62,7 @@ class OutputItem:
         return {**head, "type": "reasoning", "summary": [], "content": parts}
 
     def part(self) -> dict[str, Any]:
-        """Return the only part of its content."""
+        """Return the content part of the item; each item has one."""
         if self.kind is Kind.REASONING:
             return {"type": "reasoning_text", "text": self.text}
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}

@@ -1,6 +1,6 @@
-"""POST …/render of chats, completions and responses: returns the tokens of a request without running it.
+"""POST …/render for chat completions, completions and responses: returns the token ids of a request without running it.
 
-Routers in front of several servers use the tokens to find the server that has cached most of them.
+Routers in front of several servers use the token ids to find the server that has cached the longest prefix.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class RenderRoutes:
     async def _rendered(self, request: Request, spec: RouteSpec[B], prefix: str) -> list[dict[str, Any]]:
         body = await read_body(request, self.state, spec)
         if not isinstance(body, ResponsesBody) and (body.session_id is not None or body.session_params is not None):
-            raise Rejected("Only the scheduler knows the full prompt of a session turn.", param="session_id")
+            raise Rejected(
+                "A session turn cannot be rendered, because only the scheduler knows its full prompt.",
+                param="session_id",
+            )
         [request_id, *_] = assign_client_ids(request.scope, body.names)
         shared: dict[str, Any] = {
             "request_id": f"{prefix}-{request_id}",

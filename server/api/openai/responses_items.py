@@ -33,7 +33,7 @@ class ItemPart(msgspec.Struct):
 
 
 class InputItem(msgspec.Struct, kw_only=True):
-    """One item. The type of the item decides which fields it has; unknown fields are ignored."""
+    """One input item. The type of the item determines which fields it has; unknown fields are ignored."""
 
     type: str = "message"
     role: Role | None = None
@@ -77,7 +77,7 @@ def chat_messages(
 
 
 class _Conversation:
-    """Collects chat messages. Consecutive items of one response are joined to one assistant message."""
+    """Collects chat messages. Consecutive items of one response are joined into one assistant message."""
 
     def __init__(self, offered: OfferedTools) -> None:
         self.offered = offered
@@ -94,7 +94,7 @@ class _Conversation:
     def add_message(self, role: Role, text: str) -> None:
         """Add a message.
 
-        Instructions at the beginning are joined to one message, because many templates accept only one.
+        System messages at the beginning are joined into one, because many templates accept only one system message.
         """
         if role in ("system", "developer") and not self._later:
             self._heads.append(text)
@@ -105,11 +105,11 @@ class _Conversation:
             self._later.append(ChatMessage(role=role, content=text))
 
     def add_reasoning(self, text: str) -> None:
-        """Add reasoning, which belongs to the assistant message that follows."""
+        """Add reasoning. It belongs to the assistant message that follows."""
         self._reasoning += text
 
     def add_call(self, call_id: str, name: str, arguments: str) -> None:
-        """Add a call to the assistant message."""
+        """Add a tool call to the last assistant message, or to a new one."""
         if self._reasoning or not self._later or self._later[-1].role != "assistant":
             self._assistant("")
         call = MessageCall(CalledFunction(name, arguments), id=call_id)
@@ -118,7 +118,7 @@ class _Conversation:
         self._later[-1].tool_calls.append(call)
 
     def add_result(self, call_id: str, text: str) -> None:
-        """Add the result of a call."""
+        """Add the result of a tool call."""
         self._reasoning = ""
         self._later.append(ChatMessage(role="tool", tool_call_id=call_id, content=text))
 
@@ -178,7 +178,7 @@ KINDS: dict[str, Callable[[_Conversation, InputItem, str], None]] = {
 
 
 def tools_of(items: str | list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the tools that input items define, by the path of the field that lists them."""
+    """Return the tools that input items define, by the path of the field that contains them."""
     listed = [] if isinstance(items, str) else items
     found = {f"input[{index}].tools": item.get("tools") for index, item in enumerate(listed) if _brings_tools(item)}
     return {path: [tool for tool in tools if isinstance(tool, dict)] for path, tools in found.items() if tools}
@@ -210,9 +210,9 @@ def _text(content: str | list[ItemPart] | None, where: str) -> str:
 
 
 def _output_text(item: InputItem) -> str:
-    """Return the result of a call.
+    """Return the output of a tool call as text.
 
-    Content that is not text is replaced by a note instead of being refused, because the client cannot withdraw it.
+    Content that is not text is replaced by a note instead of being refused, because the client cannot remove it.
     """
     if isinstance(item.output, str):
         return item.output

@@ -154,7 +154,7 @@ def chat_body(body: ResponsesBody, offered: OfferedTools) -> ChatBody:
 
 
 def check_stateless(body: ResponsesBody) -> None:
-    """Raises Rejected if the request needs stored responses, or if it sets stream options without a stream."""
+    """Raise Rejected if the request needs stored responses, or sets stream options without a stream."""
     if body.previous_response_id is not None:
         raise Rejected(
             "This server stores no responses: send the whole conversation as 'input' instead of"

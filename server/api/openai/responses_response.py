@@ -1,4 +1,4 @@
-"""The response of POST /v1/responses: one object, or the typed events that build it."""
+"""The response of POST /v1/responses: one object, or the events from which the client builds it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Event = dict[str, Any]
 class ResponsesResponseBuilder:
     """Builds one response of the responses API.
 
-    If the request does not stream, only the response in the last event is sent.
+    For a non-streaming request, only the response object of the last event is sent.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ResponsesResponseBuilder:
         self._finish: str | None = None
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Return the response to a request without stream."""
+        """Return the response to a non-streaming request."""
         for delta in deltas:
             self.chunks(delta)
         response: dict[str, Any] = self.last_chunks()[-1]["response"]
@@ -75,7 +75,7 @@ class ResponsesResponseBuilder:
         return [*events, self._event(f"response.{status}", response=self._response(status))]
 
     def failure(self, error: Rejected) -> list[Event]:
-        """Return the events that end a stream that fails after the status line."""
+        """Return the events that end a stream whose request fails after the status line was sent."""
         events = [] if self._num_events else self.first_chunks()
         if self._open is not None:
             self._open.status = "incomplete"
@@ -144,7 +144,8 @@ class ResponsesResponseBuilder:
     def _hold_logprobs(self, delta: Delta, parsed: ParsedDelta) -> None:
         """Keep the log-probabilities of text tokens.
 
-        Those of reasoning tokens, which come first, are removed as soon as the number of these tokens is known.
+        The log-probabilities of reasoning tokens, which come first, are removed once the number of these tokens is
+        known.
         """
         self._num_logprobs += len(delta.logprobs)
         if any(kind is Kind.TEXT for kind in (parsed.kind, *(part.kind for part in parsed.parts))):

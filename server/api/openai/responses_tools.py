@@ -33,7 +33,7 @@ class ToolEnvironment(msgspec.Struct, kw_only=True):
 
 
 class ClientTool(msgspec.Struct, kw_only=True):
-    """A tool that the client runs. The type of the tool decides which fields it has."""
+    """A tool that the client runs. The type of the tool determines which fields it has."""
 
     type: str
     name: str | None = None
@@ -48,14 +48,17 @@ class ClientTool(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ClientCall:
-    """Describes a call of an offered function in the client's terms."""
+    """A call of a tool as the client knows it: the type of the call item, and the tool's name and namespace."""
 
     form: CallForm
     name: str
     namespace: str | None = None
 
     def item(self, call_id: str | None, arguments: str) -> dict[str, Any]:
-        """Return the fields of the call's item except id and status. arguments: the text that the model wrote."""
+        """Return the fields of the call item except id and status.
+
+        arguments: the arguments as the model generated them.
+        """
         item = {"type": self.form.item, "call_id": call_id}
         if self.form.is_named:
             item["name"] = self.name
@@ -65,11 +68,11 @@ class ClientCall:
 
 
 class OfferedTools:
-    """The functions that stand for the tools of a request.
+    """The tools of a request, converted to functions.
 
     Attributes:
         functions: the functions, in the order of the tools.
-        paths: the field of the request that each function comes from.
+        paths: for each function, the path of the field that defines its tool.
         left_out: types of the tools that are not offered, because the client does not run them.
     """
 
@@ -83,7 +86,7 @@ class OfferedTools:
             self._add(tool, f"tools[{index}]")
 
     def add_found(self, tools: list[dict[str, Any]], where: str) -> None:
-        """Add the tools that an input item defines, unless they are already offered.
+        """Add those tools that an input item defines and that are not offered yet.
 
         Raises Rejected if a tool is invalid.
         """
@@ -91,15 +94,15 @@ class OfferedTools:
             self._add(tool, f"{where}[{index}]", skip_known=True)
 
     def call_of(self, function: str) -> ClientCall:
-        """Return the description of a call of ``function`` in the client's terms."""
+        """Return the tool that a call of ``function`` concerns, as the client knows it."""
         return self._calls.get(function) or ClientCall(FUNCTION, function)
 
     def function_of(self, call: ClientCall) -> str:
-        """Return the name of the function for the tool of ``call``, even if that tool is no longer offered."""
+        """Return the function name of the tool in ``call``, even if the tool is no longer offered."""
         return self._names.get(call) or _qualified(call)
 
     def choice(self, choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-        """Return ``tool_choice`` with each tool replaced by the function that stands for it."""
+        """Return ``tool_choice`` with each tool replaced by its function."""
         if not isinstance(choice, dict):
             return choice
         if choice.get("type") != "allowed_tools":
@@ -140,7 +143,10 @@ class OfferedTools:
         self.paths.append(where)
 
     def _free_name(self, call: ClientCall) -> str:
-        """Return a name for the function of ``call``. A function outside a namespace keeps the client's name."""
+        """Return the function name of ``call``, with a number appended if the name is taken.
+
+        A function outside a namespace keeps the client's name in any case.
+        """
         wanted = _qualified(call)
         if call.form is FUNCTION and call.namespace is None:
             return wanted
@@ -151,7 +157,7 @@ class OfferedTools:
         return name
 
     def _chosen(self, tool: Any) -> dict[str, Any] | None:
-        """Return the choice of the function that stands for the tool named by ``tool``; None if ``tool`` is invalid."""
+        """Convert ``tool``, an entry of ``tool_choice``, to an entry for the tool's function; None if it is invalid."""
         form = FORMS.get(str(tool.get("type"))) if isinstance(tool, dict) else None
         if form is None:
             return None
@@ -165,7 +171,7 @@ class OfferedTools:
 
 
 def _form_of(tool: ClientTool) -> CallForm | None:
-    """Return the form of the tool's calls; None if the client does not run the tool."""
+    """Return the type of the tool's call items; None if the client does not run the tool."""
     form = FORMS[tool.type]
     if form is TOOL_SEARCH and tool.execution != "client":
         return None
@@ -174,9 +180,9 @@ def _form_of(tool: ClientTool) -> CallForm | None:
 
 
 def _qualified(call: ClientCall) -> str:
-    """Return a name for the function of ``call``.
+    """Return the function name of ``call``, prefixed with its namespace, with invalid characters replaced.
 
-    The name is valid, except that a function outside a namespace keeps the client's name, which is not checked here.
+    A function outside a namespace keeps the client's name, which is not validated here.
     """
     if call.form is FUNCTION and call.namespace is None:
         return call.name

@@ -1,1 +1,1 @@
-"""Embeddings and scores of documents: the routes of OpenAI, Jina and Cohere in the forms that vLLM accepts."""
+"""Embeddings and scores of documents: the routes of OpenAI, Jina and Cohere, in the formats that vLLM accepts."""

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: computes one vector for each text or list of token ids."""
+"""POST /v1/embeddings: computes one vector for each string or list of token ids."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class EmbeddingBody(PoolingBody, kw_only=True):
     """The body of POST /v1/embeddings.
 
     Attributes:
-        input: a text, texts, token ids, or lists of token ids
-        encoding_format: float, or base64 of little-endian float32
+        input: a string, a list of strings, a list of token ids, or a list of lists of token ids
+        encoding_format: "float", or "base64" for base64-encoded little-endian float32 values
         dimensions: length to which vectors are shortened; only for models that were trained for it
     """
 
@@ -47,7 +47,7 @@ class _Embedding:
         return await self.model.prepare(inputs_of(self.body.input, self.param), self.body.options(self.param))
 
     def reply(self, results: Results) -> bytes:
-        """Write the response vector by vector, because writing holds the GIL."""
+        """Encode the response vector by vector, because encoding holds the GIL."""
         data = [msgspec.Raw(self._entry(index, vector)) for index, vector in enumerate(results.vectors)]
         return msgspec.json.encode(
             {
@@ -72,7 +72,7 @@ class EmbeddingsRoute:
     service: PoolingService
 
     async def create(self, request: Request) -> Response:
-        """Compute one vector for each text or list of token ids."""
+        """Compute one vector for each string or list of token ids."""
         return await self.service.answer(request, EmbeddingBody, (), self._work)
 
     def _work(self, body: EmbeddingBody) -> _Embedding:

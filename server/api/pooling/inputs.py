@@ -1,4 +1,4 @@
-"""Reads the texts of a request: one or several, as text or token ids."""
+"""Reads the inputs of a request: one or several strings, or lists of token ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_INPUTS = 2048  # OpenAI's limit
 
 
 def inputs_of(value: str | list[Any], param: str) -> list[Input]:
-    """Return the inputs in the field ``param``: a text, texts, token ids, or lists of token ids.
+    """Return the inputs in the field ``param``, each a string or a list of token ids.
 
     Raises Rejected if there are no inputs or too many, or if an input is empty.
     """
@@ -24,9 +24,9 @@ def inputs_of(value: str | list[Any], param: str) -> list[Input]:
 
 
 def texts_of(value: str | Sequence[Any], param: str) -> list[str]:
-    """Return the texts in the field ``param``: a text, or a list of texts or objects with a text.
+    """Return the strings in the field ``param``: a string, or a list of strings or of objects with a field ``text``.
 
-    Raises Rejected if there are no texts or too many, or if a text is empty.
+    Raises Rejected if there are no strings or too many, or if one is empty.
     """
     entries: Sequence[Any] = [value] if isinstance(value, str) else value
     check_count(len(entries), param)
@@ -34,7 +34,7 @@ def texts_of(value: str | Sequence[Any], param: str) -> list[str]:
 
 
 def check_count(count: int, param: str) -> None:
-    """Raises Rejected if ``count`` is 0 or exceeds ``MAX_INPUTS``."""
+    """Raise Rejected if ``count`` is 0 or exceeds ``MAX_INPUTS``."""
     if not count:
         raise Rejected(f"'{param}' is empty.", param=param)
     if count > MAX_INPUTS:
@@ -44,7 +44,9 @@ def check_count(count: int, param: str) -> None:
 def _text_of(entry: Any, param: str) -> str:
     text = entry.get("text") if isinstance(entry, dict) else entry
     if not isinstance(text, str):
-        raise Rejected(f"'{param}' must contain texts, or objects with the text in 'text'.", param=param)
+        raise Rejected(
+            f"Each entry of '{param}' must be a string, or an object with a string field 'text'.", param=param
+        )
     if not text:
-        raise Rejected(f"'{param}' has an empty text.", param=param)
+        raise Rejected(f"'{param}' contains an empty string.", param=param)
     return text

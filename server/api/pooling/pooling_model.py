@@ -1,4 +1,4 @@
-"""The models that compute embeddings or scores: the chat model through the scheduler, and the encoder."""
+"""The models that compute embeddings or scores: the chat model, which the scheduler runs, and the encoder's model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ..sampling_params import check_prompt_tokens
 
 EMBEDDING = SamplingParams(max_tokens=0, embedding=True)
-LONGEST_TOKEN = 256  # a text with more characters per token of the context length is refused without tokenizing it
+LONGEST_TOKEN = (
+    256  # in characters: a string with more characters per token of the context length is not even tokenized
+)
 
-Input = str | list[Any]  # a text, or a list of token ids that are not checked yet
+Input = str | list[Any]  # a string, or a list of token ids that are not checked yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class InputOptions:
     """The fields of a request that concern all of its inputs.
 
     Attributes:
-        param: the field of the inputs, for errors.
-        namespace: the part of the prefix cache that the client selected.
-        marks: True if the tokenizer adds its special tokens to a text.
+        param: the name of the field that contains the inputs, for errors.
+        namespace: the prefix cache namespace that the client selected.
+        marks: True if the tokenizer adds its special tokens to a string.
     """
 
     param: str
@@ -47,10 +49,10 @@ class PoolingModel(Protocol):
 
     @property
     def scores_pairs(self) -> bool:
-        """True if the model scores pairs and has no vectors."""
+        """True if the model scores pairs and computes no vectors."""
 
     def check_dimensions(self, wanted: int) -> None:
-        """Raises Rejected unless the vectors may be shortened to ``wanted`` numbers."""
+        """Raise Rejected unless the vectors may be shortened to ``wanted`` dimensions."""
 
     async def prepare(self, inputs: Sequence[Input], options: InputOptions) -> Prepared:
         """Return the request for one vector per input. Raises Rejected if an input is invalid or too long."""
@@ -64,7 +66,7 @@ class PoolingModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
-    """The chat model. Its vectors are the normalized hidden states of the last tokens."""
+    """The chat model. The vector of an input is the normalized hidden state of its last token."""
 
     name: str
     reader: PromptReader
@@ -103,7 +105,11 @@ class ChatModel:
 
 @dataclass(frozen=True, slots=True)
 class PreparedEncoding:
-    """A request to the encoder. inputs: one message per result, without its id."""
+    """A request to the encoder.
+
+    Attributes:
+        inputs: one message per result, with an empty id.
+    """
 
     inputs: list[EncodeReq]
 
@@ -141,7 +147,8 @@ class EncoderModel:
         size = self.info.dimensions
         if wanted > size:
             raise Rejected(
-                f"'dimensions' is {wanted}, but the vectors of {self.name!r} have {size}.", param="dimensions"
+                f"'dimensions' is {wanted}, but the vectors of {self.name!r} have {size} dimensions.",
+                param="dimensions",
             )
         if wanted < size and not self.info.shorter:
             raise _fixed_dimensions(self.name, wanted)
@@ -174,7 +181,7 @@ class EncoderModel:
         limit = self.info.context_length
         if len(text) > limit * LONGEST_TOKEN:
             raise Rejected(
-                f"'{param}' has a text of {len(text)} characters, more than this model's maximum context length of"
+                f"'{param}' has a string of {len(text)} characters, more than this model's maximum context length of"
                 f" {limit} tokens can hold.",
                 code="context_length_exceeded",
                 param=param,

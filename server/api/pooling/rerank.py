@@ -1,4 +1,4 @@
-"""POST /v1/rerank, /rerank and /v2/rerank: order documents by their relevance for a query."""
+"""POST /v1/rerank, /rerank and /v2/rerank: orders documents by their relevance to a query."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ UNSUPPORTED = ("max_tokens_per_doc", "max_chunks_per_doc", "rank_fields")
 
 
 class RerankBody(PoolingBody, kw_only=True):
-    """A request in Jina's or Cohere's form.
+    """A request in Jina's or Cohere's format.
 
     Attributes:
-        documents: texts, or objects with the text in ``text``
+        documents: strings, or objects with a string field ``text``
         top_n: number of documents to return; all by default
-        return_documents: false to return only their indices and scores
+        return_documents: False to return only the indices and scores of the documents
     """
 
     query: str
@@ -73,7 +73,7 @@ class RerankRoute:
     service: PoolingService
 
     async def create(self, request: Request) -> Response:
-        """Order documents by their relevance for a query."""
+        """Order documents by their relevance to a query."""
         return await self.service.answer(request, RerankBody, UNSUPPORTED, self._work)
 
     def _work(self, body: RerankBody) -> _Rerank:

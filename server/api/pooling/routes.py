@@ -22,7 +22,10 @@ GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/m
 
 
 def pooling_routes(service: PoolingService, created: int) -> list[Route]:
-    """Return the routes. created: Unix time at which the model was loaded."""
+    """Return the routes.
+
+    created: Unix time in seconds at which the model was loaded.
+    """
     embeddings, rerank, score = EmbeddingsRoute(service), RerankRoute(service), ScoreRoute(service, created)
     return [
         Route("POST", "/v1/embeddings", embeddings.create, EmbeddingBody),
@@ -49,7 +52,11 @@ def pooling_service(state: AppState) -> PoolingService:
 
 @dataclass(frozen=True, slots=True)
 class EncoderOnlyRoutes:
-    """Routes of a server without a chat model. name: the name of the embedding model."""
+    """Routes of a server without a chat model.
+
+    Attributes:
+        name: the name of the embedding model.
+    """
 
     name: str
 
@@ -62,7 +69,7 @@ class EncoderOnlyRoutes:
         ]
 
     async def root(self, _: Request) -> Response:
-        """Name the server and its model."""
+        """Show the names of the server and its model."""
         return JSONResponse({"name": "ebbtide", "version": __version__, "model": self.name})
 
     async def version(self, _: Request) -> Response:

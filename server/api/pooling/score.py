@@ -1,4 +1,4 @@
-"""POST /v1/score and /score: compute the similarity of pairs of texts. The request has one of vLLM's two forms."""
+"""POST /v1/score and /score: computes the similarity of pairs of texts. A request has one of vLLM's two formats."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FORMS = (("text_1", "text_2"), ("queries", "documents"))
 class ScoreBody(PoolingBody, kw_only=True):
     """A request with ``text_1`` and ``text_2``, or with ``queries`` and ``documents``.
 
-    Each is a text or a list. The first may be a single text for all texts of the second; otherwise both must have the
-    same number of texts.
+    Each field is a string or a list. ``text_1`` or ``queries`` may have one text, which is compared with each text of
+    the other field; otherwise both fields must have the same number of texts.
     """
 
     text_1: str | list[Any] | None = None
@@ -34,7 +34,11 @@ class ScoreBody(PoolingBody, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Score:
-    """One score request. See ``Work``. param: field of the second texts."""
+    """One score request. See ``Work``.
+
+    Attributes:
+        param: the name of the field with the second text of each pair.
+    """
 
     body: ScoreBody
     pairs: Pairs
@@ -61,7 +65,11 @@ class _Score:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRoute:
-    """The routes and the service that they use. created: Unix time at which the model was loaded."""
+    """The routes and the service that they use.
+
+    Attributes:
+        created: Unix time in seconds at which the model was loaded.
+    """
 
     service: PoolingService
     created: int
@@ -84,7 +92,7 @@ class ScoreRoute:
 
 
 def _form(body: ScoreBody) -> tuple[str, str]:
-    """Return the names of the two fields of the texts.
+    """Return the names of the two fields that contain the texts.
 
     Raises Rejected unless the request has both fields of one pair in ``FORMS`` and no field of the other pair.
     """

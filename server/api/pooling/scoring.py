@@ -1,4 +1,4 @@
-"""Scores documents for queries: with a model that scores pairs, or by the cosine of two vectors."""
+"""Scores documents for queries: with a model that scores pairs, or by the cosine similarity of two vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .vectors import similarities, vector_of
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The documents to score, and one query for all documents or one query for each."""
+    """The documents to score, and one query for all documents or one query for each document."""
 
     model: PoolingModel
     queries: list[str]

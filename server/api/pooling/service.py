@@ -35,15 +35,15 @@ from ..unsupported import refuse_unsupported
 from .pooling_model import InputOptions, PoolingModel
 
 UNSUPPORTED = ("truncate_prompt_tokens", "messages")
-LARGE_REPLY_BYTES = 256 * 1024  # size of the vectors above which the reply is written in a thread
+LARGE_REPLY_BYTES = 256 * 1024  # total size of the vectors above which the reply is encoded in a thread
 
 
 class PoolingBody(msgspec.Struct, kw_only=True):
-    """The request fields that all routes for vectors and scores have.
+    """The request fields of all routes for vectors and scores.
 
     Attributes:
-        user: ignored, as by other servers.
-        add_special_tokens: false if the tokenizer must not add its special tokens to a text.
+        user: ignored, as in other servers.
+        add_special_tokens: False if the tokenizer must not add its special tokens to a string.
     """
 
     model: str | None = None
@@ -56,7 +56,7 @@ class PoolingBody(msgspec.Struct, kw_only=True):
     timeout: Timeout | None = None
 
     def options(self, param: str) -> InputOptions:
-        """Return the options of the inputs in the field ``param``."""
+        """Return the options for the inputs, which are in the field ``param``."""
         return InputOptions(
             param=param,
             priority=self.priority or 0,
@@ -67,14 +67,19 @@ class PoolingBody(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of a request, in the order of its inputs. request_id: the id of the response."""
+    """The results of a request.
+
+    Attributes:
+        request_id: the id of the response, without its prefix.
+        deltas: one result per input, in the order of the inputs.
+    """
 
     request_id: str
     deltas: list[Delta]
 
     @property
     def vectors(self) -> list[bytes]:
-        """The vector or score of each input or pair, as little-endian float32."""
+        """The vector of each input, or the score of each pair, as little-endian float32."""
         return [delta.embedding for delta in self.deltas]
 
     @property
@@ -84,7 +89,7 @@ class Results:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The usage object. It has the field ``ebbtide`` if an input was retracted."""
+        """OpenAI's usage object. It has the field ``ebbtide`` if an input was retracted."""
         usage: dict[str, Any] = {"prompt_tokens": self.num_tokens, "total_tokens": self.num_tokens}
         costs = [delta.pressure for delta in self.deltas if delta.pressure is not None]
         if costs:
@@ -101,7 +106,7 @@ class Work(Protocol):
 
     @property
     def param(self) -> str:
-        """The field of the inputs, for errors."""
+        """The name of the field that contains the inputs, for errors."""
 
     async def prepare(self) -> Prepared:
         """Return the request to the engine. Raises Rejected if an input is invalid or too long."""
@@ -118,7 +123,8 @@ class PoolingService:
     """The objects that the routes for vectors and scores share.
 
     Attributes:
-        models: the models that compute vectors or scores; the first suitable model answers requests that name none.
+        models: the models that compute vectors or scores. A request that names no model is answered by the first
+            suitable one.
     """
 
     config: ServerConfig
@@ -130,9 +136,11 @@ class PoolingService:
     ignored_fields: NameLog = field(default_factory=lambda: NameLog("ignoring unsupported request fields"))
 
     def model(self, name: str | None, *, vectors: bool) -> PoolingModel:
-        """Return the model with this name. Raises Rejected if there is none.
+        """Return the model named ``name``, or the default model if ``name`` is None.
 
-        vectors: True if the model must compute vectors; False if a model that scores pairs is preferred.
+        Raises Rejected if there is no such model, or if it cannot compute vectors although they are wanted.
+
+        vectors: True if the model must compute vectors; False to prefer a model that scores pairs.
         """
         if name is not None:
             found = next((model for model in self.models if model.name == name), None)
@@ -189,7 +197,7 @@ async def _prepared(work: Work, *, num_bytes: int) -> Prepared:
 
 
 class PooledReply(Response):
-    """The response with all vectors or scores. A disconnect of the client aborts the request."""
+    """The response with all vectors or scores. If the client disconnects, the request is aborted."""
 
     def __init__(self, stream: ResponseStream, metrics: FrontMetrics, request_id: str, work: Work) -> None:
         super().__init__()
@@ -203,7 +211,7 @@ class PooledReply(Response):
             try:
                 deltas = await cancel_on_disconnect(self._stream.all_deltas(), receive)
             except Rejected as error:
-                if error.status == HTTPStatus.BAD_REQUEST:  # the engine does not know the names of fields
+                if error.status == HTTPStatus.BAD_REQUEST:  # the engine does not know the field names of the API
                     error.param = error.param or self._work.param
                 raise
         if deltas is None:

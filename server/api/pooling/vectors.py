@@ -1,6 +1,6 @@
-"""Vectors as the engine sends them, and their forms in responses.
+"""Converts vectors from the engine's format to the formats of responses, and computes similarities.
 
-numpy is imported when a response first needs it: its import would make the start of the front longer.
+numpy is imported when a response first needs it, because its import would delay the start of the front process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def vector_of(data: bytes) -> Vector:
-    """Return a vector of the engine, which is little-endian float32."""
+    """Return a vector from ``data``, the little-endian float32 values that the engine sends."""
     import numpy as np
 
     return np.frombuffer(data, "<f4")
 
 
 def shortened(vector: Vector, dimensions: int | None) -> Vector:
-    """Return the first ``dimensions`` numbers, scaled to a vector of length 1; the whole vector if it is None."""
+    """Return the first ``dimensions`` components, scaled to length 1; the whole vector if ``dimensions`` is None."""
     import numpy as np
 
     if dimensions is None or dimensions >= len(vector):
@@ -35,12 +35,18 @@ def shortened(vector: Vector, dimensions: int | None) -> Vector:
 
 
 def written(vector: Vector, encoding: str) -> list[float] | str:
-    """Return the form of a vector in a response. encoding: "float", or "base64" for little-endian float32."""
+    """Return a vector in the format of a response.
+
+    encoding: "float" for a list, or "base64" for base64-encoded little-endian float32 values.
+    """
     return base64.b64encode(vector.tobytes()).decode("ascii") if encoding == "base64" else vector.tolist()
 
 
 def similarities(queries: Sequence[bytes], documents: Sequence[bytes]) -> list[float]:
-    """Return the cosine of each document and its query. There is one query for all documents, or one for each."""
+    """Return the cosine similarity of each document and its query.
+
+    queries: one vector for all documents, or one vector per document.
+    """
     import numpy as np
 
     left, right = (np.stack([vector_of(data) for data in side]).astype(np.float64) for side in (queries, documents))

@@ -1,4 +1,4 @@
-"""POST /generate, SGLang's own route: continues texts or token ids and returns text and statistics."""
+"""POST /generate, SGLang's native route: continues strings or token ids, and returns text and statistics."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def _prepare(state: AppState, body: GenerateBody, request_id: str) -> Prep
 
 
 def _requests(body: GenerateBody, count: int) -> list[GenerationRequest]:
-    """Return one request per prompt. Raises Rejected if the prompts differ in ``n``."""
+    """Return one request per prompt. Raises Rejected if ``n`` differs between the prompts."""
     listed = per_prompt(body.sampling_params, SamplingFields(), count, "sampling_params")
     requests = [generation_request(sampling, body) for sampling in listed]
     if len({one.n or 1 for one in requests}) > 1:
@@ -107,9 +107,9 @@ async def _common_grammar(structured: Grammars, body: GenerateBody, count: int) 
 
 
 def _views(body: GenerateBody, requests: list[GenerationRequest]) -> list[LogprobView]:
-    """Return the log-probabilities that the response includes for each prompt.
+    """Return, for each prompt, which log-probabilities the response includes.
 
-    Raises Rejected if a list does not have one entry per prompt, or if a session sets ``logprob_start_len``.
+    Raises Rejected if a list does not have one entry per prompt, or if a session turn sets ``logprob_start_len``.
     """
     count = len(requests)
     wanted = per_prompt(body.return_logprob, False, count, "return_logprob")

@@ -1,4 +1,4 @@
-"""The request of POST /generate, SGLang's own route, and its translation to this server's terms."""
+"""The request of POST /generate, SGLang's native route, and its translation to ebbtide's request types."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Start = Annotated[int, Meta(ge=-1, le=LONGEST)]
 class SamplingFields(SamplingOptions, kw_only=True, forbid_unknown_fields=True):
     """The field ``sampling_params``.
 
-    Unknown fields are refused, because OpenAI's field names, sent here by mistake, would have no effect.
+    Unknown fields are refused: otherwise OpenAI's field names, if sent here by mistake, would silently have no effect.
     """
 
     max_new_tokens: Index | None = None
@@ -69,7 +69,10 @@ class SamplingFields(SamplingOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerateBody(msgspec.Struct, kw_only=True):
-    """The body of POST /generate. In a batch (a list of texts or of token id lists), other fields may be lists, too."""
+    """The body of POST /generate.
+
+    In a batch (a list of strings or of token id lists), other fields may be lists, too.
+    """
 
     text: str | list[str] | None = None
     input_ids: list[Any] | None = None
@@ -95,9 +98,9 @@ class GenerateBody(msgspec.Struct, kw_only=True):
 
 
 def prompts_of(body: GenerateBody) -> list[str | list[Any]]:
-    """Return the list of prompts. Raises Rejected unless the request has either texts or token ids."""
+    """Return the list of prompts. Raises Rejected unless exactly one of ``text`` and ``input_ids`` is set."""
     if (body.text is None) == (body.input_ids is None):
-        raise Rejected("Exactly one of 'text' and 'input_ids' is needed.", param="text")
+        raise Rejected("Exactly one of 'text' and 'input_ids' must be set.", param="text")
     if body.text is not None:
         listed: list[Any] = [body.text] if isinstance(body.text, str) else body.text
         return _complete(listed, "text")
@@ -107,9 +110,9 @@ def prompts_of(body: GenerateBody) -> list[str | list[Any]]:
 
 
 def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) -> list[V]:
-    """Return one value per prompt, from a single value or a list.
+    """Return one value per prompt: the single ``value`` for each, or the entries of the list ``value``.
 
-    Raises Rejected if a list has another length than the prompts.
+    Raises Rejected if the length of the list differs from ``count``, the number of prompts.
     """
     if not isinstance(value, list):
         return [default if value is None else value] * count
@@ -119,7 +122,10 @@ def per_prompt(value: V | list[V] | None, default: V, count: int, param: str) ->
 
 
 def generation_request(sampling: SamplingFields, body: GenerateBody) -> GenerationRequest:
-    """Return the request for one prompt in this server's terms. Raises Rejected if an unsupported field is set."""
+    """Convert the parameters of one prompt to a ``GenerationRequest``.
+
+    Raises Rejected if an unsupported field is set.
+    """
     for name in REFUSED_SAMPLING:
         if getattr(sampling, name) is not None:
             raise Rejected(f"'{name}' is not supported by this server.", param=f"sampling_params.{name}")
@@ -133,7 +139,7 @@ def generation_request(sampling: SamplingFields, body: GenerateBody) -> Generati
 
 
 def constraint_of(sampling: SamplingFields) -> Constraint | None:
-    """Return the constraint of the output; None if there is none.
+    """Return the constraint on the output; None if there is none.
 
     Raises Rejected if there is more than one constraint.
     """
@@ -145,5 +151,5 @@ def constraint_of(sampling: SamplingFields) -> Constraint | None:
 
 def _complete(listed: list[Any], param: str) -> list[Any]:
     if not listed or not all(listed):
-        raise Rejected(f"'{param}' is empty, or has an empty entry.", param=param)
+        raise Rejected(f"'{param}' is empty or has an empty entry.", param=param)
     return listed

@@ -1,4 +1,4 @@
-"""The response of POST /generate: one object per choice, either complete or as a stream of the output so far."""
+"""The response of POST /generate: one object per choice, complete or as a stream of chunks with the output so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..logprobs import MIN_LOGPROB
 
 @dataclass(frozen=True, slots=True)
 class LogprobView:
-    """Describes which log-probabilities of one prompt and its choices the response shows.
+    """Which log-probabilities of one prompt and its choices the response includes.
 
     Attributes:
         top: number of alternatives per token; None for no log-probabilities
@@ -57,7 +57,13 @@ class ResponseOptions:
 
 @dataclass(slots=True)
 class _Choice:
-    """The output of one choice so far. text, tokens, logprobs: the content of the next chunk."""
+    """The output of one choice so far.
+
+    Attributes:
+        text: the text of the next chunk.
+        tokens: the tokens of the next chunk.
+        logprobs: the log-probabilities of the next chunk.
+    """
 
     prompt_tokens: int
     text: str = ""
@@ -86,7 +92,10 @@ class _Choice:
 
 
 class GenerateResponseBuilder:
-    """Builds one response in SGLang's own format. clock: returns seconds."""
+    """Builds one response in SGLang's native format.
+
+    clock: returns the time in seconds.
+    """
 
     def __init__(self, request: PreparedRequest, options: ResponseOptions, clock: Callable[[], float]) -> None:
         self._options = options
@@ -97,7 +106,7 @@ class GenerateResponseBuilder:
         self._choices = [_Choice(len(prompt)) for prompt in request.prompts for _ in range(request.n)]
 
     def whole(self, deltas: list[Delta]) -> dict[str, Any] | list[Any]:
-        """Return the response to a request without stream."""
+        """Return the response to a non-streaming request."""
         for delta in deltas:
             self._choices[delta.index].add(delta)
         shown = [self._shown(index) for index in range(len(self._choices))]
@@ -108,7 +117,7 @@ class GenerateResponseBuilder:
         return []
 
     def chunks(self, delta: Delta) -> list[dict[str, Any]]:
-        """Return one chunk, with all output of the choice so far or only with the new output."""
+        """Return one chunk, with all output of the choice so far or, if ``incremental``, only the new output."""
         choice = self._choices[delta.index]
         choice.add(delta)
         chunk = self._chunk(delta.index)
@@ -121,7 +130,7 @@ class GenerateResponseBuilder:
         return []
 
     def failure(self, error: Rejected) -> list[dict[str, Any]]:
-        """Return the last chunk of a stream that fails. The chunk belongs to the first choice that has not ended."""
+        """Return the last chunk of a failed stream. The chunk belongs to the first choice that has not finished."""
         index = next((i for i, choice in enumerate(self._choices) if choice.finish is None), 0)
         self._choices[index].finish = {"type": "abort", "message": error.message, "status_code": error.status}
         return [{**self._chunk(index), **envelope(error)}]
@@ -146,7 +155,7 @@ class GenerateResponseBuilder:
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
     def _input_logprobs(self, index: int, view: LogprobView) -> dict[str, Any]:
-        """Return the prompt's log-probabilities; an empty list for all choices of the prompt except the first.
+        """Return the prompt's log-probabilities. The list is empty for all choices of the prompt except the first.
 
         As in SGLang, the first token shown has no log-probability.
         """
@@ -154,9 +163,8 @@ class GenerateResponseBuilder:
         if view.start is None or index % self._request.n or view.start >= len(prompt):
             return {"input_token_logprobs": []}
         first = prompt[view.start]
-        lists = self._logprobs(
-            "input", choice.prompt_logprobs[view.start :], top=view.top or 0
-        )  # the engine's list begins at token 1
+        # The engine's list begins at token 1.
+        lists = self._logprobs("input", choice.prompt_logprobs[view.start :], top=view.top or 0)
         pieces = self._options.pieces
         text = None if pieces is None else b"".join(pieces[first : first + 1]).decode("utf-8", "replace")
         lists["input_token_logprobs"].insert(0, [None, first, text])
@@ -177,9 +185,9 @@ class GenerateResponseBuilder:
 
 
 def choice_names(rid: str | list[str] | None, request_id: str, num_prompts: int, n: int) -> list[str]:
-    """Return the name of each choice, derived from ``rid`` if it is valid.
+    """Return the name of each choice. It is derived from ``rid`` if that is valid, else from ``request_id``.
 
-    Raises Rejected if a name is missing or occurs twice.
+    Raises Rejected if ``rid`` is a list that does not have one entry per prompt, all of them different.
     """
     if isinstance(rid, list):
         if len(rid) != num_prompts or len(set(rid)) != num_prompts:

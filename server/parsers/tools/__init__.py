@@ -1,1 +1,1 @@
-"""Parsers of tool calls, one per format, and the table of formats."""
+"""Parsers for tool calls, and the table of formats."""

@@ -1,4 +1,4 @@
-"""Parsers of outputs that a grammar forces to be calls, as JSON without any markers."""
+"""Parsers for outputs that a grammar forces to be tool calls, written as JSON without markers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .stream_scanner import ParserCoroutine, StreamScanner
 
 
 def only_calls(scanner: StreamScanner, names: Collection[str]) -> ParserCoroutine[None]:
-    """Parse ``[{"name": …, "arguments": {…}}, …]``. Anything else is text."""
+    """Parse ``[{"name": …, "arguments": {…}}, …]``. Any other output is text."""
     yield from scanner.skip_spaces()
     scanner.mark()
     yield from call_list(scanner, names)
@@ -17,7 +17,7 @@ def only_calls(scanner: StreamScanner, names: Collection[str]) -> ParserCoroutin
 
 
 def one_call(scanner: StreamScanner, name: str) -> ParserCoroutine[None]:
-    """Parse the arguments of one call of ``name``. Anything else is text."""
+    """Parse the arguments of one call of the function ``name``. Any other output is text."""
     yield from scanner.skip_spaces()
     scanner.mark()
     if (yield from scanner.peek()) == "{":

@@ -1,4 +1,4 @@
-"""An incremental JSON validator: finds the end of a value and its errors. The validator reads each character once."""
+"""An incremental JSON validator, which finds the end of a value and errors in it. It reads each character once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 BEGINS_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# The part that is expected next. VALUE_OR_END and KEY_OR_END occur only directly after an opening bracket.
+# What is expected next. VALUE_OR_END and KEY_OR_END occur only directly after an opening bracket.
 VALUE, VALUE_OR_END, KEY, KEY_OR_END, COLON, AFTER, STRING, SCALAR_GOES_ON = range(8)
 
 
 class JsonText:
-    """Validates one JSON value. It is strict, except that it accepts and escapes raw line breaks and tabs in strings.
+    """Validates one JSON value strictly, except that raw line breaks and tabs in strings are accepted and escaped.
 
     Attributes:
         done: True if the value is complete. A number at the top level is complete only when the next character arrives.
         bad: True if the text is not valid JSON.
-        loose: if True, invalid JSON is accepted, and the value ends where its brackets close.
-        accepted: pieces of the text accepted so far.
+        loose: True to accept invalid JSON; the value then ends where its brackets close.
+        accepted: parts of the text accepted since the last ``take_accepted``.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class JsonText:
         self._scalar = ""
 
     def consume(self, text: str, at: int, limit: int) -> int:
-        """Read from ``text[at]`` up to ``limit``. Returns the index after the last character of the value."""
+        """Read ``text[at:limit]``, at most to the end of the value. Return the index after the last character read."""
         while at < limit and not self.done and not self.bad:
             if self._next == STRING:
                 at = self._string(text, at, limit)
@@ -97,7 +97,7 @@ class JsonText:
         self.done = not self._open
 
     def _bracket_or_string(self, text: str, at: int) -> int:
-        """In loose mode, only brackets and strings have a meaning."""
+        """Read one character in loose mode, in which only brackets and strings matter."""
         character = text[at]
         if character == '"':
             self._is_key = False
@@ -153,7 +153,7 @@ class JsonText:
         return at
 
     def _fail(self, at: int) -> int:
-        """Record invalid JSON. The character is not consumed, because the caller may continue in loose mode."""
+        """Record an error. The character is not consumed, because the caller may continue in loose mode."""
         self.bad = True
         return at
 

@@ -1,4 +1,4 @@
-"""Parses calls after a marker: JSON objects with name and arguments, or a name followed by the arguments.
+"""Parses tool calls after a marker: JSON objects with name and arguments, or a name followed by the arguments.
 
 One parser handles all such formats; a ``MarkedCallFormat`` describes the differences.
 """
@@ -16,28 +16,24 @@ from .stream_scanner import ParserCoroutine, StreamScanner, partial_match_len
 MAX_HEAD = 300  # maximum number of characters between a marker and the arguments of a call
 NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
-HARMLESS = (
-    "type",
-    "id",
-    "index",
-    "tool_call_id",
-)  # other keys that a call may have; an object with any other key is not a call
+# Further keys that a call may have. An object with any other key is not a call.
+HARMLESS = ("type", "id", "index", "tool_call_id")
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedCallFormat:
-    """The syntax of calls in one model family.
+    """The syntax of tool calls in one model family.
 
     Attributes:
         opens: markers that start a call or a list of calls.
         closes: markers that may follow a call, in any order.
-        skips: markers that may precede a call; they are ignored.
-        head: pattern of the text between a marker and the arguments, if it is a name; the group that matches is the
-            name.
+        skips: markers that may precede a call and are ignored.
+        head: pattern of the text between a marker and the arguments, in which a group matches the function name; None
+            if calls are objects.
         bare: True if an object at the start of the output is also a call.
-        separator: text between objects.
-        listed: True if calls are written as a list after a marker.
-        key: key of the arguments in the object.
+        separator: text between two objects.
+        listed: True if calls are written as a JSON list after a marker.
+        key: key of the arguments in an object.
     """
 
     opens: tuple[str, ...]
@@ -51,7 +47,10 @@ class MarkedCallFormat:
 
 
 def marked_calls(scanner: StreamScanner, names: Collection[str], form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """Parse an output to its end. names: functions that may be called; calls of other functions are text."""
+    """Parse an output to its end.
+
+    names: functions that may be called; calls of other functions are text.
+    """
     if form.bare:
         scanner.mark()
         if (yield from scanner.skip_spaces()) in ("[", "{"):
@@ -67,7 +66,7 @@ def marked_calls(scanner: StreamScanner, names: Collection[str], form: MarkedCal
 
 
 def call_list(scanner: StreamScanner, names: Collection[str]) -> ParserCoroutine[None]:
-    """Parse ``[call, call, …]``. From the first invalid call on, the rest is text."""
+    """Parse ``[call, call, …]``. The text from the first invalid call onwards is plain text."""
     if (yield from scanner.literal("[")):
         yield from calls_in_brackets(scanner, names)
 
@@ -88,7 +87,7 @@ def calls_in_brackets(scanner: StreamScanner, names: Collection[str]) -> ParserC
 
 
 def call_object(scanner: StreamScanner, names: Collection[str], close: str) -> ParserCoroutine[bool]:
-    """Parse ``{"name": …, "arguments": {…}}`` with keys in any order. Returns True if a call was started."""
+    """Parse ``{"name": …, "arguments": {…}}``, with the keys in any order. Return True if a call was started."""
     call = _Call(scanner, names, close)
     if not (yield from scanner.literal("{")):
         return False
@@ -105,9 +104,10 @@ def call_object(scanner: StreamScanner, names: Collection[str], close: str) -> P
 
 
 def arguments_object(scanner: StreamScanner, name: str, close: str) -> ParserCoroutine[bool]:
-    """Parse arguments as they arrive. Returns True if the call was started, which happens at the second character.
+    """Parse arguments while they arrive. Return True if the call was started, which happens at the second character.
 
-    After that nothing is rejected: invalid JSON is passed on up to the end of the object or to ``close``.
+    After that, nothing is rejected: invalid JSON is added to the arguments, up to the end of the object or to
+    ``close``.
     """
     machine = JsonText()
     announced = False
@@ -138,7 +138,7 @@ def arguments_object(scanner: StreamScanner, name: str, close: str) -> ParserCor
 
 
 def _limit(scanner: StreamScanner, close: str) -> int:
-    """Return the index up to which the available text is certain to precede ``close``."""
+    """Return the index up to which the available text certainly does not belong to ``close``."""
     text, at = scanner.lookahead()
     stop = text.find(close, at)
     if stop >= 0:
@@ -147,7 +147,11 @@ def _limit(scanner: StreamScanner, close: str) -> int:
 
 
 class _Call:
-    """One call object, parsed member by member."""
+    """A JSON object that describes a call, parsed member by member.
+
+    Attributes:
+        announced: True if the call was started.
+    """
 
     def __init__(self, scanner: StreamScanner, names: Collection[str], close: str) -> None:
         self.announced = False
@@ -158,7 +162,7 @@ class _Call:
         self._arguments = ""
 
     def member(self) -> ParserCoroutine[bool]:
-        """Parse a key and its value. Returns False if it is invalid or cannot belong to a call."""
+        """Parse a key and its value. Return False if they are invalid or cannot belong to a call."""
         if (yield from self._scanner.peek()) != '"':
             return False
         key = json.loads((yield from json_value(self._scanner)) or "null")
@@ -173,7 +177,7 @@ class _Call:
         return text is not None and self._takes(key, text)
 
     def complete(self) -> bool:
-        """Handle the end of the object: start the call if needed. Returns False if it has no name."""
+        """Handle the end of the object: start the call if that has not happened yet. Return False without a name."""
         if not self._name:
             return False
         if not self.announced:
@@ -195,7 +199,7 @@ class _Call:
 
 
 def _as_object(text: str) -> str:
-    """Return ``text`` as a JSON object: itself, one inside a JSON string, or {} for null; "" for anything else."""
+    """Return the JSON object in ``text``, which may be inside a JSON string; {} for null, "" for any other value."""
     if text == "null":
         return "{}"
     inner = json.loads(text) if text.startswith('"') else text
@@ -206,7 +210,7 @@ def _as_object(text: str) -> str:
 
 
 def json_value(scanner: StreamScanner) -> ParserCoroutine[str | None]:
-    """Return the text of a complete JSON value; None if it is invalid or the output ends inside it."""
+    """Return the text of a complete JSON value; None if the value is invalid or the output ends inside it."""
     machine = JsonText()
     while not machine.done:
         text, at = scanner.lookahead()
@@ -218,7 +222,7 @@ def json_value(scanner: StreamScanner) -> ParserCoroutine[str | None]:
 
 
 def _behind_mark(scanner: StreamScanner, names: Collection[str], form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """Parse the text after a marker. If that text is not a call, no call is started."""
+    """Parse the text after a marker. Start no call if the text is not a call."""
     first = yield from scanner.skip_spaces()
     if first == "[":
         yield from call_list(scanner, names)
@@ -249,7 +253,7 @@ def _named(scanner: StreamScanner, names: Collection[str], head: re.Pattern[str]
 
 
 def _closing(scanner: StreamScanner, form: MarkedCallFormat) -> ParserCoroutine[None]:
-    """Skip markers after a call, and surplus brackets that small models write."""
+    """Skip markers after a call, and surplus closing brackets, which small models may write."""
     while scanner.accepted and (yield from scanner.skip_spaces()):
         if (yield from scanner.literal("}")) or (yield from scanner.literal("]")):
             continue

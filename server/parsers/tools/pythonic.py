@@ -1,6 +1,6 @@
-"""Parses calls written as a Python list: ``[weather(city="Paris", days=2), clock()]``.
+"""Parses tool calls written as a Python list: ``[weather(city="Paris", days=2), clock()]``.
 
-The text is parsed, never executed.
+The text is only parsed, never executed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def pythonic_calls(
 
 
 def _list(scanner: StreamScanner, names: Collection[str], closes: tuple[str, ...]) -> ParserCoroutine[None]:
-    """Parse a complete list of calls. Adds nothing if the text is not such a list."""
+    """Parse a complete list of calls. Add nothing if the text is not such a list."""
     yield from scanner.skip_spaces()
     if not (yield from scanner.literal("[")):
         return
-    if (yield from scanner.skip_spaces()) == "{":  # some models also write JSON
+    if (yield from scanner.skip_spaces()) == "{":  # some models write a list of JSON objects instead
         yield from calls_in_brackets(scanner, names)
         yield from _behind(scanner, closes)
         return
@@ -61,7 +61,7 @@ def _list(scanner: StreamScanner, names: Collection[str], closes: tuple[str, ...
 
 
 def _behind(scanner: StreamScanner, closes: tuple[str, ...]) -> ParserCoroutine[None]:
-    """Skip the closing marker and the whitespace around it if calls were parsed."""
+    """If calls were parsed, skip the closing marker and the whitespace around it."""
     if not scanner.accepted:
         return
     yield from scanner.skip_spaces()
@@ -71,7 +71,7 @@ def _behind(scanner: StreamScanner, closes: tuple[str, ...]) -> ParserCoroutine[
 
 
 def _balanced(scanner: StreamScanner) -> ParserCoroutine[str]:
-    """Return the text after ``[name(`` up to the bracket that closes the list; "" if it is missing."""
+    """Return the text after ``[name(`` up to the bracket that closes the list; "" if that bracket is missing."""
     open_brackets = ["[", "("]
     quote = ""
     read: list[str] = []
@@ -101,7 +101,7 @@ def _escaped(read: list[str]) -> bool:
 
 
 def _parse(text: str, names: Collection[str]) -> list[tuple[str, str]]:
-    """Return (name, arguments as JSON) of every call; [] if the text contains anything but calls of known functions."""
+    """Return (name, arguments as JSON) of each call; [] unless the text consists only of calls of known functions."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         return [_call(node, names) for node in tree.elts] if isinstance(tree, ast.List) else []

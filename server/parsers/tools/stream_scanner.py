@@ -1,6 +1,7 @@
 """Incremental parsing: parsers are generators that pause at the end of the text received so far.
 
-A parser's decisions depend only on the text, not on where it paused, so every split gives the same result.
+The decisions of a parser depend only on the text and not on where the parser paused, so the result does not depend on
+how the text is divided.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ SPACES = " \t\r\n"
 
 
 class StreamScanner:
-    """A position in the growing text of one output, and the sink for the findings.
+    """A position in the text of one output, which arrives in parts, and the sink for what the parsers find.
 
-    ``mark`` saves a position. ``reject`` returns to it, so that the text after it is handled as plain text; ``accept``
-    discards it.
+    ``mark`` saves a position. ``reject`` returns to this position, so that the text after it is handled as plain text.
+    ``accept`` discards the saved position.
     """
 
     def __init__(self, sink: ContentPartSink) -> None:
@@ -31,7 +32,7 @@ class StreamScanner:
         self._ended = False
 
     def feed(self, text: str) -> None:
-        """Append new text."""
+        """Append new text to the available text."""
         settled = self._at if self._mark is None else self._mark
         self._text = self._text[settled:] + text
         self._at -= settled
@@ -52,7 +53,10 @@ class StreamScanner:
         return self._ended
 
     def mark(self, marker: str = "") -> None:
-        """Save this position. marker: the text before it, which ``reject`` adds as plain text."""
+        """Save this position.
+
+        marker: the text before this position, which ``reject`` adds as plain text.
+        """
         self._mark = self._at
         self._marker = marker
 
@@ -76,13 +80,13 @@ class StreamScanner:
         return self._text[self._at]
 
     def skip_spaces(self) -> ParserCoroutine[str]:
-        """Skip whitespace. Returns the following character, or "" at the end."""
+        """Skip whitespace. Return the following character, or "" at the end of the output."""
         while (character := (yield from self.peek())) and character in SPACES:
             self._at += 1
         return character
 
     def literal(self, expected: str) -> ParserCoroutine[bool]:
-        """Consume ``expected`` and return True if it comes next. Otherwise, return False and consume nothing."""
+        """If ``expected`` comes next, consume it and return True. Otherwise return False and consume nothing."""
         while True:
             ahead = self._text[self._at : self._at + len(expected)]
             if ahead == expected:
@@ -111,9 +115,10 @@ class StreamScanner:
             yield
 
     def read_until(self, stops: tuple[str, ...], limit: int) -> ParserCoroutine[tuple[str, str]]:
-        """Return all text up to the first of ``stops``, and that stop, which is consumed.
+        """Return all text up to the first of ``stops``, and the stop text, which is consumed.
 
-        The stop is "" if the output ends first or if more than ``limit`` characters precede it.
+        If the output ends before that, returns the text up to its end and "". If more than ``limit`` characters precede
+        the stop text, returns ("", "").
         """
         parts: list[str] = []
         size = 0
@@ -126,7 +131,10 @@ class StreamScanner:
         return "", ""
 
     def lookahead(self) -> tuple[str, int]:
-        """Return the available text and the current position in it. A parser that reads ahead then calls ``seek``."""
+        """Return the available text and the current position in it.
+
+        A parser that reads ahead must then call ``seek``.
+        """
         return self._text, self._at
 
     def seek(self, at: int) -> None:
@@ -141,7 +149,10 @@ class StreamScanner:
         return True
 
     def emit_text_until(self, markers: tuple[str, ...]) -> ParserCoroutine[str]:
-        """Add text up to the first of ``markers`` and set a mark after it. Returns "" at the end of the output."""
+        """Add the text up to the first of ``markers``, and set a mark after this marker.
+
+        Returns the marker; "" at the end of the output.
+        """
         while True:
             text, marker = yield from self.read_chunk(markers)
             self.sink.add_text(text)

@@ -24,9 +24,10 @@ class ToolFormat:
     """One format of tool calls.
 
     Attributes:
-        signs: texts, one of which every chat template of this format contains.
-        markers: texts that may be control tokens; the detokenizer must keep them for the parser.
-        form: the syntax for building a grammar; None if calls are not JSON objects with a name.
+        signs: detection strings; a chat template of this format contains at least one of them.
+        markers: strings that may be control tokens; the detokenizer must keep them for the parser.
+        read: the parser.
+        form: the syntax from which a grammar is built; None if calls are not JSON objects that contain the name.
     """
 
     signs: tuple[str, ...]
@@ -117,7 +118,8 @@ def _pythonic(signs: tuple[str, ...], marks: tuple[tuple[str, ...], tuple[str, .
     return ToolFormat(signs, (*marks[0], *marks[1]), read)
 
 
-# In order of detection: if the sign of one format contains the sign of another, the former comes first.
+# In order of detection in the chat template: a format whose detection string contains that of another format must come
+# first.
 FORMATS: dict[str, ToolFormat] = {
     "seed_oss": _xml(("<seed:tool_call>",), SEED_OSS),
     "qwen3_coder": _xml(("<function=",), QWEN3_CODER),
@@ -142,5 +144,5 @@ FORMATS: dict[str, ToolFormat] = {
 
 
 def detect(template: str) -> str | None:
-    """Return the format of the calls in a chat template; None if it is unknown."""
+    """Return the name of the tool call format that a chat template uses; None if it is unknown."""
     return next((name for name, form in FORMATS.items() if any(sign in template for sign in form.signs)), None)

@@ -1,4 +1,4 @@
-"""Parses calls written as XML-like elements: the function's name, then one element per argument with its value."""
+"""Parses tool calls written as XML-like elements: the function name, then one element per argument with its value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from .stream_scanner import ParserCoroutine, StreamScanner
 
-MAX_HEAD = 300  # maximum length of the name of a function or argument, with surrounding whitespace
+MAX_HEAD = 300  # maximum number of characters of a function name or an argument name, including surrounding whitespace
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -19,8 +19,8 @@ class XmlCallFormat:
     """The markers of a format: opens name name_closes (key name key_closes value_opens value value_closes)* ends.
 
     Attributes:
-        skips: markers that may precede a call; they are ignored.
-        closes: markers that may follow a call; they are ignored.
+        skips: markers that may precede a call and are ignored.
+        closes: markers that may follow a call and are ignored.
     """
 
     opens: str
@@ -37,7 +37,10 @@ class XmlCallFormat:
 def xml_calls(
     scanner: StreamScanner, schemas: Mapping[str, Mapping[str, Any]], form: XmlCallFormat
 ) -> ParserCoroutine[None]:
-    """Parse an output to its end. schemas: JSON schemas of the arguments by function, to detect strings."""
+    """Parse an output to its end.
+
+    schemas: function name → JSON schema of the arguments, to detect arguments that are strings.
+    """
     while marker := (yield from scanner.emit_text_until((form.opens, *form.skips))):
         if marker in form.skips:
             scanner.accept()
@@ -55,7 +58,7 @@ def xml_calls(
 
 
 def _name(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[tuple[str, str]]:
-    """Return the function's name and the marker after it; the marker is "" if this is not a call."""
+    """Return the function name and the marker after it; the marker is "" if the text is not a call."""
     text, stop = yield from scanner.read_until((form.key, form.ends), MAX_HEAD)
     name = text.strip()
     if not name.endswith(form.name_closes):
@@ -66,7 +69,7 @@ def _name(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[tuple[
 def _arguments(
     scanner: StreamScanner, schema: Mapping[str, Any], form: XmlCallFormat, stop: str
 ) -> ParserCoroutine[bool]:
-    """Convert the arguments to a JSON object. Returns False if the output ends inside them."""
+    """Add the arguments as a JSON object. Return False if the output ends inside them."""
     scanner.sink.add_arguments("{")
     separator = ""
     while stop == form.key:
@@ -86,7 +89,7 @@ def _arguments(
 
 
 def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> ParserCoroutine[bool]:
-    """Convert a value to JSON.
+    """Add a value as JSON.
 
     Strings are streamed; other values are added when they are complete. Returns False if the output ends inside the
     value.
@@ -96,7 +99,7 @@ def _value(scanner: StreamScanner, form: XmlCallFormat, types: set[str]) -> Pars
     if as_text:
         scanner.sink.add_arguments('"')
     parts: list[str] = []
-    line_break = ""  # a final line break belongs to the marker after it
+    line_break = ""  # a final line break belongs to the following marker
     stop = ""
     while not stop:
         text, stop = yield from scanner.read_chunk((form.value_closes,))
@@ -134,7 +137,7 @@ def _closing(scanner: StreamScanner, form: XmlCallFormat) -> ParserCoroutine[Non
 
 
 def _types(schema: Mapping[str, Any], key: str) -> set[str]:
-    """Return the JSON types that the schema of an argument allows, if it states them directly; empty for any type."""
+    """Return the JSON types that the schema of an argument allows directly; an empty set stands for any type."""
     properties = schema.get("properties")
     described = properties.get(key) if isinstance(properties, dict) else None
     if not isinstance(described, dict):
@@ -147,7 +150,7 @@ def _types(schema: Mapping[str, Any], key: str) -> set[str]:
 
 
 def _as_json(text: str, types: set[str]) -> str:
-    """Return the value if it is JSON or a Python constant, else the text as a JSON string."""
+    """Return ``text`` as JSON: unchanged if it is JSON, converted if it is a Python constant, else as a string."""
     value = PYTHON_WORDS.get(text.strip(), text.strip())
     if types == {"string", "null"} and value != "null":
         return json.dumps(text, ensure_ascii=False)

@@ -31,4 +31,4 @@ async def test_prompt_tokens_times_choices_are_bounded(
     monkeypatch.setattr(sampling_params, "MAX_PROMPT_TOKENS", 1000)
     error = (await world.client.post(path, json=body)).json()["error"]
     assert error["param"] == param
-    assert "is more than 1000 tokens in one request" in error["message"]
+    assert "exceed the limit of 1000 tokens per request" in error["message"]

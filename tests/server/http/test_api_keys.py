@@ -61,7 +61,7 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes | Non
 
 def test_per_key_settings_require_keys() -> None:
     for access, limits in ((AccessConfig(isolate_keys=True), {}), (AccessConfig(), {"max_requests_per_key": 2})):
-        with pytest.raises(StartupError, match="needs API keys"):
+        with pytest.raises(StartupError, match="requires API keys"):
             check_use_of_keys(access, LimitsConfig(**limits))
         check_use_of_keys(replace(access, api_key=("a",)), LimitsConfig(**limits))
     check_use_of_keys(AccessConfig(), LimitsConfig())

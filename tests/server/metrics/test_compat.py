@@ -77,7 +77,7 @@ def test_each_engine_can_be_selected_alone_or_with_the_other(names: str) -> None
 
 @pytest.mark.parametrize("names", ["tgi", "vllm,", "vllm,vllm", "vLLM", ",", "vllm sglang"])
 def test_an_unknown_engine_is_refused(names: str) -> None:
-    with pytest.raises(StartupError, match="--metrics-compat takes vllm and sglang"):
+    with pytest.raises(StartupError, match="--metrics-compat must be a comma-separated list of vllm and sglang"):
         parse_metric_aliases(names)
 
 

@@ -26,7 +26,7 @@ def test_many_names_are_counted_in_one_line(lines: pytest.LogCaptureFixture) -> 
         names.report(f"u{number}" for number in range(5000))
     assert lines.messages == [
         "ignoring fields: 'u0', 'u1', 'u2', 'u3', 'u4' and 4995 more",
-        "ignoring fields: further names are not logged, because the limit of 100 is reached",
+        "ignoring fields: further names will not be logged, because the limit of 100 names is reached",
     ]
 
 

@@ -63,5 +63,5 @@ def test_names_overrule_what_the_template_shows() -> None:
 @pytest.mark.parametrize(("tools", "reasoning"), [("nothing", "auto"), ("auto", "nothing"), ("none", "auto")])
 def test_an_unknown_name_is_refused_at_start(tools: str, reasoning: str) -> None:
     check_parsers("auto", "none")
-    with pytest.raises(StartupError, match="is not known; it is one of auto, "):
+    with pytest.raises(StartupError, match="is unknown; it must be one of auto, "):
         check_parsers(tools, reasoning)

@@ -79,7 +79,7 @@ def test_no_schema_switches_the_compilers_checks_off() -> None:
     ],
 )
 def test_a_multiple_that_would_take_minutes_to_compile_is_refused(schema: Any) -> None:
-    with pytest.raises(Rejected, match="'multipleOf' with too many digits"):
+    with pytest.raises(Rejected, match="The values of 'multipleOf' in"):
         check_schema(schema, "s")
 
 
@@ -110,7 +110,7 @@ def test_nesting_is_counted_through_references(wrap: Any, schemas: int) -> None:
     fits = (MAX_DEPTH - 2) // schemas
     check_schema(chain(fits, wrap), "s")
     for count in (fits + 1, 2500):
-        with pytest.raises(Rejected, match="nested deeper than 64 levels through its references"):
+        with pytest.raises(Rejected, match="nested deeper than 64 levels, including its references"):
             check_schema(chain(count, wrap), "s")
 
 
