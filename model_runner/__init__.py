@@ -1,4 +1,4 @@
-"""The model runner: computes step plans, independently of requests. Importing this package does not import torch."""
+"""The model runner, which computes step plans and does not know about requests. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from ebbtide.tokenization.model_files import ModelFiles, one_line
 
 
 def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> Runner:
-    """Load a model, choose the size of the KV pool and return a runner that is ready for the first plan.
+    """Load a model, choose the size of the KV pool, and return a runner that is ready for the first plan.
 
-    progress: called with a short line at each stage of loading. Raises StartupError if the model cannot be loaded.
+    progress: called with one line at each stage of loading.
+    Raises StartupError if the model cannot be loaded.
     """
     if config.max_total_tokens is not None and config.max_total_tokens < config.page_size:
         raise StartupError(
@@ -30,5 +31,5 @@ def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[st
         return ModelRunner.load(files, config, progress)
     except StartupError:
         raise
-    except Exception as error:  # libraries read the files, and their exceptions for bad values are not documented
+    except Exception as error:  # the libraries that read the files do not document their exceptions for invalid values
         raise StartupError(f"The model {files.name} cannot be loaded: {one_line(error)}.") from error

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PoolPlaces:
-    """The positions of a batch's tokens in one pool; see the attributes of ``ForwardBatch``."""
+    """The places of a batch's tokens in one pool. The attributes are described in ``ForwardBatch``."""
 
     slots: Tensor
     page_table: Tensor
@@ -22,13 +22,13 @@ class PoolPlaces:
 class ForwardBatch:
     """The tokens of one step, item by item: first ``num_decodes`` items of one token, then the prefill chunks.
 
-    T is the number of tokens, N of items, W of wanted positions. All tensors are on the device; the lists are on the
-    host.
+    T is the number of tokens, N the number of items, and W the number of wanted positions. All tensors are on the
+    device; the lists are on the host.
 
     Attributes:
         token_ids: int64 [T].
         positions: int64 [T].
-        slots: int64 [T], the slot of the first pool to which each token's K/V is written.
+        slots: int64 [T], the slot in the first pool to which each token's K/V is written.
         wanted: int64 [W], indices of the tokens whose states are wanted: first the tokens to sample after, then the
             tokens to embed, then the tokens before a prompt token whose log-probability is requested; each in item
             order.
@@ -38,12 +38,12 @@ class ForwardBatch:
         page_table: int32 [rows, max_pages], already updated for this step. Entries after an item's last page are stale,
             and so are the pool slots after its last token. Stale contents must not influence a result.
         rows: the values of ``item_rows``, on the host.
-        starts: the first position of each item.
+        starts: the position of each item's first token.
         query_lens: the number of tokens of each item.
         more_pools: ``slots`` and ``page_table`` for the other pools of ``RunnerInfo.pools``, in order.
         embeds: True if ``Model.hidden`` will be called.
-        any_rows: True for a decode graph, which runs with other values in its tensors later: ``rows`` is not known, and
-            ``starts`` are upper bounds.
+        any_rows: True for the batch of a captured decode graph, whose tensors get other values later. ``rows`` is then
+            meaningless, and ``starts`` are upper bounds.
     """
 
     token_ids: Tensor
@@ -64,5 +64,5 @@ class ForwardBatch:
 
     @property
     def num_tokens(self) -> int:
-        """T."""
+        """The number of tokens, T."""
         return self.token_ids.shape[0]

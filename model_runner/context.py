@@ -1,4 +1,4 @@
-"""The maximum context length of a model, from its configuration."""
+"""Determines the maximum context length of a model from its configuration."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def longest_context(config: ModelConfig) -> int:
 def stated_context(config: ModelConfig) -> int | None:
     """Return the maximum context length in tokens; None if the configuration states none.
 
-    Models with LongRoPE are limited to their original training length. If any sequence of a batch is longer, LongRoPE
-    changes the frequencies of the whole batch: the output of a request would depend on the other requests, and cached
-    keys would have been rotated by other frequencies.
+    A model with LongRoPE is limited to its original training length. For longer sequences, LongRoPE uses other
+    frequencies for the whole batch: the output of a request would depend on the other requests, and cached keys would
+    have been rotated with other frequencies.
     """
     text = config.get_text_config()
     ropes = _ropes(getattr(text, "rope_parameters", None) or {})
@@ -33,7 +33,7 @@ def stated_context(config: ModelConfig) -> int | None:
 
 
 def _ropes(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rotary parameters of a configuration: one set for all layers, or one per kind of layer."""
+    """Return the rotary parameters of a configuration: one set for all layers, or one per layer type."""
     if "rope_type" in parameters:
         return [parameters]
     return [rope for rope in parameters.values() if isinstance(rope, Mapping) and "rope_type" in rope]

@@ -1,4 +1,4 @@
-"""Chooses, at start, the number of CPU threads of a step from the flag and the cores that the process may use."""
+"""Chooses the number of CPU threads per step, at start, from --num-threads and the cores that the process may use."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ThreadChoice:
     """A number of threads.
 
     Attributes:
-        count: the number, or its upper bound.
-        adapts: True if steps may use fewer threads, see ``ThreadCounts``.
-        reason: origin of the number, for the log.
+        count: the number of threads; if ``adapts``, its upper bound.
+        adapts: True if steps may use fewer threads; see ``ThreadCounts``.
+        reason: where the number comes from, for the log.
     """
 
     count: int
@@ -33,13 +33,13 @@ class ThreadChoice:
 
 
 def choose_threads(asked: int, environment: Mapping[str, str], cores: int, quota: float) -> ThreadChoice:
-    """Return the number of threads.
+    """Choose the number of threads.
 
     Args:
-        asked: --num-threads; 0 lets this function choose.
+        asked: value of --num-threads; 0 to choose the number from the other arguments.
         environment: the environment variables.
         cores: number of cores on which the process may run.
-        quota: cores whose time the control groups grant; infinity for no limit.
+        quota: CPU time that the control groups grant, in cores; infinity for no limit.
     """
     if asked:
         return ThreadChoice(asked, adapts=False, reason="--num-threads")
@@ -53,7 +53,7 @@ def choose_threads(asked: int, environment: Mapping[str, str], cores: int, quota
 
 
 def use_threads(asked: int) -> bool:
-    """Set torch's number of threads and log it. Returns True if steps may use fewer."""
+    """Set torch's number of threads and log it. Returns True if steps may use fewer threads."""
     choice = choose_threads(asked, os.environ, usable_cores(), cpu_quota())
     torch.set_num_threads(choice.count)
     log.info("threads of a step: %d (%s)", choice.count, choice.reason)
@@ -62,9 +62,9 @@ def use_threads(asked: int) -> bool:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch's operations in the block with one thread, for many small ones.
+    """Run torch's operations in the block with one thread. This is faster for many small operations on a busy machine.
 
-    With several threads, each operation waits for all of them, which takes a time slice on a busy machine.
+    With several threads, each operation waits for all of them, and a wait can last a time slice.
     """
     count = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -80,9 +80,9 @@ def usable_cores() -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float:
-    """Return the number of cores whose time the control groups grant the process; infinity for no limit.
+    """Return the CPU time that the control groups grant the process, in cores; infinity for no limit.
 
-    root: root of the file system. The limit is the minimum over the process's own group and all parent groups.
+    The limit is the minimum over the process's own group and all parent groups. root: root of the file system.
     """
     return min(_quotas(root), default=math.inf)
 
@@ -93,7 +93,7 @@ def _quotas(root: Path) -> Iterator[float]:
         if controllers and "cpu" not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        # In a container the path may be that of the host and not exist below the mount.
+        # In a container, the path may be that of the host, which does not exist below the mount.
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for length in range(len(parts) + 1):
             yield _quota(mount.joinpath(*parts[:length]), is_v1=bool(controllers))

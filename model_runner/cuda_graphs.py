@@ -1,4 +1,4 @@
-"""Captures decode graphs on CUDA, and decides whether a runner has them."""
+"""Captures decode graphs on CUDA, and decides which batch sizes are captured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .attention import CAPTURABLE
 from .graphs import Capture, graph_sizes
 
 DEFAULT_MAX_SIZE = 256
-WARM_UPS = 2  # runs before a capture: kernels are compiled and libraries allocate their workspaces in the first ones
+WARM_UPS = 2  # number of runs before a capture, in which kernels are compiled and libraries allocate their workspaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class GraphChoice:
     """The batch sizes to capture.
 
     Attributes:
-        sizes: empty if no graph is captured.
+        sizes: the batch sizes; empty to capture no graph.
         reason: why these sizes were chosen, for the log.
     """
 
@@ -33,9 +33,9 @@ def choose_graphs(config: RunnerConfig, backend: str, *, can_capture: bool, is_c
     """Return the batch sizes to capture.
 
     Args:
-        backend: the name of the attention backend.
+        backend: name of the attention backend.
         can_capture: True if the device can capture graphs.
-        is_capturable: see ``Model``.
+        is_capturable: value of ``Model.is_capturable``.
     """
     if not can_capture:
         return GraphChoice((), "only CUDA has graphs")

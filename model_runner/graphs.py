@@ -1,7 +1,7 @@
-"""Decode steps as captured graphs: the kernels of a whole step are launched by one call.
+"""Decode steps as captured graphs: one call launches the kernels of a whole step.
 
-A graph belongs to a batch size and works on tensors with fixed addresses. A step with fewer rows is padded with rows
-that read and write a reserved page. The module does not depend on CUDA: capturing is a function that is passed in.
+A graph is captured for one batch size and works on tensors with fixed addresses. A step with fewer rows is padded with
+rows that read and write a reserved page. The module does not depend on CUDA: the caller passes the capture function.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .step_inputs import StepInputs
 from .transfers import StaticInputs, host_tensor
 
 RowSampler = Callable[[Tensor, RowDraws], Tensor]
-# Records the work that a function queues on the device, and returns a function that queues it again.
+# A function that records the work that its argument queues on the device, and returns a function that queues it again.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
 
@@ -33,11 +33,11 @@ class DecodeInputs:
     """The inputs of a graph for B rows, in one buffer. All tensors have fixed sizes.
 
     Attributes:
-        token_ids: int64 [B], 0 for the last sample of a row.
-        is_own: bool [B], True for the last sample of a row.
+        token_ids: int64 [B], the input tokens; 0 where ``is_own`` is True.
+        is_own: bool [B], True if the input token is the row's last sample, which is on the device.
         rows: int64 [B], the page-table rows.
-        positions: int64 [B].
-        pages: the changes of the page tables, B entries per pool.
+        positions: int64 [B], the positions of the input tokens.
+        pages: the changes of the page tables, one element with B entries per pool.
         draws: the sampling parameters.
     """
 
@@ -51,14 +51,14 @@ class DecodeInputs:
 
 @dataclass(frozen=True, slots=True)
 class GraphParts:
-    """What the graphs compute with.
+    """The objects that all graphs use.
 
     Attributes:
-        tables: the page table of each pool, with ``padding_row`` added.
-        padding_row: the row of the page tables, and of ``last_tokens``, that padding uses.
+        tables: the page table of each pool, including ``padding_row``.
+        padding_row: index of the row of the page tables and of ``last_tokens`` that padding uses.
         last_tokens: int64 [rows + 1], the last sample of each row.
-        longest: the maximum context length: the attention of a graph is prepared for any length.
-        sample: samples all rows.
+        longest: the maximum context length. The attention of a graph is prepared for this length.
+        sample: function that samples one token per row.
     """
 
     model: Model
@@ -85,7 +85,7 @@ class Replayed:
 
 @dataclass(slots=True)
 class _Outputs:
-    """Tensors that all graphs write to, with the rows of the largest one."""
+    """The tensors to which all graphs write. They have as many rows as the largest graph."""
 
     tokens: Tensor
     logits: Tensor
@@ -93,7 +93,7 @@ class _Outputs:
 
 @dataclass(slots=True)
 class DecodeGraphs:
-    """The captured graphs by their number of rows."""
+    """The captured graphs, one per batch size."""
 
     parts: GraphParts
     sizes: tuple[int, ...]
@@ -103,9 +103,9 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def capture(self, capture: Capture, progress: Callable[[str], None]) -> None:
-        """Capture a graph for each size, the largest first, so that the others fit into its memory.
+        """Capture a graph for each batch size, the largest first, so that the others fit into its memory.
 
-        progress: called with one line before each size.
+        progress: called with one line before each capture.
         """
         for number, size in enumerate(sorted(self.sizes, reverse=True)):
             progress(f"Capturing decode graphs: {number + 1} of {len(self.sizes)}, batch size {size}")
@@ -116,9 +116,9 @@ class DecodeGraphs:
             self._replays[size] = capture(partial(self._compute, inputs.values))
 
     def size_for(self, staged: StepInputs) -> int | None:
-        """Return the size of the smallest graph that can run a staged step; None if none can.
+        """Return the batch size of the smallest graph that can run a staged step; None if no graph can.
 
-        A graph runs steps in which every item has one token and samples, and no row starts.
+        A graph can run steps in which every item has one token and samples, and no row is started.
         """
         tokens, num_rows = staged.tokens, len(staged.tokens.rows)
         only_decodes = len(tokens.token_ids) == num_rows == len(tokens.wanted) == len(staged.sampling.row_numbers)
@@ -128,7 +128,7 @@ class DecodeGraphs:
         return min((size for size in self.sizes if size >= needed), default=None)
 
     def replay(self, size: int, staged: StepInputs) -> Replayed:
-        """Queue a staged step for which ``size_for`` returned ``size``."""
+        """Queue a staged step on the device. ``size`` must be the result of ``size_for``."""
         inputs = self._padded(size)
         tokens, num_rows = staged.tokens, len(staged.tokens.rows)
         inputs.token_ids[:num_rows] = tokens.token_ids
@@ -146,7 +146,7 @@ class DecodeGraphs:
         return Replayed(outputs.logits[:num_rows], outputs.tokens[:num_rows])
 
     def _padded(self, size: int) -> DecodeInputs:
-        """Return the inputs of padding rows only, on the host: each writes its page to its own place again."""
+        """Return inputs with only padding rows, on the host. Each row writes the padding page to its own entry again."""
         parts = self.parts
         vocab_size = parts.model.vocab_size
         pages = []
@@ -165,12 +165,12 @@ class DecodeGraphs:
         )
 
     def _make_outputs(self, logits: Tensor) -> _Outputs:
-        """Return the shared outputs. logits: those of the largest graph."""
+        """Allocate the shared outputs. logits: the logits of the largest graph, which give their shape."""
         tokens = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
         return _Outputs(tokens, torch.empty_like(logits))
 
     def _compute(self, inputs: DecodeInputs) -> None:
-        """Queue a whole step. Makes no copy to or from the host and reads no value of a tensor."""
+        """Queue a whole step. To be capturable, it copies nothing to or from the host and reads no tensor's values."""
         logits, rows = self._logits(inputs)
         tokens = self.parts.sample(logits, inputs.draws)
         self.parts.last_tokens.index_copy_(0, rows, tokens.clamp(min=0))
@@ -180,7 +180,7 @@ class DecodeGraphs:
         outputs.tokens[: len(rows)].copy_(tokens)
 
     def _logits(self, inputs: DecodeInputs) -> tuple[Tensor, Tensor]:
-        """Return the logits, [B, vocab], and the rows of a step."""
+        """Return the logits of a step, [B, vocab], and the rows, int64 [B]."""
         parts = self.parts
         for table, writes in zip(parts.tables, inputs.pages, strict=True):
             table.write(writes)
@@ -211,6 +211,6 @@ class DecodeGraphs:
 
 
 def graph_sizes(largest: int) -> tuple[int, ...]:
-    """Return the batch sizes to capture: padding adds at most a few rows, because the steps between sizes are small."""
+    """Return the batch sizes to capture. They are close to each other, so that little padding is needed."""
     sizes = {1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, largest, 32), largest}
     return tuple(sorted(size for size in sizes if size <= largest))

@@ -1,4 +1,4 @@
-"""Confines an exception in a step to the items that cause it. Imports no torch."""
+"""Confines an exception in a step to the items that cause it. The module does not import torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Computed(Generic[T]):
 
     Attributes:
         numbers: the indices of the items in the plan, ascending.
-        value: the result.
+        value: the result of the computation.
     """
 
     numbers: list[int]
@@ -29,13 +29,13 @@ class Computed(Generic[T]):
 def compute_isolated(
     items: Sequence[PlanItem], compute: Callable[[list[PlanItem]], T], *, fatal: tuple[type[Exception], ...] = ()
 ) -> tuple[list[Computed[T]], list[ItemFailure]]:
-    """Compute all items together. If that raises, compute each item alone; only the items that raise again fail.
+    """Compute all items together. After an exception, compute each item alone; an item fails only if it raises again.
 
-    If only the whole batch raises an exception, for example for lack of memory, no item fails.
+    If an exception occurs only for all items together, for example because of too little memory, no item fails.
 
     Args:
-        compute: must be repeatable after it raised an exception.
-        fatal: types of exceptions that no item can cause; they are raised.
+        compute: computes some of the items; must be repeatable after an exception.
+        fatal: classes of the exceptions that no single item can cause; they are re-raised.
     """
     try:
         return [Computed(list(range(len(items))), compute(list(items)))], []
@@ -58,12 +58,12 @@ def compute_isolated(
 
 
 def item_failure(number: int, item: PlanItem, error: Exception) -> ItemFailure:
-    """Return the failure of an item that raised ``error``, and log the traceback."""
+    """Log the traceback of ``error``, which an item raised, and return the failure of the item."""
     log.error("The item of row %d raised an exception.", item.row, exc_info=error)
     return ItemFailure(number, describe(error))
 
 
 def describe(error: Exception) -> str:
-    """Return the type and the first line of an exception."""
+    """Return the class name and the first line of the message of an exception."""
     line = str(error).partition("\n")[0][:200]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -20,12 +20,12 @@ from ..kv.kv_pool import KVPool
 
 log = logging.getLogger(__name__)
 
-# Device type → backend name → module, the fastest first. "auto" selects the first one that is available.
+# Device type → backend name → module, the fastest first. "auto" selects the first backend that is available.
 BACKENDS: dict[str, dict[str, str]] = {
     "cpu": {"cpu": "cpu_native", "torch": "torch_reference"},
     "cuda": {"triton": "triton_paged", "flash_attn": "flash_paged", "torch": "torch_reference"},
 }
-# The backends that can run in a captured graph: their kernels read all lengths from tensors.
+# Names of the backends that can run in a captured graph, because their kernels read all lengths from tensors.
 CAPTURABLE = {"triton", "flash_attn", "cpu"}
 
 
@@ -34,11 +34,11 @@ class LayerAttention:
     """The attention parameters of one layer.
 
     Attributes:
-        index: index of the layer in the pool.
-        scale: factor by which the scores are multiplied.
+        index: index of the layer's K/V in the pool.
+        scale: factor by which the scores (dot products of queries and keys) are multiplied.
         softcap: scores become ``softcap * tanh(score / softcap)``; 0 turns it off.
         window: a query attends to the last ``window`` positions, including its own; None for all positions.
-        sinks: [num_heads], additional logits of the softmax that have no value vector; None for none.
+        sinks: [num_heads], one additional softmax logit per head, without a value vector; None for no sinks.
     """
 
     index: int
@@ -52,20 +52,20 @@ class LayerAttention:
 
 
 class AttentionBackend(Protocol):
-    """Causal attention over the page table. Call ``plan`` once per step, before ``forward`` of each layer."""
+    """Causal attention over the page table. Call ``plan`` once per step, then ``forward`` for each layer."""
 
     @property
     def pool(self) -> KVPool:
         """The pool whose K/V the backend reads and writes."""
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Prepare the metadata that all layers of this step share."""
+        """Prepare the metadata that all layers of a step share."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
-        """Store k and v in the pool and attend with q → [T, heads, head_dim].
+        """Store k and v in the pool, and return the attention output of q, [T, heads, head_dim].
 
-        q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim]. The tensors may be views with a contiguous last
-            dimension. The result of an item depends on its own tokens only.
+        q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim]. Only their last dimension must be contiguous. The result
+        of an item depends only on the item's own tokens.
         """
 
 
@@ -73,7 +73,7 @@ class BackendModule(Protocol):
     """The interface of a backend module in the table."""
 
     def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Return the reason why this backend cannot be used ("it needs ..."); None if it can be used."""
+        """Return the reason why this backend cannot be used, such as "it needs …"; None if it can be used."""
 
     def build(self, pool: KVPool) -> AttentionBackend:
         """Create the backend over ``pool``."""

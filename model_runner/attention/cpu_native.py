@@ -1,4 +1,4 @@
-"""Attention on the CPU: a compiled kernel that reads pages in place for decode items, torch for prefill chunks."""
+"""Attention on the CPU: a compiled kernel reads the pages of decode items in place; torch handles prefill chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FUNCTIONS = {torch.float32: "step_float32", torch.bfloat16: "step_bfloat16"}
 
 
 class Shape(ctypes.Structure):
-    """Has the same fields as ``Shape`` in the kernel's C++ source."""
+    """The kernel's parameters, with the same fields as ``Shape`` in its C++ source."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_decodes", "num_heads", "num_kv_heads", "head_dim")),
@@ -49,7 +49,7 @@ def build(pool: KVPool) -> AttentionBackend:
 
 
 class CpuAttention:
-    """Computes the attention of decode items without gathering K/V, and of prefill chunks like the reference."""
+    """Computes the attention of decode items without gathering K/V. ``TorchAttention`` computes prefill chunks."""
 
     def __init__(self, pool: KVPool) -> None:
         self.pool = pool
@@ -102,5 +102,5 @@ class CpuAttention:
 
 
 def _dense_heads(x: Tensor) -> Tensor:
-    """Return the same values with the heads of each token contiguous."""
+    """Return ``x`` if the heads of each token are contiguous, else a contiguous copy."""
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()

@@ -1,4 +1,4 @@
-"""Paged attention by the flash-attn package, never chosen by "auto": its page size must be a multiple of 256 tokens.
+"""Paged attention with the flash-attn package. It needs a page size that is a multiple of 256 tokens.
 
 The code follows the documented interface of flash-attn 2.7 (``flash_attn_varlen_func`` with a block table; Dao 2023,
 "FlashAttention-2") and has not been run on a device yet. Its tests are in tests/gpu.
@@ -46,7 +46,7 @@ def build(pool: KVPool) -> AttentionBackend:
 
 
 class FlashAttention:
-    """Makes one call for all items of a step; a decode item has one query."""
+    """Computes all items of a step with one call of flash-attn. A decode item has one query."""
 
     def __init__(self, pool: KVPool) -> None:
         from flash_attn import flash_attn_varlen_func
@@ -57,7 +57,7 @@ class FlashAttention:
         self._shared: dict[str, Tensor | int] = {}
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Prepare cumulative lengths and the items' rows of the page table."""
+        """Prepare the cumulative lengths, and the page-table rows of the items."""
         ends = [start + count for start, count in zip(batch.starts, batch.query_lens, strict=True)]
         self._slots = batch.slots
         self._shared = {

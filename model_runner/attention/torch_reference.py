@@ -1,4 +1,4 @@
-"""Attention in plain torch on any device: the reference for tests and benchmarks of the other backends."""
+"""Attention in plain torch on any device: the reference for the tests and benchmarks of the other backends."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def build(pool: KVPool) -> AttentionBackend:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Items that attend together, each with Q queries and L context positions, padded.
+    """Items whose attention is computed together. Each has Q queries; contexts are padded to L positions.
 
     Attributes:
-        first: index of the items' first token in the batch.
-        last: index after the items' last token.
-        slots: int64 [items, L], the slots of the context.
+        first: index in the batch of the items' first token.
+        last: index in the batch after the items' last token.
+        slots: int64 [items, L], the pool slots of the context.
         queries: int64 [items, Q], the positions of the queries.
     """
 
@@ -41,7 +41,7 @@ class Group:
 
 
 class TorchAttention:
-    """Gathers each item's K/V: decode items in one padded batch, prefill chunks one by one."""
+    """Gathers the K/V of the items: of decode items in one padded batch, of prefill chunks one by one."""
 
     def __init__(self, pool: KVPool) -> None:
         self.pool = pool
@@ -56,7 +56,7 @@ class TorchAttention:
             self._groups.insert(0, self._group(batch, 0, batch.num_decodes, first=0))
 
     def plan_chunks(self, batch: ForwardBatch) -> None:
-        """Prepare the prefill chunks only; ``attend`` then skips the decode items."""
+        """Prepare only the prefill chunks. ``attend`` then skips the decode items."""
         self._batch_slots = batch.slots
         self._masks.clear()
         self._groups = []
@@ -71,7 +71,7 @@ class TorchAttention:
         return self.attend(q, layer)
 
     def attend(self, q: Tensor, layer: LayerAttention) -> Tensor:
-        """Return the attention of the planned groups, in order. Their K and V must already be in the pool."""
+        """Return the attention output of the planned groups, in order. Their K and V must already be in the pool."""
         outs = [
             self._attend(index, group, q[group.first : group.last], layer) for index, group in enumerate(self._groups)
         ]
@@ -81,7 +81,7 @@ class TorchAttention:
         ends = [batch.starts[item] + batch.query_lens[item] for item in range(begin, end)]
         length, page_size = max(ends), self.pool.page_size
         positions = torch.arange(length, device=batch.slots.device)
-        # After the end of an item the table is stale and the pool may contain nan: read the item's own position 0
+        # Beyond an item's end, the page table is stale and the pool may contain NaN: the item's own position 0 is read
         # instead.
         own = torch.where(positions < batch.item_ends[begin:end, None], positions, 0)  # [items, L]
         pages = batch.page_table[batch.item_rows[begin:end, None], own // page_size]
@@ -110,7 +110,7 @@ class TorchAttention:
         return out.transpose(1, 2).flatten(0, 1)
 
     def _mask(self, index: int, group: Group, window: int | None) -> Tensor | None:
-        """Return the visible positions, bool [items, 1, Q, L]; None if every query attends to every position."""
+        """Return the attention mask, bool [items, 1, Q, L]; None if every query attends to every position."""
         key = (index, window)
         if key not in self._masks:
             positions = torch.arange(group.slots.shape[1], device=group.slots.device)
@@ -123,8 +123,9 @@ class TorchAttention:
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, layer: LayerAttention) -> Tensor:
-    """Compute attention with soft-capped scores or sinks; the softmax is in float32. q, k, v: [items, heads, length,
-    head_dim].
+    """Compute attention with soft-capped scores or sinks, with the softmax in float32.
+
+    q: [items, heads, Q, head_dim]. k, v: [items, kv_heads, L, head_dim].
     """
     repeats = layer.num_heads // layer.num_kv_heads
     k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)

@@ -19,8 +19,8 @@ from . import AttentionBackend, LayerAttention
 
 SPLIT_TOKENS = 512
 SMALLEST_BLOCK_M = 16  # tensor cores multiply at least 16 rows
-# Largest size in bytes of one head of one token → (rows of a prefill block, K/V tokens that a program holds at a time).
-# These sizes fit into the 99 KiB of shared memory that every device since 2020 has.
+# Largest size in bytes of one head of one token → (rows of a prefill block, K/V tokens that a program loads at a time).
+# With these sizes, a program fits into 99 KiB of shared memory, which every device since 2020 has.
 BLOCK_SIZES = {256: (64, 64), 512: (32, 32), 1024: (16, 32), 2048: (16, 16)}
 
 
@@ -34,7 +34,7 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def block_sizes(head_dim: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Return the rows of a prefill block and the K/V tokens that a program holds at a time, for heads of this size."""
+    """Return the rows of a prefill block, and the number of K/V tokens that a program loads at a time."""
     head_bytes = _power_of_two(head_dim) * dtype.itemsize
     return next(sizes for limit, sizes in BLOCK_SIZES.items() if head_bytes <= limit)
 
@@ -49,9 +49,9 @@ class _Blocks:
     """The B query blocks of one kernel launch.
 
     Attributes:
-        items: int32 [B], the item of each query block.
-        firsts: int32 [B], the index of the item's first query in the block.
-        block_m: number of rows of a block.
+        items: int32 [B], the index of each block's item.
+        firsts: int32 [B], the index in the item of each block's first query.
+        block_m: number of rows of a block: queries times query heads per KV head, padded.
     """
 
     items: Tensor
@@ -108,7 +108,7 @@ class TritonAttention:
         )
 
     def _decode(self, q: Tensor, out: Tensor, layer: LayerAttention) -> None:
-        """Compute the attention of splits of ``SPLIT_TOKENS`` tokens in parallel, then combine the results."""
+        """Compute splits of ``SPLIT_TOKENS`` context tokens in parallel, then combine their results."""
         batch = self._batch
         assert batch is not None
         longest = max(batch.starts[: batch.num_decodes]) + 1
@@ -135,7 +135,7 @@ class TritonAttention:
     def _launch(
         self, q: Tensor, out: Tensor, layer: LayerAttention, blocks: _Blocks, partial: tuple[Tensor, ...] | None
     ) -> None:
-        """Launch the attention kernel once; it writes splits to ``partial`` if given, else the result to ``out``."""
+        """Launch the attention kernel once. It writes splits to ``partial`` if given, else the result to ``out``."""
         batch = self._batch
         assert batch is not None
         num_splits = 1 if partial is None else partial[0].shape[2]
@@ -192,7 +192,7 @@ class TritonAttention:
     def _make_blocks(self, group: int, block_m: int, *, prefill: bool) -> _Blocks:
         batch = self._batch
         assert batch is not None
-        num_queries = block_m // group  # queries of a block
+        num_queries = block_m // group  # number of queries per block
         first, last = (batch.num_decodes, len(batch.query_lens)) if prefill else (0, batch.num_decodes)
         num_blocks = sum(-(-length // num_queries) for length in batch.query_lens[first:last])
         counts = (self._lens[first:last] + (num_queries - 1)) // num_queries
@@ -202,7 +202,7 @@ class TritonAttention:
 
 
 def _sinks(layer: LayerAttention, q: Tensor) -> Tensor:
-    """Return the sinks. If there are none, return any tensor, which the kernel does not read."""
+    """Return the sinks; without sinks, return another tensor, which the kernel does not read."""
     return q if layer.sinks is None else layer.sinks
 
 

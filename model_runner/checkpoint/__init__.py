@@ -1,1 +1,1 @@
-"""Checkpoints on disk: safetensors and GGUF."""
+"""Reads checkpoints in safetensors and GGUF format: configurations and weights."""

@@ -1,6 +1,6 @@
-"""Reads config.json into a transformers configuration. ``native_config`` reads most configurations of native families.
+"""Converts config.json to a transformers configuration. For most native models, ``native_config`` is used instead.
 
-The module accepts different JSON types with the same meaning and does not depend on a model family.
+The module accepts different JSON types with the same meaning. It does not depend on a model family.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ebbtide.tokenization.model_files import one_line, read_json_object
 
 from .model_config import ROPE_NUMBERS
 
-# These fields belong to classifiers or to the output format of transformers' models. The logits of a language model do
-# not depend on these fields.
+# Fields for classifiers or for the output format of transformers' models. The logits of a language model do not depend
+# on them.
 IRRELEVANT = {
     "id2label",
     "label2id",
@@ -48,7 +48,7 @@ SIZES = {
 }
 WINDOW = "sliding_window"
 EPSILONS = {"rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon"}
-# Further numbers that transformers divides by, or raises to a negative power.
+# Further numbers by which transformers divides, or which it raises to a negative power.
 DIVISORS = {
     "final_logit_softcapping",
     "attn_logit_softcapping",
@@ -70,14 +70,14 @@ ZERO_MEANS_NONE = {"mscale", "mscale_all_dim"}
 
 
 def read_config(path: Path) -> PretrainedConfig:
-    """Read the configuration in a file. Raises a StartupError that names the file if it is not a configuration."""
+    """Return the configuration in a file. Raises a StartupError that names the file if the configuration is invalid."""
     stored = read_json_object(path)
     config_class = _config_class(stored, path)
     try:
         return config_class.from_dict(_normalized(stored, config_class, path), name_or_path=str(path.parent))
     except StartupError:
         raise
-    except Exception as error:  # the library's code runs on unchecked values, so any exception is an error of the file
+    except Exception as error:  # the library does not check the values, so any exception means that the file is invalid
         raise StartupError(f"The file {path} is not a usable configuration: {_reason(error)}.") from error
 
 
@@ -86,7 +86,7 @@ def _config_class(stored: Mapping[str, Any], path: Path) -> Any:
     if not isinstance(kind, str):
         raise StartupError(f"The file {path} has no model_type, so the model's architecture is unknown.")
     if kind == "mistral" and "layer_types" in stored:
-        kind = "ministral"  # as transformers' AutoConfig does, because MistralConfig ignores layer_types
+        kind = "ministral"  # as in transformers' AutoConfig, because MistralConfig ignores layer_types
     if kind in CONFIG_MAPPING:
         return CONFIG_MAPPING[kind]
     if "auto_map" in stored:
@@ -97,9 +97,9 @@ def _config_class(stored: Mapping[str, Any], path: Path) -> Any:
 
 
 def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dict[str, Any]:
-    """Return the fields, converted to the types that the class expects.
+    """Return the stored fields, converted to the types that the class expects.
 
-    An absent field gets the default of the class.
+    A null field whose type does not include None is omitted, so that the default of the class applies.
     """
     kinds = {field.name: field.type for field in dataclasses.fields(config_class)}
     names: dict[str, str] = config_class.attribute_map
@@ -126,8 +126,9 @@ def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dic
 
 
 def _converted(value: Any, kind: Any, sub_class: Any, path: Path) -> Any:
-    """Convert the value to the annotated type if no information is lost: 2.0 to int, 2 to float, 0 to bool, "x" to a
-    list.
+    """Convert the value to the annotated type if no information is lost; return other values unchanged.
+
+    Examples: 2.0 to int, 2 to float, 0 to bool, "x" to a list.
     """
     types = _plain_types(kind)
     if isinstance(value, dict):
@@ -146,7 +147,7 @@ def _converted(value: Any, kind: Any, sub_class: Any, path: Path) -> Any:
 
 def _converted_dict(value: dict[str, Any], sub_class: Any, path: Path) -> Any:
     if value.keys() == {"__float__"}:
-        return float(value["__float__"])  # transformers writes an infinite number in this form
+        return float(value["__float__"])  # the form in which transformers writes an infinite number
     if sub_class is None:
         return value
     if not issubclass(sub_class, PretrainedConfig):
@@ -156,7 +157,7 @@ def _converted_dict(value: dict[str, Any], sub_class: Any, path: Path) -> Any:
 
 def _plain_types(kind: Any) -> set[Any]:
     """Return the types that an annotation accepts, without their parameters."""
-    if isinstance(kind, str):  # the annotations of the base class are not evaluated
+    if isinstance(kind, str):  # the annotations of the base class are strings
         return {SIMPLE_TYPES.get(part.strip(), object) for part in kind.split("|")}
     origin = get_origin(kind)
     if origin in (Union, UnionType):
@@ -189,7 +190,10 @@ def _check_size(name: str, value: object, path: Path) -> None:
 
 
 def _checked_rope(name: str, rope: Any, path: Path) -> Any:
-    """Return the parameters of the rotary embedding, or those of each kind of layer, without null values."""
+    """Return the rotary parameters (per layer type, if the file has several) without null values.
+
+    Raises StartupError if a number is invalid.
+    """
     if name == "rope_theta" and rope is not None:
         _check_number(name, rope, path)
     if not isinstance(rope, dict):

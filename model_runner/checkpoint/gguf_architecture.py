@@ -1,4 +1,4 @@
-"""A GGUF architecture: the common fields of its configuration, and the names and layouts of its tensors."""
+"""How to read a GGUF architecture: the fields of its configuration, and the names and layouts of its tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RMS, LAYER_NORM = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsi
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The properties of the file, other than metadata, that determine a configuration.
+    """The properties of a file's tensors that determine the configuration.
 
     Attributes:
         names: the names of all tensors.
         vocab_size: number of rows of the embedding.
-        factors: the elements of the tensors that divide the rotary frequencies.
+        factors: name → elements of the tensors whose elements divide the rotary frequencies.
     """
 
     names: Collection[str]
@@ -28,7 +28,7 @@ class Stored:
     factors: Mapping[str, list[float]]
 
     def has(self, kind: str) -> bool:
-        """True if the first layer has the tensor, e.g. ``attn_q.bias``."""
+        """Return True if the first layer has the tensor ``kind``, for example ``attn_q.bias``."""
         return f"blk.0.{kind}" in self.names
 
 
@@ -41,11 +41,11 @@ class Architecture:
 
     Attributes:
         model_type: the model type in transformers.
-        epsilon: the configuration field of the epsilon, and its metadata key.
-        special: function that changes the common fields and adds those that only this architecture has.
-        layouts: tensor kind, or kind and suffix → the function that undoes the converter's change.
-        partial: True if the architecture can rotate only a part of each head.
-        renamed: part of a parameter's name → its name in the table of the gguf package.
+        epsilon: configuration field and metadata key of the norms' epsilon.
+        special: returns the fields that differ from the common ones or that only this architecture has.
+        layouts: tensor kind, optionally with a suffix → function that undoes the converter's change.
+        partial: True if models of the architecture may rotate only a part of each head.
+        renamed: part of a parameter's name in transformers → the name in the gguf package's tensor table.
     """
 
     model_type: str
@@ -56,13 +56,13 @@ class Architecture:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def layout(self, name: str) -> Layout | None:
-        """Return the layout of a tensor; None if the converter did not change it."""
+        """Return the layout of a tensor; None if the converter does not change the tensor."""
         kind, _, suffix = name.rpartition(".")
         kind = kind.rpartition(".")[2]
         return self.layouts.get(f"{kind}.{suffix}") or self.layouts.get(kind)
 
     def renamed_name(self, name: str) -> str:
-        """Return the name of a parameter in the table of the gguf package."""
+        """Return a parameter's name with the parts that the gguf package's tensor table names differently replaced."""
         for ours, theirs in self.renamed.items():
             name = name.replace(ours, theirs)
         return name

@@ -1,7 +1,6 @@
-"""The supported GGUF architectures: for each one, the translation of its metadata to a transformers configuration, and
-the layout of its tensors.
+"""The supported GGUF architectures: how their metadata becomes a transformers configuration, and their tensor layouts.
 
-An architecture that is not in the table is refused, because its metadata has not been compared with the original
+An architecture that is not in the table is refused, because its metadata has not been compared with an original
 checkpoint. The module reads neither files nor the values of tensors.
 """
 
@@ -11,7 +10,7 @@ from .gguf_architecture import LAYER_NORM, Architecture, Config, Stored
 from .gguf_fields import Fields
 from .gguf_layouts import interleaved_keys, interleaved_queries, norm_plus_one, one_row, qkv_per_head, transposed
 
-# For rotary embedding with interleaved pairs, the converter reorders the rows of queries and keys.
+# The converter reorders the rows of queries and keys for a rotary embedding with interleaved pairs.
 INTERLEAVED = {"attn_q": interleaved_queries, "attn_k": interleaved_keys}
 NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm", "output_norm")
 NORMS_PLUS_ONE = {f"{kind}.weight": norm_plus_one for kind in NORMS}
@@ -23,7 +22,7 @@ def _experts(fields: Fields) -> Config:
 
 
 def _llama(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Read Llama, Mistral and Mixtral. Llama with biases only on queries, keys and values is read as Qwen2."""
+    """Return the fields of Llama, Mistral and Mixtral. With biases on only queries, keys and values: Qwen2."""
     num_experts = fields.integer("expert_count", 0)
     used = fields.integer("expert_used_count", 0)
     if num_experts:
@@ -42,7 +41,7 @@ def _qwen2_moe(fields: Fields, stored: Stored, config: Config) -> Config:
         "moe_intermediate_size": fields.integer("expert_feed_forward_length"),
         "shared_expert_intermediate_size": fields.integer("expert_shared_feed_forward_length"),
         "qkv_bias": stored.has("attn_q.bias"),
-        "norm_topk_prob": False,  # the format has no key for it; llama.cpp computes with this value
+        "norm_topk_prob": False,  # the format has no key for it; llama.cpp uses this value
     }
 
 
@@ -56,7 +55,7 @@ def _olmoe(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _granite(fields: Fields, stored: Stored, config: Config) -> Config:
-    fields.expect("rope.scaling.finetuned", (True,))  # Granite: False means no rotary embedding
+    fields.expect("rope.scaling.finetuned", (True,))  # for Granite, False means no rotary embedding
     return {
         "attention_multiplier": fields.number("attention.scale", config["head_dim"] ** -0.5),
         "embedding_multiplier": fields.number("embedding_scale", 1.0),
@@ -79,9 +78,9 @@ def _olmo(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _olmo2(fields: Fields, stored: Stored, config: Config) -> Config:
-    """OLMo 2 and OLMo 3.
+    """Return the fields of OLMo 2 and OLMo 3.
 
-    OLMo 3 has layers with a sliding window and scales the rotary embedding of the other layers only.
+    In OLMo 3, some layers have a sliding window; only the rotary embedding of the other layers is scaled.
     """
     if not fields.integer("attention.sliding_window", 0):
         return _qkv_biases(fields, stored, config)
@@ -94,7 +93,7 @@ def _olmo2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _layer_kinds(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Set a sliding window in the layers that an array marks; without the array no layer has a window."""
+    """Return a sliding window for the layers that an array marks; without a window, all layers have full attention."""
     window = fields.integer("attention.sliding_window", 0)
     marks = fields.array("attention.sliding_window_pattern")
     if window and len(marks) != config["num_hidden_layers"]:
@@ -112,7 +111,7 @@ def _cohere(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _cohere2(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Add sliding windows. Every fourth layer has full attention and no rotary embedding."""
+    """Return the fields with the sliding window. Every fourth layer has full attention and no rotary embedding."""
     window = fields.integer("attention.sliding_window")
     return {"logit_scale": fields.number("logit_scale"), "sliding_window": window}
 
@@ -127,7 +126,7 @@ def _gpt2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _window(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Set a sliding window in all layers; 0 means no window."""
+    """Return a sliding window for all layers; 0 in the file means no window."""
     return {"sliding_window": fields.integer("attention.sliding_window", 0) or None}
 
 
@@ -153,7 +152,7 @@ def _gemma2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _gemma3(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Add sliding windows. Every sixth layer has full attention and another rotary base."""
+    """Return the fields with the sliding window. Every sixth layer has full attention and another rotary base."""
     local = fields.positive("rope.freq_base_swa", 10000.0)
     ropes = {
         "sliding_attention": {"rope_type": "default", "rope_theta": local},
@@ -169,7 +168,7 @@ def _gemma3(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _gemma_scale(config: Config, *, layers_of_27b: int) -> Config:
-    """Set the scale of attention, for which the format has no key, as llama.cpp does: by the number of layers."""
+    """Return the attention scale. The format has no key for it; as in llama.cpp, the number of layers determines it."""
     whole = config["num_hidden_layers"] == layers_of_27b
     return {
         "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"] if whole else config["head_dim"]

@@ -1,8 +1,7 @@
 """The metadata of one GGUF file, read key by key. If a key of the architecture is not read, the file is refused.
 
-Therefore no key is ignored silently: it is read, it is listed as having no effect, or the file is refused. The module
-does not depend on a specific
-architecture.
+No key is therefore ignored silently: it is read, it is listed as having no effect, or the file is refused. The module
+does not depend on a specific architecture.
 """
 
 from __future__ import annotations
@@ -13,18 +12,17 @@ from math import isfinite
 from ebbtide.errors import StartupError
 from ebbtide.tokenization.gguf_header import GGUFHeader, StoredArray
 
-# Keys with the architecture's prefix that llama.cpp does not use for the text of a decoder-only model either.
+# Keys with the architecture's prefix that have no effect on the output of a decoder-only model, in llama.cpp either.
 WITHOUT_EFFECT = {
     "rope.scaling.finetuned",  # describes the training only
     "tensor_data_layout",  # describes the converter only
     "pooling_type",  # affects embeddings only
-    # A model has one kind of norm; the converter writes both when the original configuration has both.
+    # A model has one kind of norm, but the converter writes both epsilons if the original configuration has both.
     "attention.layer_norm_rms_epsilon",
     "attention.layer_norm_epsilon",
 }
-# Other namespaces. From these namespaces, ``general.architecture`` and the end tokens are read here; the other keys
-# describe the file or the tokenizer, which ebbtide/tokenization reads. Keys of other namespaces are notes of the tool
-# that wrote the file.
+# Keys of the namespaces ``general.`` and ``tokenizer.`` describe the file and the tokenizer. Of these, model_runner
+# reads only ``general.architecture`` and the end tokens; ebbtide/tokenization reads the tokenizer.
 TOKENIZER = "tokenizer."
 
 
@@ -37,9 +35,9 @@ class Fields:
         self._read: set[str] = set(WITHOUT_EFFECT)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """Return an integer. If the value is an array, its elements must be equal, and one of them is returned.
+        """Return the integer value of a key. If the value is an array, all its elements must be equal.
 
-        Raises StartupError if the file lacks the key and there is no default.
+        Raises StartupError if the value is not an integer, or if the key is missing and there is no default.
         """
         value = self.number(key, default)
         if not float(value).is_integer():
@@ -47,9 +45,9 @@ class Fields:
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a number. If the value is an array, its elements must be equal, and one of them is returned.
+        """Return the numeric value of a key. If the value is an array, all its elements must be equal.
 
-        Raises StartupError if the file lacks the key and there is no default.
+        Raises StartupError if the value is not a finite number, or if the key is missing and there is no default.
         """
         value = self._value(key)
         if isinstance(value, StoredArray):
@@ -77,18 +75,18 @@ class Fields:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """Return a string. Raises StartupError if the value has another type."""
+        """Return the string value of a key. Raises StartupError if the value has another type."""
         value = self._value(key)
         if value is not None and not isinstance(value, str):
             raise self.refusal(key, "should be a string")
         return default if value is None else value
 
     def has(self, key: str) -> bool:
-        """True if the file has the key. The key must still be read."""
+        """Return True if the file has the key. The key does not count as read."""
         return self._prefix + key in self._header.metadata
 
     def expect(self, key: str, allowed: Collection[float]) -> None:
-        """Raise StartupError if the key has a value that is not in ``allowed``."""
+        """Raise StartupError if the file has the key with a value that is not in ``allowed``."""
         if self.has(key) and (value := self.number(key)) not in allowed:
             raise self.refusal(key, f"is {value:g}, which is not supported")
 
@@ -108,7 +106,7 @@ class Fields:
                 raise self.refusal(key, "is not supported for this architecture")
 
     def refusal(self, key: str, reason: str) -> StartupError:
-        """Return the error for one key."""
+        """Return the StartupError for one key. reason: predicate of which the key is the subject."""
         return StartupError(
             f"The GGUF file {self._header.path} cannot be served: its key {self._prefix}{key} {reason}."
         )

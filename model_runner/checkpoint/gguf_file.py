@@ -1,4 +1,4 @@
-"""A GGUF file, possibly in parts: its configuration, and its tensors under the names of a model's parameters."""
+"""A GGUF file, possibly split: its configuration, and its tensors under the names of the model's parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .quantized_rows import KINDS, QuantizedRows
 
 EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 EMBEDDING = "token_embd.weight"
-# Rotary frequencies. Files of early converters store them for each layer; ebbtide derives them.
+# Rotary frequencies, which early converters stored for each layer. ebbtide computes them.
 DERIVED = ".attn_rot_embd.weight"
 
 
@@ -44,20 +44,17 @@ class GGUFFile:
 
     @property
     def path(self) -> Path:
-        """The path of the file or of its first part."""
+        """The path of the file; if it is split, of its first part."""
         return self._headers[0].path
 
     def eos_token_ids(self) -> set[int]:
-        """The ids that end a text or a turn, from the tokenizer's metadata."""
+        """Return the ids of the tokens that end a text or a turn, from the tokenizer's metadata."""
         values = (self._headers[0].metadata.get(key) for key in EOS_KEYS)
         return {value for value in values if isinstance(value, int)}
 
     @cached_property
     def config_fields(self) -> dict[str, Any]:
-        """Return the fields of the transformers configuration.
-
-        Raises StartupError if a part of the file is not supported.
-        """
+        """The fields of the transformers configuration. Raises StartupError if the file is not supported."""
         if EMBEDDING not in self._tensors:
             raise StartupError(f"The GGUF file {self.path} cannot be served: it has no tensor {EMBEDDING}.")
         stored = Stored(
@@ -67,7 +64,7 @@ class GGUFFile:
         )
         fields = Fields(self._headers[0], self._architecture_name)
         eos = self._headers[0].metadata.get(EOS_KEYS[0])
-        # Other special token ids come from the tokenizer: transformers' defaults belong to another vocabulary.
+        # The other special token ids come from the tokenizer. transformers' defaults are ids of another vocabulary.
         return self._architecture.config(fields, stored) | {
             "eos_token_id": eos,
             "bos_token_id": None,
@@ -77,17 +74,17 @@ class GGUFFile:
     def tensors(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and float32 values of every tensor, one at a time.
 
-        wanted: the names of the model's parameters, from which the names of the tensors follow. A tensor that belongs
-            to no parameter keeps its GGUF name.
+        wanted: the names of the model's parameters, to which the tensors' names are mapped. A tensor that belongs to no
+            parameter keeps its GGUF name.
         """
         names = self._names(wanted)
         for name in self._stored_names():
             yield names.get(name, name), self._tensor(name)
 
     def stored_weights(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor | QuantizedRows]]:
-        """Yield what ``tensors`` yields, but keep a matrix quantized if its format is in ``quantized_rows.KINDS``.
+        """Yield the same as ``tensors``, but keep a matrix quantized if its format is in ``quantized_rows.KINDS``.
 
-        A matrix is dequantized if the converter changed it in another way than by reordering its rows.
+        A matrix is still dequantized if the converter changed it in another way than by reordering its rows.
         """
         names = self._names(wanted)
         for name in self._stored_names():
@@ -95,7 +92,7 @@ class GGUFFile:
             yield names.get(name, name), self._tensor(name) if rows is None else rows
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the stored shape of every tensor that ``tensors`` yields, by name. Some layouts change the shape."""
+        """Return name → stored shape of the tensors that ``tensors`` yields. A layout may change the shape."""
         names = self._names(wanted)
         return {names.get(name, name): self._tensors[name][1].shape for name in self._stored_names()}
 
@@ -117,23 +114,23 @@ class GGUFFile:
         return architecture
 
     def _names(self, wanted: Collection[str]) -> dict[str, str]:
-        """Return a map from the GGUF name of each parameter to its name in the model."""
+        """Return GGUF tensor name → parameter name."""
         if not wanted:
-            return {}  # the number of layers, and thus the size of the table below, may not be checked yet
+            return {}  # the number of layers, which determines the size of the table below, may not be validated yet
         number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == self._architecture_name)
         table = get_tensor_name_map(number, self.config_fields["num_hidden_layers"])
         names = {}
         for name in wanted:
             base, _, suffix = name.rpartition(".")
             if suffix not in ("weight", "bias"):
-                base, suffix = name, "weight"  # stacked experts are parameters without a module
+                base, suffix = name, "weight"  # stacked experts are parameters without a module of their own
             stored = table.get_name(self._architecture.renamed_name(base))
             if stored is not None:
                 names[f"{stored}.{suffix}"] = name
         return names
 
     def _factors(self, name: str) -> list[float]:
-        """Return the elements of a tensor that divides the rotary frequencies."""
+        """Return the elements of a tensor whose elements divide the rotary frequencies."""
         values: list[float] = self._values(name).flatten().tolist()
         bad = [value for value in values if not (isfinite(value) and value > 0)]
         if bad:
@@ -149,7 +146,7 @@ class GGUFFile:
         return values if layout is None else layout(values, self.config_fields)
 
     def _quantized_rows(self, name: str) -> QuantizedRows | None:
-        """Return a matrix as it is stored; None if it must be dequantized."""
+        """Return a matrix in its stored format; None if it must be dequantized."""
         stored = self._tensors[name][1]
         layout = self._architecture.layout(name)
         kind = GGMLQuantizationType(stored.kind).name
@@ -167,14 +164,14 @@ class GGUFFile:
             raise StartupError(f"The tensor {name} of {path} cannot be read: {one_line(error)}.") from error
 
     def _blocks(self, name: str) -> NDArray[np.uint8]:
-        """The bytes of a tensor, [..., bytes of a row]."""
+        """Return the bytes of a tensor, memory-mapped: [..., bytes of a row]."""
         path, stored = self._tensors[name]
         shape = quant_shape_to_byte_shape(stored.shape, GGMLQuantizationType(stored.kind))
         return np.asarray(np.memmap(path, np.uint8, "r", stored.offset, shape))
 
 
 def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:
-    """Return the headers of all parts of a file, after checking the number of parts that the first part states."""
+    """Return the headers of all parts of a file. Raises StartupError if the parts do not belong together."""
     parts = split_parts(file)
     headers = [read_header(directory / part) for part in parts]
     count = headers[0].metadata.get("split.count", 1)
@@ -196,9 +193,7 @@ def _read_parts(directory: Path, file: str) -> list[GGUFHeader]:
 
 
 def _check_extents(header: GGUFHeader) -> None:
-    """Raise StartupError if a tensor has an unknown quantization, extends beyond the end of its file, or has bytes in
-    common with another tensor.
-    """
+    """Raise StartupError if a tensor has an unknown type, extends beyond its file's end, or overlaps another tensor."""
     path, before, size = header.path, "", header.path.stat().st_size
     end = 0
     for stored in sorted(header.tensors, key=lambda one: one.offset):

@@ -7,17 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
-# A layout maps the stored values and the fields of the configuration to the values of the original checkpoint.
+# A layout converts stored values to those of the original checkpoint, given the fields of the configuration.
 Layout = Callable[[Tensor, dict[str, Any]], Tensor]
 
 
 def interleaved_queries(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """Undo the reordering of each query head's rows from (half, pair) to (pair, half)."""
+    """Undo the converter's reordering of each query head's rows from (half, pair) to (pair, half)."""
     return _undo_interleaving(values, config["num_attention_heads"])
 
 
 def interleaved_keys(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """Undo the reordering of each key head's rows from (half, pair) to (pair, half)."""
+    """Undo the converter's reordering of each key head's rows from (half, pair) to (pair, half)."""
     return _undo_interleaving(values, config["num_key_value_heads"])
 
 
@@ -32,17 +32,17 @@ def transposed(values: Tensor, config: dict[str, Any]) -> Tensor:
 
 
 def one_row(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """Return a matrix with a single row, which is stored as a vector."""
+    """Return a stored vector as a matrix with a single row."""
     return values.reshape(1, -1)
 
 
 def qkv_per_head(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """Group the rows of each head's query, key and value, which the converter separates, as in GPT-NeoX."""
+    """Group the rows by head, each with query, key and value, as in GPT-NeoX. The converter separates the three."""
     heads = config["num_attention_heads"]
     return values.reshape(3, heads, -1, *values.shape[1:]).transpose(0, 1).reshape(values.shape)
 
 
-# These layouts only reorder rows, so that they also apply to rows of quantized blocks.
+# The layouts that only reorder rows. They also apply to rows of quantized blocks.
 ROW_ORDERS: tuple[Layout, ...] = (interleaved_queries, interleaved_keys)
 
 

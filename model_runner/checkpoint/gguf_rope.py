@@ -1,4 +1,4 @@
-"""Converts a GGUF file's rotary embedding, as llama.cpp reads it, to transformers' ``rope_parameters``."""
+"""Converts the rotary parameters of a GGUF file, as llama.cpp interprets them, to transformers' ``rope_parameters``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .gguf_fields import Fields
 
 DEFAULT_BASE = 10000.0
 KINDS = ("none", "linear", "yarn", "longrope")
-# The tensors that divide the frequencies: one of Llama 3.1 and 3.2, and two of Phi-3 for short and long contexts.
+# Tensors whose elements divide the frequencies: one in Llama 3.1 and 3.2; two, for short and long contexts, in Phi-3.
 FACTORS = "rope_freqs.weight"
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 FACTOR_TENSORS = (FACTORS, SHORT_FACTORS, LONG_FACTORS)
@@ -18,7 +18,7 @@ FACTOR_TENSORS = (FACTORS, SHORT_FACTORS, LONG_FACTORS)
 def rope_parameters(fields: Fields, *, head_dim: int, factors: Mapping[str, list[float]]) -> dict[str, Any]:
     """Return the rotary parameters of a file. Raises StartupError for a combination that transformers cannot express.
 
-    factors: the elements of ``FACTOR_TENSORS`` that the file has.
+    factors: name → elements of those ``FACTOR_TENSORS`` that the file has.
     """
     base = {"rope_theta": fields.positive("rope.freq_base", DEFAULT_BASE)}
     rotated = fields.size("rope.dimension_count", head_dim)
@@ -69,7 +69,7 @@ def _factor(fields: Fields) -> float:
 
 
 def _yarn(fields: Fields, factor: float, attention_factor: float) -> dict[str, Any]:
-    fields.expect("rope.scaling.yarn_ext_factor", (1.0, -1.0))  # YaRN: weight of the extrapolation; < 0 means 1
+    fields.expect("rope.scaling.yarn_ext_factor", (1.0, -1.0))  # weight of the extrapolation; < 0 means 1
     parameters = {
         "rope_type": "yarn",
         "factor": factor,
@@ -90,7 +90,7 @@ def _yarn(fields: Fields, factor: float, attention_factor: float) -> dict[str, A
 def _divided(
     fields: Fields, factor: float, attention_factor: float, factors: Mapping[str, list[float]]
 ) -> dict[str, Any]:
-    """Express frequencies divided by tensors as transformers' LongRoPE; a single tensor applies to all lengths."""
+    """Express frequencies that are divided by tensors as LongRoPE. A single tensor applies to all lengths."""
     short = [value * factor for value in factors.get(FACTORS) or factors.get(SHORT_FACTORS) or ()]
     long = [value * factor for value in factors.get(FACTORS) or factors.get(LONG_FACTORS) or ()]
     if not short or len(short) != len(long):

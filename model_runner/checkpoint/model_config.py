@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-# The parameters of the rotary embedding that are numbers.
+# The numeric parameters of the rotary embedding.
 ROPE_NUMBERS = {
     "rope_theta",
     "factor",
@@ -21,14 +21,14 @@ ROPE_NUMBERS = {
 
 
 class ModelConfig(Protocol):
-    """The fields of config.json as attributes, under transformers' names; absent ones have the family's default."""
+    """The fields of config.json as attributes with transformers' names. An absent field has the family's default."""
 
     model_type: str
 
     def __getattr__(self, name: str) -> Any: ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields."""
+        """Return all fields: name → value."""
 
     def get_text_config(self) -> ModelConfig:
         """Return the part that describes the language model."""

@@ -1,7 +1,7 @@
-"""Reads the configuration of a native family without transformers, whose import takes longer than a small model's load.
+"""Reads configurations of native families without transformers, whose import takes longer than loading a small model.
 
-Only plain configurations are read here: each field has its type and a valid value, and all layers have the same rotary
-embedding. Any other configuration is left to transformers, which converts or refuses it.
+Only simple configurations are read here: every field has the right type and a valid value, and all layers have the same
+rotary embedding. Any other configuration is left to transformers, which converts or refuses it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SMALL_HEAD = 4  # transformers accepts an odd head size only up to this size
 
 
 class Rope(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The parameters of the rotary embedding; absent parameters stay absent."""
+    """The parameters of the rotary embedding. Absent parameters remain unset."""
 
     rope_type: str | msgspec.UnsetType = msgspec.UNSET
     type: str | msgspec.UnsetType = msgspec.UNSET
@@ -91,7 +91,7 @@ class Llama(Common, kw_only=True):
 
 
 class Mistral(Common, kw_only=True):
-    """Mistral with one kind of layer."""
+    """Mistral, if all layers have the same attention type."""
 
     vocab_size: Size = 32000
     intermediate_size: Size = 14336
@@ -120,7 +120,7 @@ class Qwen2(Common, kw_only=True):
 class Qwen3(Qwen2, kw_only=True):
     """Qwen3."""
 
-    head_dim: Size = 128  # this family does not derive it from hidden_size
+    head_dim: Size = 128  # in this family, it is not derived from hidden_size
     attention_bias: bool = False
 
 
@@ -131,7 +131,7 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-# If one of these fields is present, transformers reads the configuration in another way.
+# If one of these fields is present, the configuration is left to transformers.
 SPECIAL = {
     *("text_config", "decoder", "generator", "text_encoder", "is_encoder_decoder", "per_layer_config"),
     *("partial_rotary_factor", "mlp_layer_types", "quantization_config", "compression_config", "auto_map"),
@@ -159,7 +159,7 @@ class NativeConfig:
 
 
 def read_native(stored: Mapping[str, Any]) -> NativeConfig | None:
-    """Return the configuration with these fields; None if it has to be read by transformers."""
+    """Return the configuration with these fields; None if transformers has to read it."""
     kind = stored.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES or SPECIAL & stored.keys() or not _is_finite(stored):
         return None
@@ -180,7 +180,7 @@ def _is_finite(stored: Mapping[str, Any]) -> bool:
 
 
 def _completed(kind: str, fields: Common, stored: Mapping[str, Any]) -> NativeConfig | None:
-    """Derive the fields that depend on others. Returns None if the result is not valid."""
+    """Add the fields that are derived from others. Returns None if the result is not valid."""
     values = msgspec.structs.asdict(fields)
     name = fields.dtype or fields.torch_dtype
     rope = _rope(fields, values["max_position_embeddings"])
@@ -213,7 +213,7 @@ def _windows(fields: Common) -> dict[str, Any]:
 
 
 def _is_valid(kind: str, values: Mapping[str, Any]) -> bool:
-    """Return False if transformers refuses the configuration."""
+    """Return False if transformers would refuse the configuration."""
     kinds, head_dim = values.get("layer_types"), values["head_dim"] or 0
     if kinds is not None and (not set(kinds) <= set(LAYER_TYPES) or len(kinds) != values["num_hidden_layers"]):
         return False
@@ -223,7 +223,7 @@ def _is_valid(kind: str, values: Mapping[str, Any]) -> bool:
 
 
 def _rope(fields: Common, max_position_embeddings: int) -> dict[str, Any] | None:
-    """Return the parameters with their defaults; None if they are incomplete or of an unknown kind."""
+    """Return the rotary parameters with their defaults; None if they are incomplete or their type is unknown."""
     rope: dict[str, Any] = msgspec.to_builtins(fields.rope_scaling) or msgspec.to_builtins(fields.rope_parameters) or {}
     rope.setdefault("rope_theta", fields.rope_theta)
     kind = rope.setdefault("rope_type", rope.get("type", "default"))
@@ -235,7 +235,7 @@ def _rope(fields: Common, max_position_embeddings: int) -> dict[str, Any] | None
 
 
 def _may_divide_by_zero(rope: Mapping[str, Any]) -> bool:
-    """Return True for parameters whose frequencies may not be finite; rotary_check.py checks them thoroughly."""
+    """Return True if the rotary frequencies may not be finite. rotary_check.py then checks them exactly."""
     base, original = rope["rope_theta"], rope.get("original_max_position_embeddings", 2)
     betas = [rope[name] for name in ("beta_fast", "beta_slow") if name in rope]
     low, high = rope.get("low_freq_factor", 0.0), rope.get("high_freq_factor", float("inf"))

@@ -1,4 +1,4 @@
-"""Finds out from config.json whether the weights of a checkpoint are quantized."""
+"""Determines from config.json whether the weights of a checkpoint are quantized."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def quantization_method(fields: Mapping[str, Any]) -> str | None:
-    """Return the quantization method of the weights according to the configuration; None if they are not quantized."""
+    """Return the quantization method that the configuration states; None if it states none."""
     parts = [fields, *(value for value in fields.values() if isinstance(value, dict))]
     for part in parts:
         settings = part.get("quantization_config") or part.get("compression_config")

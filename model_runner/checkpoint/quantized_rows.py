@@ -1,4 +1,4 @@
-"""Quantizes weights to int8, and splits rows of quantized weights, as GGUF stores them, into quants and scales.
+"""Quantizes weights to int8, and splits quantized GGUF weights into integers and scales.
 
 The module does not depend on files or kernels.
 """
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-GROUP = 32  # inputs that share a scale
-SUPER = 256  # inputs of a superblock
+GROUP = 32  # number of inputs that share a scale
+SUPER = 256  # number of inputs per super-block
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
-    """A weight [N, K] in a GGUF format.
+    """A weight [N, K] in a quantized GGUF format.
 
     Attributes:
-        kind: name of the format, such as "Q4_1".
-        rows: uint8 [N, bytes of a row], the blocks of each row one after the other.
+        kind: name of the GGML type, such as "Q4_1".
+        rows: uint8 [N, bytes of a row]; a row consists of consecutive blocks.
     """
 
     kind: str
@@ -34,10 +34,11 @@ class Quants:
     """The parts of a quantized weight [N, K].
 
     Attributes:
-        kind: name of the format.
-        values: uint8 [N, K]; int8 as stored for Q8_0.
-        fields: scales of each group of 32 inputs, [N, K / 32] each: scale and minimum, or their integer factors.
-        above: float16 scales of each superblock of 256 inputs, [N, K / 256] each; empty for formats without them.
+        kind: name of the GGML type.
+        values: the quantized integers, uint8 [N, K]; for Q8_0, the bytes of int8 values.
+        fields: tensors [N, K / 32] with the scale, and if the format has one the minimum, of each group of 32 inputs.
+            In a format with super-blocks, they are integers that are multiplied by ``above``.
+        above: float16 tensors [N, K / 256] with the scales of each super-block; empty for formats without super-blocks.
     """
 
     kind: str
@@ -47,9 +48,9 @@ class Quants:
 
 
 def quantized(weight: Tensor) -> Quants:
-    """Quantize [N, K] to int8 with a float16 scale per output and 32 inputs, as in the format Q8_0.
+    """Quantize a weight [N, K] to int8 with one float16 scale per output and 32 inputs, as in Q8_0.
 
-    K is padded to a multiple of 32 with zeros.
+    The inputs are padded with zeros to a multiple of 32.
     """
     padded = functional.pad(weight.float(), (0, -weight.shape[1] % GROUP))
     groups = padded.view(weight.shape[0], -1, GROUP)
@@ -60,7 +61,7 @@ def quantized(weight: Tensor) -> Quants:
 
 
 def parts(stored: QuantizedRows) -> Quants:
-    """Take the blocks of GGUF rows apart. The kind must be in ``KINDS``."""
+    """Split the blocks of a quantized weight into their parts. Its kind must be in ``KINDS``."""
     size, split = KINDS[stored.kind]
     return split(stored.kind, stored.rows.view(stored.rows.shape[0], -1, size))
 
@@ -70,7 +71,7 @@ def _halves(blocks: Tensor, first: int) -> Tensor:
 
 
 def _bits(values: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
-    """[…, n] → […, len(shifts) * n]: the values shifted right by each number, and masked."""
+    """Return the values, shifted right by each of ``shifts`` and masked: […, n] → […, len(shifts) * n]."""
     shifted = values[..., None, :] >> torch.tensor(shifts, dtype=torch.uint8)[:, None]
     return (shifted & mask).flatten(-2)
 
@@ -80,7 +81,10 @@ def _split_8(kind: str, blocks: Tensor) -> Quants:
 
 
 def _split_small(kind: str, blocks: Tensor) -> Quants:
-    """Q4_0, Q4_1, Q5_0, Q5_1: scale, minimum and 5th bits if the format has them, and nibbles."""
+    """Unpack Q4_0, Q4_1, Q5_0 or Q5_1 blocks.
+
+    A block has a float16 scale, a float16 minimum (Q4_1, Q5_1), the fifth bits (Q5_0, Q5_1), and the low 4 bits.
+    """
     fields = tuple(_halves(blocks, at) for at in range(0, 4 if kind.endswith("_1") else 2, 2))
     quants = _bits(blocks[..., -16:], (0, 4), 15)
     if kind.startswith("Q5"):
@@ -90,7 +94,11 @@ def _split_small(kind: str, blocks: Tensor) -> Quants:
 
 
 def _split_k(kind: str, blocks: Tensor) -> Quants:
-    """Q4_K, Q5_K: scales of scales and minimums, 12 bytes with 6 bits for each, 5th bits only in Q5_K, and nibbles."""
+    """Unpack Q4_K or Q5_K blocks.
+
+    A block has two float16 super-scales (for the scales and for the minimums), 12 bytes of packed 6-bit scales and
+    minimums, the fifth bits (Q5_K only), and the low 4 bits.
+    """
     packed = blocks[..., 4:16]
     low, middle, high = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scales = torch.cat((low & 63, (high & 15) | (low >> 6 << 4)), -1)
@@ -103,14 +111,18 @@ def _split_k(kind: str, blocks: Tensor) -> Quants:
 
 
 def _split_6_k(kind: str, blocks: Tensor) -> Quants:
-    """Nibbles and 2 upper bits in halves of 128 inputs, int8 scales of 16 inputs, and a scale of scales."""
+    """Unpack Q6_K blocks.
+
+    A block has the low 4 bits and the upper 2 bits in halves of 128 inputs, an int8 scale per 16 inputs, and a float16
+    super-scale.
+    """
     low = _bits(blocks[..., :128].reshape(*blocks.shape[:2], 2, 64), (0, 4), 15).flatten(-2)
     high = _bits(blocks[..., 128:192].reshape(*blocks.shape[:2], 2, 32), (0, 2, 4, 6), 3).flatten(-2)
     scales = blocks[..., 192:208].reshape(blocks.shape[0], -1, 2)
     return Quants(kind, (low | (high << 4)).flatten(1), (scales[..., 0], scales[..., 1]), (_halves(blocks, 208),))
 
 
-# Format → bytes of a block, and the function that takes blocks [N, blocks, bytes] apart.
+# GGML type → bytes per block, and the function that splits blocks [N, blocks, bytes] into their parts.
 KINDS: dict[str, tuple[int, Callable[[str, Tensor], Quants]]] = {
     "Q8_0": (34, _split_8),
     "Q4_0": (18, _split_small),

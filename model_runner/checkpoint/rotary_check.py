@@ -1,7 +1,7 @@
-"""Checks that the rotary parameters of a configuration give finite frequencies, for every kind of scaling.
+"""Checks that the rotary parameters of a configuration give finite frequencies, for every RoPE type.
 
-The formulas are those of transformers. If transformers itself cannot compute the frequencies of a configuration for
-another reason, the code that loads the model reports the error.
+The frequencies are computed by transformers. If it cannot compute them for another reason, the code that loads the
+model reports the error.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .model_config import ModelConfig
 
 
 def check_rotary(config: ModelConfig, where: str) -> None:
-    """Raise StartupError if the rotary frequencies of a kind of layer, or their factor, are not finite.
+    """Raise StartupError if the rotary frequencies of a layer type, or its attention factor, are not finite.
 
-    where: the file, for the message.
+    where: name of the file, for the error message.
     """
     for layer_type, parameters in _kinds(getattr(config, "rope_parameters", None)):
         low, high = parameters.get("low_freq_factor"), parameters.get("high_freq_factor")
@@ -37,7 +37,7 @@ def check_rotary(config: ModelConfig, where: str) -> None:
 
 
 def _kinds(rope: Any) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
-    """Yield the parameters of each kind of layer; the kind is None if all layers share them."""
+    """Yield (layer type, rotary parameters); the layer type is None if all layers have the same parameters."""
     if not isinstance(rope, Mapping):
         return
     nested = {name: value for name, value in rope.items() if isinstance(value, Mapping)}

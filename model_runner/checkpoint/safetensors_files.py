@@ -1,4 +1,4 @@
-"""The safetensors files of a checkpoint's folder: names, shapes and element types of the tensors, and their values."""
+"""The safetensors files in a checkpoint's folder: names, shapes, element types and values of the tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ SIDE_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_qu
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor on disk. dtype: its name in safetensors, such as "BF16"."""
+    """A tensor on disk.
+
+    Attributes:
+        dtype: name of the element type in safetensors, such as "BF16".
+    """
 
     path: Path
     dtype: str
@@ -43,7 +47,7 @@ class StoredTensor:
 
 
 class SafetensorsFiles:
-    """The weights in a folder. The constructor raises StartupError if a file is missing or damaged."""
+    """The safetensors weights in a folder. The constructor raises StartupError if a file is missing or damaged."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -56,11 +60,11 @@ class SafetensorsFiles:
                     self.stored[name] = StoredTensor(path, part.get_dtype(), tuple(part.get_shape()))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor."""
+        """Return name → shape of all tensors."""
         return {name: tensor.shape for name, tensor in self.stored.items()}
 
     def tensor(self, name: str) -> Tensor:
-        """The values of one tensor."""
+        """Return the values of one tensor."""
         path = self.stored[name].path
         with _opened(path) as file:
             tensor: Tensor = file.get_tensor(name)
@@ -74,7 +78,7 @@ class SafetensorsFiles:
                     yield name, file.get_tensor(name)
 
     def quantization_method(self) -> str | None:
-        """Return the quantization method that the tensors' names and element types show; None if they show none.
+        """Return the quantization method that the tensors' names and element types imply; None if they imply none.
 
         Integer tensors that are not weights, such as a stored mask, do not count.
         """
@@ -95,8 +99,9 @@ def _method_of(dtype: str) -> str:
 
 
 def _files(directory: Path) -> list[Path]:
-    """Return the files of a checkpoint: the single file, even if there is an index, as in transformers; else the files
-    in the index.
+    """Return the paths of a checkpoint's files: the single file if it exists, else the files in the index.
+
+    As in transformers, the index is ignored if there is a single file.
     """
     single, index = directory / SINGLE_FILE, directory / INDEX
     if single.is_file() or not index.is_file():
@@ -120,7 +125,7 @@ def _listed(index: Path) -> list[str]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Call ``safe_open`` and turn its errors into StartupErrors that name the file."""
+    """Open a safetensors file. Its errors in the block become StartupErrors that name the file."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -1,4 +1,4 @@
-"""Copies stored tensors into parameters, one at a time. The module uses only names and shapes."""
+"""Copies stored tensors into parameters, one at a time. The module depends only on names and shapes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from torch import Tensor
 
 from ebbtide.errors import StartupError
 
-# Tensors that some checkpoints store and ebbtide derives: rotary frequencies, and an output layer tied to the
-# embedding.
+# Suffixes of tensors that some checkpoints contain although they can be derived: rotary frequencies, and an output
+# layer that is tied to the embedding.
 DERIVED = ("rotary_emb.inv_freq", "lm_head.weight")
 
 
 def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, name: str) -> None:
-    """Copy every stored tensor to its target, in the target's dtype and on its device.
+    """Copy every stored tensor to the target of the same name, in the target's dtype and on its device.
 
-    name: the name of the model, for messages. Raises StartupError if a tensor is missing, unknown or of another shape.
+    name: name of the model, for error messages.
+    Raises StartupError if a tensor is missing or unknown, or has another shape.
     """
     missing = dict(targets)
     for tensor_name, tensor in tensors:
@@ -27,7 +28,7 @@ def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, n
 
 
 def check_shapes(targets: dict[str, Tensor], shapes: Mapping[str, tuple[int, ...]], *, name: str) -> None:
-    """Raise the StartupError that ``fill`` would raise for tensors of these shapes."""
+    """Raise the StartupError that ``fill`` would raise for tensors with these names and shapes."""
     missing = dict(targets)
     for tensor_name, shape in shapes.items():
         _target(missing, tensor_name, shape, name)

@@ -31,12 +31,12 @@ class Checkpoint:
 
     Attributes:
         files: location of the checkpoint.
-        config: the configuration, read by transformers unless its family is native.
-        architecture: name of the class in transformers.
+        config: the configuration; read by ``native_config`` if possible, else by transformers.
+        architecture: name of the model's class in transformers.
         stored_dtype: element type of the weights on disk; None if they are quantized or the configuration does not
             state it.
-        eos_token_ids: the token ids that end a text or a turn.
-        gguf: the GGUF file; None for a folder.
+        eos_token_ids: the ids of the tokens that end a text or a turn.
+        gguf: the GGUF file; None for a folder with safetensors.
         fields: the fields of config.json, unchanged; empty for a GGUF file.
     """
 
@@ -54,33 +54,32 @@ class Checkpoint:
         return Path(self.files.directory)
 
     def tensors(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the name and the tensor of each weight, one at a time, on the CPU; tensors of GGUF files are
-        dequantized to float32.
+        """Yield the name and values of each weight on the CPU, one at a time. GGUF tensors are dequantized to float32.
 
-        wanted: the names of the model's parameters, from which the names of the tensors in a GGUF file follow.
+        wanted: the names of the model's parameters, to which the tensor names of a GGUF file are mapped.
         """
         yield from self.safetensors.tensors() if self.gguf is None else self.gguf.tensors(wanted)
 
     def stored_weights(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor | QuantizedRows]]:
-        """Yield what ``tensors`` yields, but keep a matrix quantized if its format is in ``quantized_rows.KINDS``."""
+        """Yield the same as ``tensors``, but keep a matrix quantized if its format is in ``quantized_rows.KINDS``."""
         yield from self.safetensors.tensors() if self.gguf is None else self.gguf.stored_weights(wanted)
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """The name and shape of every stored tensor. ``wanted``: see ``tensors``."""
+        """Return name → shape of all stored tensors. wanted: see ``tensors``."""
         return self.safetensors.shapes() if self.gguf is None else self.gguf.shapes(wanted)
 
     @cached_property
     def safetensors(self) -> SafetensorsFiles:
-        """Return the weights of a folder. Raises StartupError if a file is missing or damaged."""
+        """The weights of a folder. Raises StartupError if a file is missing or damaged."""
         return SafetensorsFiles(self.directory)
 
     def quantization_method(self) -> str | None:
-        """Return the quantization method of the weights in a folder; None if they are not quantized."""
+        """Return the quantization method of safetensors weights; None if they are not quantized."""
         return quantization_method(self.fields) or self.safetensors.quantization_method()
 
 
 def open_checkpoint(files: ModelFiles) -> Checkpoint:
-    """Read configuration and end-of-text tokens. Raises StartupError if the configuration cannot be read."""
+    """Open a checkpoint and read its configuration. Raises StartupError if the configuration cannot be read."""
     if files.gguf is not None:
         return _open_gguf(files, files.gguf)
     directory = Path(files.directory)
@@ -154,7 +153,7 @@ def _architecture(files: ModelFiles, config: ModelConfig) -> str:
 
 
 def _eos_of_folder(directory: Path, config: ModelConfig) -> tuple[int, ...]:
-    """Return the ids in generation_config.json, or those in the configuration if that file is absent or has none."""
+    """Return the end token ids in generation_config.json; if it is absent or has none, those in the configuration."""
     path = directory / "generation_config.json"
     value = read_json_object(path).get("eos_token_id") if path.is_file() else None
     where, value = (

@@ -1,1 +1,1 @@
-"""The encoder process: computes embeddings and scores with a model of sentence-transformers."""
+"""The encoder process, which computes embeddings and scores with a sentence-transformers model."""

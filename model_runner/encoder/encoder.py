@@ -1,6 +1,6 @@
-"""A model of sentence-transformers: an encoder with vectors, or a cross-encoder that scores pairs of texts.
+"""A sentence-transformers model: an embedding model, or a cross-encoder, which scores text pairs.
 
-The library does the tokenization, the pooling and the activation, so that the results are those of the library.
+The library does the tokenization, the pooling and the activation, so that the results equal those of the library.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Rows = NDArray[np.float32]  # [n, dimensions]
 
 
 class Encoder(Protocol):
-    """A loaded model."""
+    """A loaded embedding model or cross-encoder."""
 
     @property
     def info(self) -> EncoderInfo: ...
 
     def count_tokens(self, value: Value) -> int:
-        """Return the number of tokens of an input, with special tokens and without truncation."""
+        """Return the number of tokens of an input, including special tokens, without truncation."""
 
     def compute(self, values: Sequence[Value]) -> Rows:
-        """Return one row per input. All inputs have the same type."""
+        """Return one vector or score per input, in order. All inputs must have the same type."""
 
 
 def load_encoder(files: ModelFiles, config: EncoderConfig) -> Encoder:
-    """Load the model. Raises StartupError with one sentence if it cannot be loaded or the library is missing."""
+    """Load the model. Raises StartupError if it cannot be loaded or sentence-transformers is not installed."""
     try:
         import sentence_transformers
     except ImportError:
@@ -57,18 +57,18 @@ def load_encoder(files: ModelFiles, config: EncoderConfig) -> Encoder:
         return EmbeddingModel(model, shorter=config.embedding_matryoshka)
     except StartupError:
         raise
-    except Exception as error:  # the library reads the files, and its exceptions for bad values are not documented
+    except Exception as error:  # the library does not document its exceptions for invalid files
         raise StartupError(f"The embedding model {files.name} cannot be loaded: {one_line(error)}.") from error
 
 
 def is_cross_encoder(folder: Path) -> bool:
-    """True if the model in ``folder`` classifies its input. Raises StartupError if config.json is damaged."""
+    """Return True if the model in ``folder`` classifies its input. Raises StartupError if config.json is damaged."""
     names = read_json_object(folder / "config.json").get("architectures") or []
     return any(str(name).endswith("ForSequenceClassification") for name in names)
 
 
 class EmbeddingModel:
-    """A SentenceTransformer."""
+    """A ``SentenceTransformer`` as an ``Encoder``."""
 
     def __init__(self, model: Any, *, shorter: bool) -> None:
         self._model = model
@@ -105,7 +105,7 @@ class EmbeddingModel:
 
 
 class CrossEncoderModel:
-    """A CrossEncoder with one label."""
+    """A ``CrossEncoder`` with one label as an ``Encoder``."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -133,13 +133,13 @@ class CrossEncoderModel:
 
 
 def _longest(model: Any, tokenizer: Any) -> int:
-    """Return the maximum number of tokens of an input. A tokenizer without a limit states a huge number."""
+    """Return the maximum number of tokens of an input, at most 2^20 if the model itself states no limit."""
     name = "max_seq_length" if hasattr(model, "max_seq_length") else "max_length"  # in older cross-encoders
     return int(getattr(model, name) or min(tokenizer.model_max_length, 1 << 20))
 
 
 def _states_shorter(model: Any) -> bool:
-    """True if the configuration of the model says that it was trained for shortened vectors."""
+    """Return True if the model's configuration states that it was trained for shortened vectors."""
     config = getattr(model[0], "config", None)
     fields = json.loads(config.to_json_string()) if config is not None else {}
     return bool(fields.get("matryoshka_dimensions") or fields.get("is_matryoshka"))

@@ -1,4 +1,4 @@
-"""The inputs that wait for the encoder, and the choice of a batch. Uses no clock and no model."""
+"""The inputs that wait for the encoder, and the selection of a batch. The module uses no clock and no model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ WINDOW = 4096  # number of oldest inputs from which a batch is chosen
 
 @dataclass(frozen=True, slots=True)
 class WaitingInput:
-    """One text, pair of texts, or list of token ids.
+    """One text, text pair or list of token ids that waits.
 
     Attributes:
-        value: the input; inputs of different types are not computed together.
-        num_tokens: number of tokens, special tokens included.
+        value: the input. Inputs of different types are not computed together.
+        num_tokens: number of tokens, including special tokens.
         deadline_s: time at which the input is aborted; None for no limit.
     """
 
@@ -25,10 +25,10 @@ class WaitingInput:
 
 
 class EncoderQueue:
-    """Inputs in the order of arrival."""
+    """The waiting inputs, in order of arrival."""
 
     def __init__(self, max_batch_tokens: int) -> None:
-        """max_batch_tokens: maximum tokens of a batch, padding included; a single input may exceed it."""
+        """max_batch_tokens: maximum number of tokens of a batch, including padding. A single input may exceed it."""
         self._max_tokens = max_batch_tokens
         self._waiting: dict[str, WaitingInput] = {}
 
@@ -51,10 +51,10 @@ class EncoderQueue:
         return late
 
     def pop_batch(self) -> list[WaitingInput]:
-        """Remove and return the inputs to compute next; empty if none waits.
+        """Remove and return the inputs to compute next; [] if no input is waiting.
 
-        The batch contains the oldest input, so that none waits for ever, and those closest to it in length, so that
-        little padding is needed.
+        The batch contains the oldest input, so that no input waits forever, and the inputs that are closest to it in
+        length, so that little padding is needed.
         """
         oldest = next(iter(self._waiting.values()), None)
         if oldest is None:

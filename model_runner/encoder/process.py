@@ -1,4 +1,4 @@
-"""The encoder process: receives texts from the front, computes them in micro-batches and sends the results back."""
+"""The encoder process. It receives texts from the front, computes them in micro-batches and returns the results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Inbox(Protocol):
     handled: int
 
     def drain(self, wait_s: float = 0.0) -> list[ToEncoder]:
-        """Return all available messages. If no message is available, wait up to ``wait_s`` seconds for one."""
+        """Return all available messages. If there are none, first wait up to ``wait_s`` seconds for one."""
 
 
 class Outbox(Protocol):
@@ -44,7 +44,7 @@ class Outbox(Protocol):
 
 
 class Loop:
-    """Runs the loop: receive, compute one batch, send. clock: returns seconds."""
+    """The loop of the process: receive messages, compute one batch, send the results. clock: returns seconds."""
 
     def __init__(
         self, encoder: Encoder, queue: EncoderQueue, inbox: Inbox, outbox: Outbox, clock: Callable[[], float]
@@ -57,7 +57,7 @@ class Loop:
         self._heartbeat_due = clock()
 
     def turn(self) -> None:
-        """Run one iteration. It blocks for a message only if no input is waiting."""
+        """Run one iteration. It waits for messages only if no input is waiting."""
         self._send_heartbeat()
         wait_s = 0.0 if len(self._queue) else max(self._heartbeat_due - self._clock(), 0.001)
         for message in self._inbox.drain(wait_s):
@@ -92,7 +92,10 @@ class Loop:
         self._queue.add(WaitingInput(message.rid, value, num_tokens, deadline_s))
 
     def _compute(self, batch: list[WaitingInput]) -> None:
-        """Compute a batch. If that raises, compute each input alone; only the inputs that raise again fail."""
+        """Compute a batch and send its results.
+
+        After an exception, each input is computed alone; only the inputs that raise again fail.
+        """
         started = self._clock()
         try:
             rows = self._encoder.compute([one.value for one in batch])
@@ -134,7 +137,7 @@ class Loop:
 
 
 def main(section: EncoderSection, handshake: Handshake) -> None:
-    """Load the model, then serve until a signal ends the process."""
+    """Load the model, then run the loop until a signal ends the process."""
     handshake.progress(f"Loading {section.files.name}")
     use_threads(0)
     config = section.encoder

@@ -1,4 +1,4 @@
-"""Finds the memory that the control groups (cgroup v1 and v2) of a container or systemd unit leave to the process."""
+"""Determines how much memory the process's control groups (cgroup v1 and v2) still allow it to allocate."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-UNLIMITED = 1 << 62  # in bytes; cgroup v1 writes a larger number for "no limit"
+UNLIMITED = 1 << 62  # bytes; for "no limit", cgroup v1 reports a larger number
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The file names of one version of the memory controller.
+    """The file names of the memory controller in one cgroup version.
 
     Attributes:
         mount: mount point of the controller, relative to the root of the file system.
         limits: names of the files that contain a limit in bytes.
         usage: name of the file that contains the used bytes.
-        reclaimable: key in memory.stat of the page cache, which the kernel drops before it refuses memory.
+        reclaimable: key in memory.stat for the bytes of page cache that the kernel drops before it refuses memory.
     """
 
     mount: str
@@ -31,22 +31,22 @@ V1 = Hierarchy("sys/fs/cgroup/memory", ("memory.limit_in_bytes",), "memory.usage
 
 
 def cgroup_room(root: Path = Path("/")) -> int:
-    """Return the bytes that the process may still allocate: the minimum over its own group and all parent groups.
+    """Return the number of bytes that the process may still allocate; ``UNLIMITED`` if no group has a limit.
 
-    root: root of the file system. Returns ``UNLIMITED`` if no group has a limit.
+    It is the minimum over the process's own group and all parent groups. root: root of the file system.
     """
     return min((_room(folder, kind) for folder, kind in _own_groups(root)), default=UNLIMITED)
 
 
 def _own_groups(root: Path) -> Iterator[tuple[Path, Hierarchy]]:
-    """Yield the groups of the process and their parents, in every hierarchy with the memory controller."""
+    """Yield the folders of the process's group and its parents, for every hierarchy with the memory controller."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         kind = V1 if controllers else V2
         mount = root / kind.mount
-        # In a container the path may be that of the host and not exist below the mount. In that case the group is the
+        # In a container, the path may be that of the host, which does not exist below the mount. The group is then the
         # mount itself.
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for length in range(len(parts) + 1):

@@ -1,4 +1,4 @@
-"""Measures the time to compute a token and to copy one back from the host. The module works with any runner."""
+"""Measures the cost of recomputing a token and of restoring its KV from the host. The module works with any runner."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ebbtide.paging import pages_for
 from ebbtide.plan import PageCopies, PlanItem, RowInit, Runner, StepPlan
 
 PREFILL_TOKENS = 256
-WARM_UP_TOKENS = 16  # number of tokens that suffices to compile the kernels; a full chunk takes seconds on a CPU
-COPY_TOKENS = 2048  # large enough to make the overhead of a plan negligible
+WARM_UP_TOKENS = 16  # enough tokens to compile the kernels; a full chunk would take seconds on a CPU
+COPY_TOKENS = 2048  # enough tokens to make the overhead of a plan negligible
 
 
 @dataclass(frozen=True, slots=True)
 class CopyCosts:
-    """Measured costs.
+    """The measured costs.
 
     Attributes:
-        recompute_token_s: seconds per token of a prefill chunk.
-        restore_token_s: seconds per token to copy pages to the host and back.
+        recompute_token_s: seconds of prefill per token.
+        restore_token_s: seconds per token for copying KV pages to the host and back.
     """
 
     recompute_token_s: float
@@ -29,7 +29,7 @@ class CopyCosts:
 
 
 def measure_costs(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> CopyCosts:
-    """Measure the time of a prefill chunk and of page copies, after a warm-up with a short chunk and the same copies.
+    """Measure a prefill chunk and page copies, after a warm-up with a shorter chunk and the same copies.
 
     The runner must be unused and have host pages. Afterwards, the contents of row 0 and of its pages are undefined.
     """
@@ -53,7 +53,7 @@ def _prefill(num_tokens: int, info: RunnerInfo) -> StepPlan:
 
 
 def _seconds(runner: Runner, plans: list[StepPlan], clock: Callable[[], float]) -> float:
-    """Return the time from the submission of the first plan to the result of the last one."""
+    """Return the seconds from the submission of the first plan to the result of the last plan."""
     started = clock()
     for plan in plans:
         runner.submit(plan)

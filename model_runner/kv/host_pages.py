@@ -15,15 +15,15 @@ from .page_copies import PageMoves
 
 GIB = 1 << 30
 MIB = 1 << 20
-HOST_SHARE = 0.9  # share of the free memory that may be used, because pinned pages cannot be swapped out
+HOST_SHARE = 0.9  # share of the free memory that may be used: pinned pages cannot be swapped out
 # PyTorch rounds pinned allocations up to a power of two: one large block could take twice its size.
 SLAB_BYTES = GIB
 
 
 class HostPages:
-    """Host memory for ``num_pages`` pages of the pool's shape; it is pinned if the pool is on an accelerator.
+    """Host memory for ``num_pages`` pages of a pool, pinned if the pool is on an accelerator.
 
-    All memory is allocated and touched at construction. Raises StartupError if the allocation fails.
+    The constructor allocates and touches all of it. Raises StartupError if the allocation fails.
     """
 
     def __init__(self, pool: KVPool, num_pages: int) -> None:
@@ -41,27 +41,27 @@ class HostPages:
             raise StartupError(f"The host memory of --kv-offload-gb could not be allocated: {error}.") from error
 
     def carry_out(self, moves: PageMoves) -> None:
-        """Queue the copies in the current stream of the device without waiting for them."""
+        """Queue the copies in the device's current stream, without waiting for them."""
         for source, target in zip(moves.to_host.sources, moves.to_host.targets, strict=True):
             self._page(target).copy_(self._device_pages[:, source], non_blocking=True)
         for source, target in zip(moves.to_device.sources, moves.to_device.targets, strict=True):
             self._device_pages[:, target].copy_(self._page(source), non_blocking=True)
 
     def _page(self, number: int) -> Tensor:
-        """Return one host page, [parts, elements of a part]. A page is contiguous: one transfer copies it."""
+        """Return one host page, [parts, elements of a part]. It is contiguous, so that one transfer copies it."""
         return self._slabs[number // self._slab_pages][number % self._slab_pages]
 
 
 def bytes_per_page(pool: KVPool) -> int:
-    """Bytes of one page, all layers included."""
+    """Return the number of bytes of one page, over all layers."""
     return pool.shape.token_bytes(pool.dtype) * pool.page_size
 
 
 def num_host_pages(kv_offload_gb: float, page_bytes: int, free_bytes: int) -> int:
-    """Return the number of pages that fit into ``kv_offload_gb`` GiB of host memory; 0 if that is 0.
+    """Return the number of pages that fit into ``kv_offload_gb`` GiB of host memory; 0 if ``kv_offload_gb`` is 0.
 
-    free_bytes: free bytes of host memory. Raises StartupError if the pages do not fit into the free memory, or if not
-        even one page fits.
+    free_bytes: free host memory in bytes.
+    Raises StartupError if ``kv_offload_gb`` is less than one page or exceeds the free memory.
     """
     if not kv_offload_gb:
         return 0

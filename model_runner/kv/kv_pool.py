@@ -12,25 +12,22 @@ from .lazy_memory import lazy_zeros
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """The shape of one token's K/V: in each of ``num_layers`` layers, K and V of ``num_kv_heads`` heads with
-    ``head_dim`` elements.
-    """
+    """The shape of one token's K/V: K and V, each [num_layers, num_kv_heads, head_dim]."""
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
 
     def token_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of one token's K and V, all layers included."""
+        """Return the number of bytes of one token's K and V, over all layers."""
         return self.num_layers * 2 * self.num_kv_heads * self.head_dim * dtype.itemsize
 
 
 class KVPool:
-    """Stores K and V of ``num_pages`` pages of ``page_size`` tokens; slot ``page * page_size + i`` is token i of a
-    page.
+    """Stores K and V of ``num_pages`` pages of ``page_size`` tokens. Slot ``page * page_size + i`` is a page's token i.
 
     Attributes:
-        data: [layers, 2, slots, kv_heads, head_dim]; on the CPU, memory is allocated when a page is first written.
+        data: [layers, 2, slots, kv_heads, head_dim]. On the CPU, its memory is allocated when it is first written.
     """
 
     def __init__(

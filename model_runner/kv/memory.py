@@ -1,4 +1,4 @@
-"""Free memory and the size of the KV pool. The module depends on the machine and not on the model."""
+"""Determines the free memory and the size of the KV pool. The module does not depend on models."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ CPU_POOL_LIMIT = 4 << 30  # in bytes; leaves memory for a second daemon on the m
 
 @dataclass(frozen=True, slots=True)
 class PoolBudget:
-    """The numbers that determine the size of the pool.
+    """The values that determine the size of the pool.
 
     Attributes:
-        free_bytes: free bytes before the weights were loaded.
-        weight_bytes: bytes of the weights.
+        free_bytes: free memory before the weights were loaded, in bytes.
+        weight_bytes: size of the weights in bytes.
         fraction: share of ``free_bytes`` that weights and pool may use together.
-        token_bytes: bytes of one token's K/V.
-        page_size: tokens.
-        limit_bytes: the largest pool if ``max_total_tokens`` is not given; None for no limit.
-        max_total_tokens: the requested size of the pool; None to use the available memory.
+        token_bytes: size of one token's K/V in bytes.
+        page_size: number of tokens per page.
+        limit_bytes: maximum size of the pool if ``max_total_tokens`` is None; None for no limit.
+        max_total_tokens: the requested size of the pool in tokens; None to use the available memory.
     """
 
     free_bytes: int
@@ -38,9 +38,9 @@ class PoolBudget:
     max_total_tokens: int | None
 
     def num_pages(self) -> int:
-        """Return the number of pages.
+        """Return the number of pages of the pool.
 
-        Raises StartupError if there is no memory for a single page, or for the requested size.
+        Raises StartupError if there is too little memory for a single page, or for the requested size.
         """
         room = int(self.free_bytes * self.fraction) - self.weight_bytes
         page_bytes = self.token_bytes * self.page_size
@@ -68,8 +68,9 @@ class PoolBudget:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that this process can still allocate on the device. On the CPU, memory that KV pools on this
-    host have reserved does not count.
+    """Return the number of bytes that this process can still allocate on the device.
+
+    On the CPU, the memory that KV pools on this host have reserved but not yet used is subtracted.
     """
     if device.type != "cpu":
         free, _ = torch.accelerator.get_memory_info(device)
@@ -78,7 +79,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def pool_limit(device: torch.device) -> int | None:
-    """Return the maximum size of a default pool in bytes; None for no limit."""
+    """Return the maximum size in bytes of a pool whose size was not requested; None for no limit."""
     return CPU_POOL_LIMIT if device.type == "cpu" else None
 
 

@@ -1,6 +1,6 @@
 """Checks the page numbers of a plan's copies.
 
-The module does not depend on devices or the contents of pages. Imports no torch.
+The module does not depend on devices or the contents of pages, and does not import torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ebbtide.plan import PageCopies
 
 @dataclass(frozen=True, slots=True)
 class OneWay:
-    """Copies from page ``sources[i]`` to page ``targets[i]``; no target occurs twice."""
+    """The copies in one direction: from page ``sources[i]`` to page ``targets[i]``. No target occurs twice."""
 
     sources: list[int]
     targets: list[int]
@@ -22,14 +22,14 @@ class OneWay:
 
 @dataclass(frozen=True, slots=True)
 class PageMoves:
-    """The copies of a plan, in order: first all to the host, then all to the device."""
+    """The copies of a plan. All copies to the host precede all copies to the device."""
 
     to_host: OneWay
     to_device: OneWay
 
 
 def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) -> PageMoves:
-    """Return the copies in both directions. Raises PlanError if a page number is out of range."""
+    """Return the copies of a plan by direction. Raises PlanError if a page number is out of range."""
     return PageMoves(
         to_host=_one_way(copies.to_host, "to the host", num_pages, num_host_pages),
         to_device=_one_way(copies.to_device, "to the device", num_host_pages, num_pages),
@@ -39,8 +39,8 @@ def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) ->
 def _one_way(flat: Sequence[int], way: str, num_sources: int, num_targets: int) -> OneWay:
     if len(flat) % 2:
         raise PlanError(f"The copies {way} are not pairs: there are {len(flat)} numbers.")
-    # If two copies have the same target page, only the later one is made: the earlier owner ended before the plan was
-    # complete.
+    # If two copies have the same target page, only the later one is made: the request of the earlier copy ended before
+    # the plan was complete.
     last_source = dict(zip(flat[1::2], flat[::2], strict=True))
     for target, source in last_source.items():
         if not (0 <= source < num_sources and 0 <= target < num_targets):

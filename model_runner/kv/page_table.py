@@ -1,6 +1,6 @@
-"""The page tables of the rows, and the conversion of a plan to a batch.
+"""The page tables, and the conversion of a plan's items to a batch.
 
-No other file reads the tokens and pages of plan items.
+No other module of the model runner reads the tokens and pages of plan items.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class PageWrites:
 class PageTable:
     """The page table of one pool, and the number of pages of each row.
 
-    ``tensor`` is int32 [rows, max_pages] on the device. ``number`` is the pool's index in ``RunnerInfo.pools``.
-    ``padding_page`` is the page of the row that ``add_padding_row`` added.
+    Attributes:
+        tensor: int32 [rows, max_pages], on the device.
+        padding_page: number of the page in the row that ``add_padding_row`` added.
     """
 
     def __init__(
         self, num_rows: int, context_length: int, pool: PoolInfo, *, device: torch.device, number: int = 0
     ) -> None:
-        """Raises StartupError if the table does not fit into the memory of the device."""
+        """number: index of the pool in ``RunnerInfo.pools``. Raises StartupError if the table does not fit into memory."""
         self.page_size = pool.page_size
         self._number = number
         self._num_pages = pool.num_pages
@@ -60,9 +61,9 @@ class PageTable:
         self.padding_page = 0
 
     def add_padding_row(self, page: int) -> int:
-        """Add a row that no plan can name, whose entries are all ``page``, and return its number.
+        """Add a row that no plan can refer to, with ``page`` in all its entries. Returns the row's number.
 
-        Call it at most once. page: a page of the pool's memory that no plan can name.
+        To be called at most once. page: number of a page in the pool's memory that no plan can refer to.
         """
         padding = torch.full_like(self.tensor[:1], page)
         self.tensor = torch.cat((self.tensor, padding))
@@ -72,7 +73,7 @@ class PageTable:
     def stage(self, items: list[PlanItem]) -> PageWrites:
         """Return the table entries that ``items`` change, on the host.
 
-        Raises PlanError, before any change, if an item is invalid.
+        Raises PlanError if an item is invalid; nothing has then been changed.
         """
         held = {item.row: self._check(item) for item in items}
         if len(held) < len(items):
@@ -90,16 +91,16 @@ class PageTable:
         return PageWrites(host_tensor(places, np.int64), host_tensor(pages, np.int32))
 
     def write(self, writes: PageWrites) -> None:
-        """Apply staged writes that are on the table's device."""
+        """Apply staged writes, which must have been copied to the table's device."""
         if len(writes.pages):
             self.tensor.view(-1)[writes.places] = writes.pages
 
     def slots(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """Return the pool slots of the tokens at ``positions`` of ``rows``; all int64 [T]."""
+        """Return the pool slots of the tokens at ``positions`` of ``rows``. All three are int64 [T]."""
         return self.tensor[rows, positions // self.page_size].long() * self.page_size + positions % self.page_size
 
     def _check(self, item: PlanItem) -> int:
-        """Return the number of pages that the row has after the item is applied."""
+        """Return the row's number of pages after the item's writes. Raises PlanError if the item is invalid."""
         if not 0 <= item.row < len(self._held):
             raise PlanError(f"There is no row {item.row}; the runner has {len(self._held)}.")
         before = 0 if item.init is not None else self._held[item.row]
@@ -118,8 +119,7 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class TokenInputs:
-    """The tokens of a plan's items. T is the number of tokens, of which O are the last samples of their rows; N is the
-    number of items.
+    """The tokens of a plan's N items. O of the T tokens are the last samples of their rows.
 
     The other attributes are described in ``ForwardBatch``.
 
@@ -145,8 +145,9 @@ class TokenInputs:
     embeds: bool
 
     def batch(self, tables: Sequence[PageTable], last_tokens: Tensor) -> ForwardBatch:
-        """Return the batch for uploaded inputs whose pages are already in the tables, one table per pool.
+        """Return the batch for uploaded inputs. The page tables must already contain the step's pages.
 
+        tables: one per pool.
         last_tokens: int64 [rows], the last sample of each row.
         """
         if len(self.own_rows):
@@ -173,7 +174,7 @@ class TokenInputs:
 def stage_tokens(items: list[PlanItem], vocab_size: int) -> TokenInputs:
     """Flatten the items on the host.
 
-    Raises PlanError for a token id without a row in the embedding, and for prompt log-probabilities past the tokens.
+    Raises PlanError for a token id outside the vocabulary, and for prompt log-probabilities past an item's tokens.
     """
     rows, starts, lens = [item.row for item in items], [item.start for item in items], [_length(item) for item in items]
     item_rows, item_starts, query_lens = (np.array(values, dtype=np.int64) for values in (rows, starts, lens))

@@ -1,1 +1,1 @@
-"""The building blocks that models share."""
+"""Layers that several models share."""

@@ -1,4 +1,4 @@
-"""A linear layer whose weight is packed into the fastest layout of its device once, after loading."""
+"""A linear layer whose weight is packed once, after loading, into the fastest layout for its device."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Linear:
 
     @classmethod
     def empty(cls, out: int, inner: int, *, bias: bool, dtype: torch.dtype, device: torch.device) -> Linear:
-        """A layer with uninitialized values."""
+        """Return a layer with uninitialized values."""
         weight = torch.empty(out, inner, dtype=dtype, device=device)
         return cls(weight, torch.empty(out, dtype=dtype, device=device) if bias else None)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weight, whether it is packed or not."""
+        """Size of the weight in bytes, whether it is packed or not."""
         weight = self.weight if self._packed is None else self._packed
         return self.out_features * self.in_features * weight.dtype.itemsize
 
@@ -41,20 +41,20 @@ class Linear:
         return self.weight.shape[1]
 
     def pack(self) -> None:
-        """Replace the weight by a copy in oneDNN's layout if the CPU supports it and it is faster."""
+        """On the CPU, replace a bfloat16 weight by a copy in oneDNN's layout if the CPU supports this."""
         if self.weight.device.type != "cpu" or self.weight.dtype != torch.bfloat16 or not torch.backends.mkldnn.enabled:
             return
         try:
             packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
             self._multiply_packed(self.weight.new_zeros(1, self.in_features), packed)
-        except RuntimeError as error:  # oneDNN has no bfloat16 kernels for CPUs without AVX-512; PyTorch has its own
+        except RuntimeError as error:  # without AVX-512, oneDNN has no bfloat16 kernels, and PyTorch's are used
             log.debug("weights are not packed: %s", error)
             return
         self._packed = packed
         self.release()
 
     def release(self) -> None:
-        """Free the memory of the weight after it has been packed."""
+        """Free the memory of the unpacked weight."""
         self.weight = self.weight.new_empty(0, self.in_features)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Half-split rotary position embedding (Su et al. 2021), with scaling kinds that do not depend on the sequence."""
+"""Half-split rotary position embedding (Su et al. 2021), with RoPE types that do not depend on the sequence length."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rotary:
     def from_config(cls, config: ModelConfig, head_dim: int, *, dtype: torch.dtype, device: torch.device) -> Rotary:
         """Return the rotary embedding of a configuration.
 
-        Raises StartupError if the scaling depends on the sequence.
+        Raises StartupError if the RoPE type is unknown or its scaling depends on the sequence length.
         """
         parameters = config.rope_parameters
         kind = parameters.get("rope_type", "default")
@@ -40,11 +40,11 @@ class Rotary:
         return cls(inv_freq.to(device), scaling, dtype=dtype)
 
     def in_dtype(self, dtype: torch.dtype) -> Rotary:
-        """Return the same rotation with tables of the element type ``dtype``."""
+        """Return the same rotary embedding with tables of type ``dtype``."""
         return Rotary(self._inv_freq, self._scaling, dtype=dtype)
 
     def table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin of ``positions``, int64 [T]; both are [T, 1, head_dim].
+        """Return the cosines and sines for ``positions``, int64 [T]. Both tensors are [T, 1, head_dim].
 
         The first half of the sines is negated.
         """
@@ -55,11 +55,11 @@ class Rotary:
 
 
 def _has_the_same_factors_for_all_lengths(parameters: Mapping[str, Any]) -> bool:
-    """Return True for a LongRoPE that does not depend on the sequence, as for Llama 3.1 in a GGUF file."""
+    """Return True if LongRoPE does not depend on the sequence length, as for Llama 3.1 in a GGUF file."""
     return bool(parameters["short_factor"] == parameters["long_factor"])
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate heads, [T, heads, head_dim], by the table of their positions; the result has the same shape."""
+    """Rotate heads, [T, heads, head_dim], with the table of their positions. The result has the same shape."""
     cos, sin = table
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

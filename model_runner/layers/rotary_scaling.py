@@ -1,8 +1,8 @@
-"""The frequencies of rotary embeddings that do not depend on the sequence, by the kind in ``rope_parameters``.
+"""The frequencies of rotary embeddings that do not depend on the sequence length, by RoPE type.
 
-Each function returns the frequencies and the factor of sines and cosines. Its arguments are the periods (the inverse of
-the unscaled frequencies), the parameters, and the model's context length. The order of the operations is that of
-transformers, so that the results are equal bit for bit.
+Each function returns the frequencies, and the factor of sines and cosines. Its arguments are the periods (the inverses
+of the unscaled frequencies), the rotary parameters, and the model's context length. The operations have the same order
+as in transformers, so that the results are bitwise identical.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Scaling = Callable[[Tensor, Parameters, int], tuple[Tensor, float]]
 
 
 def unscaled_periods(theta: float, head_dim: int) -> Tensor:
-    """Return float32 [head_dim / 2] (Su et al. 2021)."""
+    """Return the inverses of the unscaled frequencies, float32 [head_dim / 2] (Su et al. 2021)."""
     return torch.as_tensor(theta ** (torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim))
 
 
@@ -32,7 +32,7 @@ def _linear(periods: Tensor, parameters: Parameters, context_length: int) -> tup
 
 
 def _llama3(periods: Tensor, parameters: Parameters, context_length: int) -> tuple[Tensor, float]:
-    """Llama 3.1: frequencies with long wavelengths are divided by the factor and those with short wavelengths are kept.
+    """Llama 3.1: divide frequencies with long wavelengths by the factor, and keep those with short wavelengths.
 
     Frequencies with wavelengths between the two bounds are interpolated.
     """
@@ -49,7 +49,7 @@ def _llama3(periods: Tensor, parameters: Parameters, context_length: int) -> tup
 
 
 def _yarn(periods: Tensor, parameters: Parameters, context_length: int) -> tuple[Tensor, float]:
-    """YaRN (Peng et al. 2023): the longer the period, the larger the share of the divided frequency."""
+    """YaRN (Peng et al. 2023): mix scaled and unscaled frequencies; the longer the period, the more of the scaled."""
     dim, length = 2 * len(periods), parameters["original_max_position_embeddings"]
     factor = parameters["factor"] or context_length / length
     low, high = (
@@ -78,7 +78,7 @@ def _yarn_attention(parameters: Parameters, factor: float) -> float:
 
 
 def _longrope(periods: Tensor, parameters: Parameters, context_length: int) -> tuple[Tensor, float]:
-    """LongRoPE (Ding et al. 2024) with the factors of short contexts."""
+    """LongRoPE (Ding et al. 2024) with the factors for short contexts."""
     length = parameters["original_max_position_embeddings"]
     factor = parameters.get("factor") or context_length / length
     attention = parameters.get("attention_factor")
