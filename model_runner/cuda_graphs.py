@@ -51,7 +51,7 @@ def choose_graphs(config: RunnerConfig, backend: str, *, can_capture: bool, is_c
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a new stream of a CUDA device."""
+    """Return a new stream on a CUDA device."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

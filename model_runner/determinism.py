@@ -1,4 +1,4 @@
-"""Refuses a model whose logits are not deterministic; see ``Model.is_deterministic``."""
+"""Implements --deterministic: refuses a model whose logits are not deterministic (``Model.is_deterministic``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ebbtide.errors import StartupError
 
 
 def require_deterministic(name: str, reason: str | None) -> None:
-    """Raise StartupError if there is a reason why the model ``name`` is not deterministic."""
+    """Raise StartupError if ``reason``, why the model ``name`` is not deterministic, is not None."""
     if reason is not None:
         raise StartupError(
             f"--deterministic is not supported for {name} with these settings: {reason}. The compiled CPU code in "
@@ -17,7 +17,7 @@ def require_deterministic(name: str, reason: str | None) -> None:
 
 
 def obstacle(device: torch.device, dtype: torch.dtype, *, has_kernels: bool) -> str | None:
-    """Return a reason that is known before the model is loaded; None if there is none."""
+    """Return the reason, known before loading, why a model is not deterministic; None if no such reason is known."""
     if device.type != "cpu":
         return "the model runs on CUDA"
     if not has_kernels:

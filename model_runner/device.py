@@ -10,7 +10,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device ``name``; "auto" prefers CUDA. Raises StartupError if the device does not exist."""
+    """Return the device ``name``; "auto" selects CUDA if available. Raises StartupError if there is no CUDA device."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     has_cuda = accelerator is not None and accelerator.type == "cuda"
     if name == "cuda" and not has_cuda:

@@ -146,7 +146,7 @@ class DecodeGraphs:
         return Replayed(outputs.logits[:num_rows], outputs.tokens[:num_rows])
 
     def _padded(self, size: int) -> DecodeInputs:
-        """Return inputs with only padding rows, on the host. Each row writes the padding page to its own entry again."""
+        """Return inputs with only padding rows, on the host. Each row writes the padding page to its entry again."""
         parts = self.parts
         vocab_size = parts.model.vocab_size
         pages = []

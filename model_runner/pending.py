@@ -1,4 +1,4 @@
-"""Submitted steps, which may still be running, and their conversion to results."""
+"""Submitted steps, whose computation may still be in progress, and their conversion to results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ INVALID = "the logits are nan or infinite, or leave no token to sample"
 
 @dataclass(frozen=True, slots=True)
 class PendingItems:
-    """Items that were computed together.
+    """The results of items that were computed together.
 
     Attributes:
         tokens: one token per sampling item.
-        logprobs: None if no row asked for log-probabilities.
-        prompt_logprobs: None if no item asked for prompt log-probabilities.
+        logprobs: None if no row requested log-probabilities.
+        prompt_logprobs: None if no item requested prompt log-probabilities.
         embeddings: float32 [n, hidden], one row per item with ``embeds``; None if there is no such item.
     """
 
@@ -47,14 +47,14 @@ class _ItemResult:
 
 @dataclass(slots=True)
 class _Places:
-    """The number of samples, log-probability specs and embeddings of the items before an item."""
+    """The numbers of samples, prompt log-probability specs and embeddings of all items before the current item."""
 
     sample: int = 0
     target: int = 0
     embedding: int = 0
 
     def move_past(self, item: PlanItem) -> None:
-        """Count ``item``."""
+        """Add the outputs of ``item``."""
         self.sample += bool(item.num_samples)
         self.target += item.prompt_logprobs is not None
         self.embedding += item.embeds
@@ -65,7 +65,8 @@ class PendingStep:
     """A submitted plan.
 
     Attributes:
-        failures: the failures of items that were not computed; an exception while a result is read adds one.
+        parts: the items that were computed together, with their results.
+        failures: the items that were not computed. ``wait`` adds those whose results cannot be read.
     """
 
     number: int
@@ -74,7 +75,7 @@ class PendingStep:
     failures: list[ItemFailure]
 
     def wait(self) -> StepResult:
-        """Return the result. Blocks until it is computed."""
+        """Return the result of the plan. Blocks until it has been computed."""
         found: dict[int, _ItemResult] = {}
         failures = list(self.failures)
         for part in self.parts:
@@ -93,7 +94,7 @@ class PendingStep:
         )
 
     def _read(self, part: Computed[PendingItems], found: dict[int, _ItemResult]) -> Iterable[ItemFailure]:
-        """Add the results of the items of ``part``; yield its failures."""
+        """Add the results of the items of ``part`` to ``found``, and yield the failures of the other items."""
         tokens = part.value.tokens.wait().tolist()
         places = _Places()
         for number in part.numbers:
@@ -111,7 +112,7 @@ class PendingStep:
 
 
 def _item_result(pending: PendingItems, item: PlanItem, tokens: list[int], places: _Places) -> _ItemResult | None:
-    """Return the result of ``item``, whose outputs are at ``places``; None if its logits or states are invalid."""
+    """Return the result of ``item``, whose outputs are at ``places``; None if its logits or states are not finite."""
     result = _ItemResult([], None, [])
     if item.prompt_logprobs is not None and pending.prompt_logprobs is not None:
         result.prompt_logprobs = pending.prompt_logprobs.of(places.target)

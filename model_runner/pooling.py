@@ -1,4 +1,4 @@
-"""Embeddings from hidden states."""
+"""Converts hidden states to embeddings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch.nn import functional
 
 
 def normalized(hidden: Tensor) -> Tensor:
-    """Return [n, hidden] states as vectors of length 1 in float32. A state with nan or infinity gives nan."""
+    """Return states, [n, hidden], as float32 vectors of length 1. A state with NaN or infinity becomes NaN."""
     return functional.normalize(hidden.float(), dim=-1)
 
 
 def as_bytes(vector: Tensor) -> bytes:
-    """Return a vector on the host as little-endian float32."""
+    """Return the little-endian float32 bytes of a vector, which must be on the host."""
     return vector.numpy().astype("<f4", copy=False).tobytes()

@@ -62,7 +62,7 @@ class ModelRunner:
         self._tables = tables
         device = tables[0].tensor.device
         self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids)
-        self._last_tokens = torch.zeros(info.num_rows + 1, dtype=torch.int64, device=device)  # the last one is padding
+        self._last_tokens = torch.zeros(info.num_rows + 1, dtype=torch.int64, device=device)  # one entry for padding
         self._has_sample = [False] * info.num_rows
         self._pending: deque[PendingStep] = deque()
         self._graphs: DecodeGraphs | None = None
@@ -78,7 +78,7 @@ class ModelRunner:
     ) -> ModelRunner:
         """Load the weights and allocate the pool. Raises StartupError if loading or allocation fails.
 
-        capture: captures decode graphs; if it is None, as CUDA does.
+        capture: function that captures decode graphs; None for CUDA's on CUDA, and for no graphs on other devices.
         """
         adapts = use_threads(config.num_threads)
         device = choose_device(config.device)
@@ -130,7 +130,7 @@ class ModelRunner:
         return runner._with_host_pages(pool, config, progress)
 
     def _capture(self, sizes: tuple[int, ...], capture: Capture, progress: Callable[[str], None]) -> None:
-        """Capture decode graphs. The pages after those of each pool are for padding."""
+        """Capture decode graphs. In each pool, the page after those in ``info.pools`` is the padding page."""
         rows = [
             table.add_padding_row(pool.num_pages) for table, pool in zip(self._tables, self.info.pools, strict=True)
         ]
@@ -151,8 +151,8 @@ class ModelRunner:
     def submit(self, plan: StepPlan) -> None:
         """Copy pages and compute the step. On an accelerator, this only queues the work. See ``Runner``.
 
-        Raises PlanError for a plan that is invalid as a whole. A device error is raised as well: it cannot be
-        attributed to an item, and the device is unusable afterwards.
+        Raises PlanError if the plan as a whole is invalid. A device error is raised too: it cannot be attributed to
+        an item, and the device is unusable afterwards.
         """
         if len(self._pending) == self.info.max_in_flight:
             raise PlanError(f"Plan {plan.number} is submitted while {len(self._pending)} others are uncollected.")
@@ -165,19 +165,19 @@ class ModelRunner:
             self._host.carry_out(moves)
         parts: list[Computed[PendingItems]] = []
         failures: list[ItemFailure] = []
-        if plan.items:  # a plan that only copies has an (empty) result once the copies are made
+        if plan.items:  # a plan that only copies pages has an empty result
             compute = partial(self._compute, num_ids=plan.num_token_ids)
             parts, failures = compute_isolated(plan.items, compute, fatal=(torch.AcceleratorError,))
         self._pending.append(PendingStep(plan.number, plan.items, parts, failures))
 
     def collect(self) -> StepResult:
-        """Return the result of the oldest uncollected plan. Blocks until it is computed."""
+        """Return the result of the oldest uncollected plan. Blocks until it has been computed."""
         if not self._pending:
             raise PlanError("There is no plan to collect.")
         return self._pending.popleft().wait()
 
     def _with_host_pages(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
-        """If ``kv_offload_gb`` is set, add host memory for pages and measure the copy costs. Returns this runner."""
+        """If ``kv_offload_gb`` is set, allocate host pages and measure the copy costs. Returns this runner."""
         num_pages = num_host_pages(config.kv_offload_gb, bytes_per_page(pool), free_memory(torch.device("cpu")))
         if num_pages:
             progress("Allocating the host tier")
@@ -195,7 +195,7 @@ class ModelRunner:
     def _stage(self, items: list[PlanItem], num_ids: int) -> StepInputs:
         """Return the inputs of a step, on the host.
 
-        Raises PlanError for an invalid plan, before any work on the device.
+        Raises PlanError if an item is invalid; no work has then been queued on the device.
         """
         pages = [table.stage(items) for table in self._tables]
         for item in items:
@@ -209,7 +209,7 @@ class ModelRunner:
         return StepInputs(pages, tokens, rows, self._sampler.stage(specs, num_ids), targets)
 
     def _compute(self, items: list[PlanItem], *, num_ids: int) -> PendingItems:
-        """Run one forward pass and sample. If it raises, it can be repeated with some of the items."""
+        """Run one forward pass and sample. After an exception, it can be repeated with some of the items."""
         staged = self._stage(items, num_ids)
         size = None if self._graphs is None else self._graphs.size_for(staged)
         if size is not None:
@@ -243,8 +243,10 @@ class ModelRunner:
         return result
 
     def _replay(self, items: list[PlanItem], staged: StepInputs, size: int) -> PendingItems:
-        """Run a decode step as a graph, which also samples the rows without penalties, masks and log-probabilities. If
-        the step has other rows, sample it again from the logits.
+        """Run a decode step as a graph.
+
+        The graph samples rows without penalties, masks and log-probabilities. If the step has other rows, all rows are
+        sampled again from the graph's logits.
         """
         assert self._graphs is not None
         if self._sampler.is_plain(staged.sampling):
@@ -261,14 +263,14 @@ class ModelRunner:
         return result
 
     def _note(self, items: list[PlanItem], inputs: SamplingInputs, tokens: Tensor) -> None:
-        """Record the samples in the rows. Call it last, because a step that raises must not count its tokens."""
+        """Record the samples in the rows. To be called last, because a step that raises must not record its tokens."""
         ids = tokens.clamp(min=0)
         self._sampler.note(inputs, ids)
         self._last_tokens[inputs.rows] = ids
         self._mark(items)
 
     def _mark(self, items: list[PlanItem]) -> None:
-        """Record which rows have a sample of their own."""
+        """Record which rows have a last sample."""
         for item in items:
             self._has_sample[item.row] = item.num_samples > 0 or (self._has_sample[item.row] and item.init is None)
 

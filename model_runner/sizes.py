@@ -1,4 +1,4 @@
-"""The sizes that a runner chooses at its start: the context length and the KV pool."""
+"""Chooses the context length and the size of the KV pool at start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .models.model import Model
 
 
 def choose_context_length(checkpoint: Checkpoint, asked: int | None) -> int:
-    """Return the requested context length, or the model's. Raises StartupError if the request is out of range."""
+    """Return ``asked``, or the model's maximum context length if it is None. Raises StartupError if out of range."""
     longest = longest_context(checkpoint.config)
     if asked is None:
         return longest
@@ -33,7 +33,7 @@ def build_pool(
     device: torch.device,
     free_bytes: int,
 ) -> KVPool:
-    """Allocate the pool. num_padding_pages: pages after those of the plans, for the padding rows of the graphs."""
+    """Allocate the KV pool. num_padding_pages: number of extra pages at its end, for padding rows of decode graphs."""
     budget = PoolBudget(
         free_bytes=free_bytes,
         weight_bytes=model.weight_bytes,

@@ -13,12 +13,12 @@ from .sampling.sampler import SamplingInputs
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """All tensors that one step sends to the device, in one copy.
+    """All tensors that one step copies to the device, in one copy.
 
     Attributes:
-        pages: the changes of the page tables, one entry per pool.
-        tokens: the items.
-        rows: the sampling state of the rows that start in this step.
+        pages: the changes of the page tables, one element per pool.
+        tokens: the tokens of the items.
+        rows: the inputs of the sampling state of each row that starts in this step.
         sampling: the sampling inputs of the items that sample.
         targets: int64 [P], the prompt tokens whose log-probabilities are requested, in item order; None if there are
             none.

@@ -1,8 +1,8 @@
-"""Chooses the number of threads of each step by the times of earlier steps.
+"""Chooses the number of threads of each step from the durations of earlier steps.
 
-Threads wait for each other after each operation. While another process uses one of their cores, each wait lasts until
-the operating system runs the missing thread again: a small step is then faster with fewer threads. No fixed number is
-right, because the load of other processes changes. The module uses no clock and no threads.
+The threads wait for each other after each operation. While another process uses one of their cores, each wait lasts
+until the operating system runs the missing thread again: a small step is then faster with fewer threads. No fixed
+number is always best, because the load of other processes changes. The module uses no clock and no threads.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-TRIAL_STEPS = 4  # number of steps in a trial; their times are compared with those of as many earlier steps
-SHORT_TRIAL = 2  # steps after which a trial that is clearly slower ends
-FASTER, SLOWER = 0.93, 1.3  # ratios of times: below FASTER the number changes, above SLOWER the trial ends
-FIRST_PAUSE, LONGEST_PAUSE = 16, 256  # steps between trials; doubled after each trial that changes nothing
+TRIAL_STEPS = 4  # number of steps in a trial, which are compared with the same number of earlier steps
+SHORT_TRIAL = 2  # number of steps after which a clearly slower trial ends
+# Ratio of a trial's durations to the earlier ones: below FASTER, the tried number is adopted; above SLOWER, the trial
+# ends early.
+FASTER, SLOWER = 0.93, 1.3
+FIRST_PAUSE, LONGEST_PAUSE = 16, 256  # steps between trials; doubled after each trial whose number is not adopted
 
 
 @dataclass(slots=True)
@@ -23,11 +25,11 @@ class _Sized:
 
     Attributes:
         best: index of the current number of threads.
-        times: seconds per token of the last steps with it.
-        trial: index of the number that is tried; None if there is no trial.
-        trial_times: seconds per token of the steps of the trial.
-        pause: steps until the next trial.
-        next_pause: the pause after a trial that changes nothing.
+        times: seconds per token of the latest steps with this number.
+        trial: index of the number that is being tried; None if there is no trial.
+        trial_times: seconds per token of the trial's steps.
+        pause: number of steps until the next trial.
+        next_pause: number of steps between the end of this trial and the next one.
         upwards: True if the next trial uses more threads.
     """
 
@@ -41,7 +43,7 @@ class _Sized:
 
 
 class ThreadCounts:
-    """The number of threads by the size of a step. Call ``record`` after each ``choose``."""
+    """Chooses the number of threads for each size of steps. Call ``record`` after each ``choose``."""
 
     def __init__(self, most: int) -> None:
         """most: the initial and maximum number of threads."""
@@ -49,12 +51,12 @@ class ThreadCounts:
         self._sizes: dict[int, _Sized] = {}
 
     def choose(self, num_tokens: int) -> int:
-        """Return the number of threads for a step of this many tokens."""
+        """Return the number of threads for a step with ``num_tokens`` tokens."""
         sized = self._sized(num_tokens)
         return self._counts[sized.best if sized.trial is None else sized.trial]
 
     def record(self, num_tokens: int, seconds: float) -> None:
-        """Record the time of the step for which ``choose`` was called."""
+        """Record the duration of the step for which ``choose`` was called."""
         sized, time = self._sized(num_tokens), seconds / num_tokens
         if sized.trial is None:
             sized.times.append(time)
@@ -69,7 +71,7 @@ class ThreadCounts:
         return self._sizes.setdefault(num_tokens.bit_length(), _Sized(len(self._counts) - 1))
 
     def _start_trial(self, sized: _Sized) -> None:
-        """Try the next larger and the next smaller number alternately."""
+        """Start a trial with the next larger number or the next smaller one, alternately."""
         for _ in range(2):
             other = sized.best + (1 if sized.upwards else -1)
             sized.upwards = not sized.upwards

@@ -1,4 +1,4 @@
-"""Asynchronous copies between host and device: a step's inputs to the device, its results to the host."""
+"""Asynchronous copies of a step's inputs to the device and of its results to the host."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def host_tensor(values: Sequence[float], dtype: type[np.generic]) -> Tensor:
 def upload(inputs: T, device: torch.device) -> T:
     """Copy all tensors in ``inputs`` to ``device`` in one asynchronous copy; on the CPU, return ``inputs`` itself.
 
-    inputs: a frozen dataclass; frozen dataclasses in its fields, and lists of them, are searched too. The tensors of
-        the result are views of one buffer on the device: clone a tensor that must outlive the step.
+    inputs: a frozen dataclass. Frozen dataclasses in its fields, and lists of them, are included. The tensors of the
+        result are views of one buffer on the device: clone a tensor that must outlive the step.
 
-    Every call allocates a host buffer of its own, which is pinned on CUDA. The buffer may be released before the copy
-    is done, because PyTorch's pinned-memory allocator waits for pending copies before it reuses a block.
+    Every call allocates its own host buffer, which is pinned on CUDA. The buffer may be released before the copy is
+    done, because PyTorch's pinned-memory allocator waits for pending copies before it reuses a block.
     """
     if device.type == "cpu":
         return inputs
@@ -40,17 +40,17 @@ class StaticInputs(Generic[T]):
     """Tensors with fixed addresses on the device, for a captured graph. Their values are replaced in one copy.
 
     Attributes:
-        values: the tensors, in a dataclass like that of the constructor.
+        values: the tensors, in a dataclass of the same type as the constructor's ``inputs``.
     """
 
     def __init__(self, inputs: T, device: torch.device) -> None:
-        """inputs: the first values, on the host."""
+        """inputs: the initial values, on the host."""
         self._pinned = device.type == "cuda"
         self._buffer = _pack(inputs, pinned=False).to(device)
         self.values: T = _unpack(inputs, self._buffer)
 
     def load(self, inputs: T) -> None:
-        """Queue the copy of values with the same types and shapes; see ``upload`` about the host buffer."""
+        """Queue the copy of new values, which must have the same types and shapes; see ``upload``."""
         self._buffer.copy_(_pack(inputs, pinned=self._pinned), non_blocking=True)
 
 
@@ -58,25 +58,25 @@ class SideUpload(Generic[T]):
     """An upload that runs beside the computation on CUDA, for inputs that are needed only at the end of a step."""
 
     def __init__(self, inputs: T, device: torch.device, stream: torch.cuda.Stream | None) -> None:
-        """stream: the stream of the copy; None copies in the current stream."""
+        """stream: the stream in which to copy; None for the current stream."""
         self._stream = stream
         if stream is None:
             self._inputs = upload(inputs, device)
             return
         with torch.cuda.stream(stream):
             self._inputs = upload(inputs, device)
-        for tensor in _tensors(self._inputs):  # their memory is of the side stream, and they are read in this one
+        for tensor in _tensors(self._inputs):  # the memory belongs to the side stream, and the current stream reads it
             tensor.record_stream(torch.cuda.current_stream(device))
 
     def wait(self) -> T:
-        """Let the current stream wait for the copy, without blocking the host; return the inputs on the device."""
+        """Let the current stream wait for the copy, without blocking the host. Returns the inputs on the device."""
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         return self._inputs
 
 
 class DeviceToHostCopy:
-    """An asynchronous copy of a device tensor to the host; on the CPU, the tensor itself."""
+    """An asynchronous copy of a tensor to the host. A tensor on the CPU is used without a copy."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -95,7 +95,7 @@ class DeviceToHostCopy:
 
 
 def _pack(inputs: Any, *, pinned: bool) -> Tensor:
-    """Return a host buffer, uint8, with the values of all tensors in ``inputs``."""
+    """Return a host buffer, uint8, that contains the values of all tensors in ``inputs``."""
     tensors = _tensors(inputs)
     sizes = _sizes(tensors)
     host = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
@@ -105,7 +105,7 @@ def _pack(inputs: Any, *, pinned: bool) -> Tensor:
 
 
 def _unpack(inputs: T, buffer: Tensor) -> T:
-    """Return a copy of ``inputs`` whose tensors are views of ``buffer``, which was packed from inputs like these."""
+    """Return a copy of ``inputs`` whose tensors are views of ``buffer``, into which inputs like these were packed."""
     tensors = _tensors(inputs)
     views = iter(_views(buffer, tensors, _sizes(tensors)))
     unpacked: T = _map_tensors(inputs, lambda _: next(views))
@@ -128,8 +128,9 @@ def _sizes(tensors: list[Tensor]) -> list[int]:
 
 
 def _views(buffer: Tensor, like: list[Tensor], sizes: list[int]) -> list[Tensor]:
-    """Return consecutive parts of ``buffer`` (uint8) with the types and shapes of ``like``; part i starts at
-    sum(sizes[:i]).
+    """Return consecutive parts of ``buffer``, uint8, as tensors with the types and shapes of ``like``.
+
+    Part i has ``sizes[i]`` bytes, including padding.
     """
     starts = accumulate(sizes, initial=0)
     return [

@@ -1,4 +1,4 @@
-"""The binding of draw_tokens.cpp."""
+"""The Python binding of draw_tokens.cpp."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().with_suffix(".cpp")
 
 @cache
 def load_draw_tokens() -> Callable[..., None] | None:
-    """Return the compiled function ``draw_tokens``. If it cannot be compiled, log the reason and return None."""
+    """Return the compiled function ``draw_tokens``; None, after logging the reason, if it cannot be compiled."""
     try:
         function = load_library(SOURCE)["draw_tokens"]
     except BuildError as error:

@@ -1,6 +1,6 @@
-"""The binding of llama_forward.cpp: its structures and functions.
+"""The Python binding of llama_forward.cpp: its structures and functions.
 
-The binding passes pointers and does not depend on models.
+The binding only passes pointers and does not depend on models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WITHOUT_TILES = (*VECTORS, "-mno-amx-bf16", "-mno-amx-tile", "-mno-amx-int8") if
 
 
 class LinearWeights(ctypes.Structure):
-    """Mirrors ``Linear`` of packed_linear.h."""
+    """Has the same fields as ``Linear`` in packed_linear.h."""
 
     _fields_ = (
         ("blocks", ctypes.c_void_p),
@@ -67,11 +67,10 @@ class Batch(ctypes.Structure):
 
 @cache
 def load_kernels(vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
-    """Return the library, compiled for the instruction set that ``vectors`` names.
+    """Return the library, compiled for the instruction set that the compiler flags ``vectors`` select.
 
+    If the operating system does not allow the process to use AMX tiles, the library is compiled without them.
     Raises BuildError if it cannot be built.
-
-    If the operating system does not let the process use AMX tiles, the library is compiled without them.
     """
     library = load_library(SOURCE, vectors)
     if library.prepare() != 0:

@@ -1,4 +1,4 @@
-"""Compiles a C++ file of this folder for the local CPU, or for a level of x86-64, and loads it.
+"""Compiles a C++ file for the local CPU or for an x86-64 microarchitecture level, and loads it.
 
 The module does not depend on the contents of the file.
 """
@@ -33,16 +33,16 @@ FOLDER_VARIABLE = "EBBTIDE_KERNELS"
 
 
 class BuildError(Exception):
-    """The compiler is missing or has failed, as the message says."""
+    """The compiler is missing or has failed. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of x86-64, for libraries that run on many machines.
+    """An x86-64 microarchitecture level (v3, v4), for libraries that run on many machines.
 
     Attributes:
-        vectors: compiler flags.
-        features: CPU features that the level needs, by torch's names.
+        vectors: compiler flags that select the level.
+        features: CPU features that the level requires, under torch's names.
     """
 
     vectors: tuple[str, ...]
@@ -51,7 +51,7 @@ class Level:
 
 AVX2 = frozenset({"avx2", "bmi", "bmi2", "f16c", "fma3", "lzcnt"})
 AVX512 = frozenset({"avx512_f", "avx512_bw", "avx512_cd", "avx512_dq", "avx512_vl"})
-# The levels, fastest first.
+# The levels, the fastest first.
 LEVELS = {
     "x86-64-v4": Level(("-march=x86-64-v4", "-mprefer-vector-width=512"), AVX2 | AVX512),
     "x86-64-v3": Level(("-march=x86-64-v3",), AVX2),
@@ -59,14 +59,14 @@ LEVELS = {
 
 
 def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDLL:
-    """Return the library of ``source``, compiled if there is none yet. Raises BuildError if that fails.
+    """Return the library of ``source``, and compile it first if it does not exist. Raises BuildError if this fails.
 
-    A library for the local CPU is preferred. Without a compiler, one that ``ebbtide build-kernels`` has compiled for a
-    level of x86-64 is used.
+    A library for the local CPU is preferred. Without a compiler, a library that ``ebbtide build-kernels`` compiled for
+    an x86-64 level is used.
 
     Args:
         source: a C++ file.
-        vectors: compiler flags that choose the instruction set.
+        vectors: compiler flags that select the instruction set.
     """
     name = library_name(source, vectors)
     path = next((folder / name for folder in _folders() if (folder / name).is_file()), None)
@@ -81,7 +81,10 @@ def load_library(source: Path, vectors: tuple[str, ...] = VECTORS) -> ctypes.CDL
 
 
 def build_library(source: Path, folder: Path, vectors: tuple[str, ...] = VECTORS) -> Path:
-    """Compile ``source`` into ``folder``. Raises BuildError if that fails, OSError if ``folder`` is not writable."""
+    """Compile ``source`` to a library in ``folder`` and return its path.
+
+    Raises BuildError if the compilation fails, OSError if ``folder`` is not writable.
+    """
     compiler = find_compiler()
     if compiler is None:
         raise BuildError("it needs a C++ compiler")
@@ -94,7 +97,7 @@ def build_library(source: Path, folder: Path, vectors: tuple[str, ...] = VECTORS
 
 
 def library_name(source: Path, vectors: tuple[str, ...] = VECTORS) -> str:
-    """Return the file name, which depends on the source, the headers of its folder, the flags and the CPU."""
+    """Return the library's file name, which depends on the source, the headers in its folder, the flags and the CPU."""
     features = [] if vectors in _level_flags() else sorted(torch.cpu.get_capabilities().items())
     text = "".join(path.read_text() for path in (source, *sorted(source.parent.glob("*.h"))))
     key = hashlib.sha256(f"{text}{(*FLAGS, *vectors)}{torch.__version__}{features}".encode()).hexdigest()
@@ -102,7 +105,7 @@ def library_name(source: Path, vectors: tuple[str, ...] = VECTORS) -> str:
 
 
 def find_compiler() -> str | None:
-    """Return the path of the C++ compiler; None if there is none."""
+    """Return the path of the C++ compiler ($CXX, else g++); None if it is not installed."""
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
@@ -117,7 +120,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _portable(source: Path) -> Path | None:
-    """Return the fastest library for a level of x86-64 that this CPU supports; None if there is none."""
+    """Return the path of the fastest library for an x86-64 level that this CPU supports; None if none exists."""
     present = {name for name, value in torch.cpu.get_capabilities().items() if value}
     for level, needs in LEVELS.items():
         for folder in _folders() if needs.features <= present else ():
@@ -129,7 +132,7 @@ def _portable(source: Path) -> Path | None:
 
 
 def _compile(command: list[str], library: Path) -> None:
-    """Compile to a temporary file and rename it, because two processes may compile at the same time."""
+    """Compile to a temporary file and rename it to ``library``, because two processes may compile at the same time."""
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name

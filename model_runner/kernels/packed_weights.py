@@ -13,19 +13,20 @@ from torch.nn import functional
 
 from ..checkpoint.quantized_rows import GROUP, Quants
 
-BLOCK = 16  # outputs of a block
-UNIT = 4  # blocks that one thread multiplies at a time
-# Mirrors ``Kind`` of quantized_weights.h.
+BLOCK = 16  # number of outputs per block
+UNIT = 4  # number of blocks that a thread multiplies at a time
+# In the order of ``Kind`` in quantized_weights.h.
 KINDS = ("BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of widened weights in a library.
+    """The order in which a library expects widened weights.
 
     Attributes:
-        paired: True if the weights of two inputs lie next to each other (bfloat16), False for one output after another.
-        lanes: numbers in a vector.
+        paired: True if each output's weights for two consecutive inputs are adjacent (bfloat16). False if, for each
+            input, the weights of all outputs of the block are adjacent.
+        lanes: number of elements of a vector.
     """
 
     paired: bool
@@ -38,7 +39,7 @@ class PackedWeight:
 
     Attributes:
         kind: one of ``KINDS``.
-        data: uint8 [blocks, bytes of a block]; N is padded to whole blocks with zeros.
+        data: uint8 [blocks, bytes of a block]. N is padded with zeros to whole blocks.
         num_outputs: N.
         inner: K, padded to a multiple of 32.
     """
@@ -49,14 +50,14 @@ class PackedWeight:
     inner: int
 
     def table(self) -> Tensor:
-        """The address and kind of each block, int64 [blocks, 2]."""
+        """Return the address and the kind of each block, int64 [blocks, 2]."""
         num_blocks, size = self.data.shape
         addresses = self.data.data_ptr() + size * torch.arange(num_blocks)
         return torch.stack((addresses, torch.full_like(addresses, KINDS.index(self.kind))), 1)
 
 
 def pack_bfloat16(weight: Tensor) -> PackedWeight:
-    """[N, K] → blocks [K / 2, 16, 2]."""
+    """Pack a weight [N, K] in bfloat16. Each block is [K / 2, 16, 2]."""
     num_outputs, inner = weight.shape
     padding = (0, -inner % GROUP, 0, -num_outputs % BLOCK)
     padded = functional.pad(weight.bfloat16(), padding)
@@ -65,7 +66,7 @@ def pack_bfloat16(weight: Tensor) -> PackedWeight:
 
 
 def pack_quants(quants: Quants, order: Order) -> PackedWeight:
-    """Pack a quantized weight, whose width must be a multiple of 32."""
+    """Pack a quantized weight [N, K]. K must be a multiple of 32."""
     num_outputs, inner = quants.values.shape
     elements = _elements(_padded(quants.values), order)
     if quants.kind == "Q8_0":
@@ -83,9 +84,10 @@ def pack_quants(quants: Quants, order: Order) -> PackedWeight:
 
 
 def block_table(weights: list[PackedWeight], *, alternating: bool = False) -> Tensor:
-    """The blocks of weights that are multiplied together, int64 [blocks, 2], one weight after the other or alternating.
+    """Return the addresses and kinds of the blocks of weights that are multiplied together, int64 [blocks, 2].
 
-    The last block is repeated up to a whole unit.
+    alternating: True to alternate the blocks of the weights, False to append each weight to the previous one.
+    The last block is repeated up to a whole unit of ``UNIT`` blocks.
     """
     tables = [weight.table() for weight in weights]
     table = torch.stack(tables, 1).flatten(0, 1) if alternating else torch.cat(tables)
@@ -97,13 +99,13 @@ def _padded(rows: Tensor) -> Tensor:
 
 
 def _field(field: Tensor) -> Tensor:
-    """[N, groups] → uint8 [blocks, groups, bytes of 16 numbers]."""
+    """Arrange scales or minimums by block: [N, groups] → uint8 [blocks, groups, bytes of 16 numbers]."""
     by_block = _padded(field).reshape(-1, BLOCK, field.shape[1]).transpose(1, 2).contiguous()
     return by_block.view(torch.uint8)
 
 
 def _elements(values: Tensor, order: Order) -> Tensor:
-    """[N, K] → [blocks, groups, 512] in the order of widened weights."""
+    """Arrange quantized integers in the order of widened weights: [N, K] → [blocks, groups, 512]."""
     groups = values.view(-1, BLOCK, values.shape[1] // GROUP, GROUP)
     if order.paired:
         return groups.view(*groups.shape[:3], -1, 2).permute(0, 2, 3, 1, 4).flatten(2)
@@ -111,7 +113,7 @@ def _elements(values: Tensor, order: Order) -> Tensor:
 
 
 def _bits(elements: Tensor, width: int, lanes: int) -> Tensor:
-    """Pack numbers of ``width`` bits: lane i, 32 bits wide, holds the numbers in lane i of consecutive vectors."""
+    """Pack integers of ``width`` bits. Lane i, 32 bits wide, contains the integers in lane i of consecutive vectors."""
     in_byte = 8 // width
     words = elements.view(*elements.shape[:2], -1, 4, in_byte, lanes)
     packed = words[..., 0, :].clone()

@@ -1,11 +1,10 @@
-"""Triton kernels that write K/V and attend over pages. The kernels use strides and page tables, and do not depend on
-batches or layers.
+"""Triton kernels that write K/V and compute attention over pages.
 
-A program computes the attention of a block of queries of one item that share a KV head. Its rows are (token, head)
-pairs; the head varies fastest. The softmax is computed online (Milakov, Gimelshein 2018), as in FlashAttention-2 (Dao
-2023). The context of a decode item is cut into splits of a fixed number of tokens, which are combined afterwards
-(Flash-Decoding, Dao et al. 2023), so that the order of every sum depends on the item alone, not on the rest of the
-batch.
+The kernels use strides and page tables, and do not depend on batches or layers. A program computes the attention of a
+block of queries that belong to one item and share a KV head. Its rows are (token, head) pairs; the head varies fastest.
+The softmax is computed online (Milakov, Gimelshein 2018), as in FlashAttention-2 (Dao 2023). The context of a decode
+item is divided into splits of a fixed number of tokens, whose results are combined afterwards (Flash-Decoding, Dao et
+al. 2023), so that the order of every sum depends only on the item, not on the rest of the batch.
 """
 
 # ruff: noqa: PLR0913, PLR0915, PLR0917 - a kernel takes everything as arguments and cannot be split into functions
@@ -27,7 +26,7 @@ def _write_kv(  # type: ignore[no-untyped-def]  # Triton values have no Python t
     HEAD_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Each program stores K and V of one token, [heads, head_dim] with the given strides, in its pool slot."""
+    """Store K and V of one token, [heads, head_dim] with the given strides, in the token's pool slot."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     inside = tl.arange(0, BLOCK)
@@ -74,11 +73,13 @@ def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python typ
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Computes one program, which is identified by (block, KV head, split). Writes to ``out`` if SPLIT_TOKENS is 0
-    (no splits), else to ``partial``.
+    """Compute the attention of one (query block, KV head, split) and write it to ``out`` if SPLIT_TOKENS is 0.
+
+    Otherwise, the context is divided into splits, and the result of this split is written to ``partial``.
 
     out: [T, heads, HEAD_DIM].
-    partial: float32 [T, heads, num_splits, HEAD_DIM], sums of values with weights relative to ``partial_max``.
+    partial: float32 [T, heads, num_splits, HEAD_DIM], weighted sums of values, with weights relative to
+        ``partial_max``.
     partial_max, partial_sum: float32 [T, heads, num_splits], the largest score and the sum of the weights.
     """
     block, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -89,7 +90,7 @@ def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python typ
     table = page_table + tl.load(item_rows + item).to(tl.int64) * table_row
 
     row = tl.arange(0, BLOCK_M)
-    query = first + row // GROUP  # within the item
+    query = first + row // GROUP  # index in the item
     head = kv_head * GROUP + row % GROUP
     valid = (row < (BLOCK_M // GROUP) * GROUP) & (query < query_len)
     token = (tl.load(item_offsets + item) + query).to(tl.int64)
@@ -126,7 +127,7 @@ def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python typ
             seen &= position[:, None] - at[None, :] < window
         scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(best, tl.max(scores, 1))
-        # A row that has attended to no position yet has no maximum: keep its exponents finite.
+        # A row without a visible position so far has no maximum: keep its exponents finite.
         reference = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp(scores - reference[:, None])
         shrink = tl.exp(best - reference)
@@ -164,7 +165,7 @@ def _combine(  # type: ignore[no-untyped-def]  # Triton values have no Python ty
     HAS_SINKS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """A program combines the splits of one decode item and head, in order, into ``out``."""
+    """Combine the splits of one decode item and head, in order, and write the result to ``out``."""
     item, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     end = tl.load(item_ends + item).to(tl.int32)
     dim = tl.arange(0, BLOCK_D)

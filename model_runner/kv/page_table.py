@@ -46,7 +46,7 @@ class PageTable:
     def __init__(
         self, num_rows: int, context_length: int, pool: PoolInfo, *, device: torch.device, number: int = 0
     ) -> None:
-        """number: index of the pool in ``RunnerInfo.pools``. Raises StartupError if the table does not fit into memory."""
+        """number: index in ``RunnerInfo.pools``. Raises StartupError if the table does not fit into memory."""
         self.page_size = pool.page_size
         self._number = number
         self._num_pages = pool.num_pages

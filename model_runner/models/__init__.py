@@ -32,7 +32,7 @@ COMPILED = {"llama": "llama_native"}
 
 
 def check_architecture(checkpoint: Checkpoint) -> None:
-    """Raise StartupError if class, configuration or stored tensors show that the model is not supported."""
+    """Raise StartupError if the class, the configuration or the stored tensors show that the model is not supported."""
     if _module(checkpoint) == FALLBACK:
         from .transformers_backed import check_config
 
@@ -45,10 +45,10 @@ def check_architecture(checkpoint: Checkpoint) -> None:
 
 
 def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
-    """Return True if compiled code runs the model with bfloat16 weights on any CPU, even without bfloat16 instructions.
+    """Return True if the compiled bfloat16 code can run the model. The CPU does not need bfloat16 instructions for it.
 
-    backend: the requested attention backend. The compiled code includes attention that works like the backend
-        "cpu".
+    backend: the requested attention backend. The compiled code includes its own attention, so that other backends than
+        "auto" and "cpu" exclude it.
     """
     if backend not in ("auto", "cpu") or _module(checkpoint) not in COMPILED:
         return False
@@ -70,10 +70,9 @@ def load_model(
 ) -> Model:
     """Load a checkpoint with native code if the table has its architecture, else through transformers.
 
-    compiled: use the compiled code for the CPU; see ``has_compiled_code``.
+    compiled: True to use the compiled CPU code; see ``has_compiled_code``.
     quantization: format of the weights in the compiled code. Other code widens all weights.
-
-    Raises StartupError for int8 without compiled code.
+    Raises StartupError if the model is not supported, or if int8 is requested without compiled code.
     """
     name = _module(checkpoint)
     if compiled:
@@ -85,7 +84,7 @@ def load_model(
 
 
 def _module(checkpoint: Checkpoint) -> str:
-    # ``model_type`` selects the implementation, as in transformers: the class name may be that of a related family.
+    # As in transformers, ``model_type`` selects the implementation: the class name may be that of a related family.
     is_native = checkpoint.config.model_type in READ_BY
     return NATIVE.get(checkpoint.architecture, FALLBACK) if is_native else FALLBACK
 
@@ -97,7 +96,7 @@ def _refuse_quantized(checkpoint: Checkpoint) -> None:
 
 
 def _check_num_layers(checkpoint: Checkpoint) -> None:
-    """Check the number of layers before the layers are created, because a wrong number may exceed the memory."""
+    """Raise StartupError if there are more layers than tensors. Creating that many layers could exhaust the memory."""
     num_layers = getattr(checkpoint.config.get_text_config(), "num_hidden_layers", 0)
     num_tensors = len(checkpoint.shapes(()))
     if isinstance(num_layers, int) and num_layers > num_tensors:

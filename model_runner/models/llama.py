@@ -22,7 +22,11 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 @dataclass(slots=True, eq=False)
 class Layer:
-    """The weights of one decoder layer. q_norm, k_norm: [head_dim], only in Qwen3."""
+    """The weights of one decoder layer.
+
+    Attributes:
+        q_norm, k_norm: [head_dim]; None except in Qwen3.
+    """
 
     attention: LayerAttention
     input_norm: Tensor
@@ -63,14 +67,12 @@ class LlamaModel:
 
     @property
     def weight_bytes(self) -> int:
-        """See ``Model``. The norms and biases do not count, because they are small."""
+        """See ``Model``. Norms and biases are not counted, because they are small."""
         linears = [linear for layer in self.layers for linear in layer.linears]
         return self.embedding.nbytes + sum(linear.num_bytes for linear in (*linears, self.head))
 
     def targets(self) -> dict[str, Tensor]:
-        """Return a map from the Hugging Face name of each stored tensor to its target, a view of a parameter, which may
-        be fused.
-        """
+        """Return Hugging Face tensor name → target. A target is a parameter, or a view of a fused parameter."""
         targets = {EMBEDDING: self.embedding, "model.norm.weight": self.norm}
         if not self.config.tied:
             targets[HEAD] = self.head.weight
@@ -80,7 +82,7 @@ class LlamaModel:
         return targets
 
     def pack(self) -> None:
-        """Pack the loaded weights, see ``Linear.pack``."""
+        """Pack the loaded weights; see ``Linear.pack``."""
         for layer in self.layers:
             for linear in layer.linears:
                 linear.pack()
@@ -88,7 +90,7 @@ class LlamaModel:
 
     @property
     def is_deterministic(self) -> bool:
-        """See ``Model``. The order of sums in torch's operations depends on the batch."""
+        """See ``Model``. The reduction order of torch's operations depends on the batch."""
         return False
 
     @property
@@ -97,10 +99,10 @@ class LlamaModel:
         return True
 
     def adapt_threads(self) -> None:
-        """See ``Model``. Every operation of torch uses its number of threads."""
+        """See ``Model``. Does nothing: torch's operations always use torch's number of threads."""
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """See ``Model``; returns normalized states, [W, hidden]."""
+        """See ``Model``. The states are the hidden states after the final norm, [W, hidden]."""
         table = self.rotary.table(batch.positions)
         hidden = functional.embedding(batch.token_ids, self.embedding)  # [T, hidden]
         for layer in self.layers:
@@ -131,7 +133,7 @@ class LlamaModel:
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
-    """Read the weights. Raises StartupError if the configuration needs a feature that is not implemented."""
+    """Load a model. Raises StartupError if its configuration needs a feature that is not implemented."""
     config, rotary, _ = planned(checkpoint, dtype=dtype, device=device)
     model = LlamaModel(config, rotary, dtype=dtype, device=device)
     targets = _stored_targets(model, checkpoint)
@@ -143,9 +145,9 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
 def planned(
     checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device
 ) -> tuple[LlamaConfig, Rotary, list[str]]:
-    """Check the shapes of the stored tensors, and return the sizes, the rotary embedding and the tensors' names.
+    """Check the shapes of the stored tensors. Returns the configuration, the rotary embedding and the tensors' names.
 
-    The check precedes the allocation of memory, because a wrong size in the configuration may ask for any amount.
+    This happens before memory is allocated, because a wrong size in the configuration could require any amount.
     """
     config = LlamaConfig.read(checkpoint.config)
     config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
@@ -157,7 +159,7 @@ def planned(
 
 
 def _has_own_head(checkpoint: Checkpoint) -> bool:
-    """Return True if the stored output layer differs from the embedding to which the configuration ties it."""
+    """Return True if the checkpoint has an output layer that differs from the embedding to which it should be tied."""
     if checkpoint.gguf is not None or not {HEAD, EMBEDDING} <= checkpoint.safetensors.stored.keys():
         return False
     head, embedding = checkpoint.safetensors.tensor(HEAD), checkpoint.safetensors.tensor(EMBEDDING)
@@ -165,7 +167,7 @@ def _has_own_head(checkpoint: Checkpoint) -> bool:
 
 
 def _stored_targets(model: LlamaModel, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return the targets under the names in the checkpoint, which may store tied weights under either name."""
+    """Return checkpoint tensor name → target. A checkpoint may store tied weights under either of their names."""
     targets = model.targets()
     if checkpoint.gguf is None and HEAD not in targets:
         stored = checkpoint.safetensors.stored
@@ -220,7 +222,7 @@ def _layer_targets(config: LlamaConfig, layer: Layer) -> dict[str, Tensor]:
 
 
 def _parts(linear: Linear, names: tuple[str, ...], sizes: list[int]) -> dict[str, Tensor]:
-    """Return the views of a fused layer's rows into which its parts are loaded; ``sizes`` are their numbers of rows."""
+    """Return tensor name → view of a fused layer, for each of its parts. sizes: number of rows of each part."""
     targets = {f"{name}.weight": part for name, part in zip(names, torch.split(linear.weight, sizes), strict=True)}
     if linear.bias is not None:
         targets |= {f"{name}.bias": part for name, part in zip(names, torch.split(linear.bias, sizes), strict=True)}

@@ -1,4 +1,4 @@
-"""Converts the fields of a transformers configuration that the Llama family uses to attributes with types."""
+"""The configuration of a Llama-family model: the fields of config.json that the family uses, as typed attributes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BIAS_BY_FIELD = {"llama", "qwen3"}  # Qwen2 always has biases on queries, keys a
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """The sizes and options of a model.
+    """The sizes and options of a Llama-family model.
 
     Attributes:
-        tied: True if the output layer shares the embedding's weight.
-        qk_norm: True if queries and keys are normalized per head.
-        windows: per layer, the sliding window in tokens; None for full attention.
+        tied: True if the output layer shares the weight of the embedding.
+        qk_norm: True if the queries and keys of each head are normalized.
+        windows: the sliding window of each layer, in tokens; None for full attention.
     """
 
     vocab_size: int
@@ -72,9 +72,10 @@ class LlamaConfig:
 
 
 def _windows(model_type: str, fields: dict[str, object]) -> tuple[int | None, ...]:
-    """Llama has no windows, even if its configuration has a field for them.
+    """Return the sliding window of each layer.
 
-    Qwen lists the layers that have a window; in Mistral all layers have the window.
+    Llama has no windows, even if its configuration has a field for them. Qwen lists the layers that have a window; in
+    Mistral, all layers have it.
     """
     window = fields.get("sliding_window")
     num_layers = fields["num_hidden_layers"]

@@ -1,7 +1,7 @@
-"""Lists the fields of config.json that the Llama family reads, and other fields that would change its results.
+"""Lists the fields of config.json that the Llama family reads, and refuses other fields that would change its results.
 
-A field that affects results is read or refused. The reference is transformers: a field that its class of the family
-ignores has no effect here either, even if the field's name suggests one.
+The reference is transformers: a field that its class for the family ignores has no effect here either, even if the
+field's name suggests one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from ebbtide.errors import StartupError
 
 from ..checkpoint.model_config import ROPE_NUMBERS
 
-# The fields that every family in this folder has. ``LlamaConfig``, ``Rotary`` and ``longest_context`` read these
-# fields.
+# The fields that are read for every family, by ``LlamaConfig``, ``Rotary`` and ``longest_context``.
 READ = {
     "model_type",
     "vocab_size",
@@ -36,7 +35,7 @@ READ = {
     "eos_token_id",
 }
 WINDOWS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
-# Fields that transformers reads for one family and not for the others.
+# Model type → further fields that transformers reads for it.
 READ_BY = {
     "llama": {"attention_bias", "mlp_bias"},
     "mistral": {"sliding_window"},
@@ -44,8 +43,8 @@ READ_BY = {
     "qwen2": WINDOWS,
     "qwen3": WINDOWS | {"attention_bias"},
 }
-# Fields whose names suggest an effect that they do not have. They affect only training or speed, or transformers
-# ignores them in this family. If the checkpoint stores a bias that its family lacks, loading refuses the tensor.
+# Fields without effect on the results, although their names suggest one: they affect only training or speed, or
+# transformers ignores them for this family. If a checkpoint contains a bias that its family lacks, loading fails.
 WITHOUT_EFFECT = WINDOWS | {
     "attention_bias",
     "mlp_bias",
@@ -65,7 +64,8 @@ ROPE_READ = (ROPE_NUMBERS - {"partial_rotary_factor"}) | {"rope_type", "type", "
 def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str) -> None:
     """Raise StartupError if a field that is not read could change the results.
 
-    fields: the fields of config.json. where: the file, for the message.
+    fields: the fields of config.json.
+    where: name of the file, for the error message.
     """
     read = READ | READ_BY[model_type] | WITHOUT_EFFECT
     unread = {name: value for name, value in fields.items() if name not in read and MATHEMATICS.search(name)}
@@ -84,7 +84,7 @@ def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str)
 
 
 def _is_neutral(name: str, value: object) -> bool:
-    """Return True if a value enables nothing: absent, false, zero, empty, or a factor of one."""
+    """Return True if a value has no effect: null, false, zero, empty, a factor of one, or a neutral word."""
     if isinstance(value, str):
         return value.lower() in NEUTRAL_WORDS
     if isinstance(value, list | dict):

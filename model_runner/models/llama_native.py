@@ -1,10 +1,10 @@
 """The Llama family on the CPU: one call of compiled code per step, from the embedding to the final norm.
 
-The inputs of linear layers are in bfloat16, or in float32 if the CPU does not multiply bfloat16. Weights are in
+The inputs of linear layers are in bfloat16, or in float32 if the CPU has no bfloat16 multiplication. Weights are in
 bfloat16 or quantized.
 
-The result of a row depends on its own tokens only, bit for bit. Other rows, prefill chunks, pages and cache hits do not
-change it. The compiled code is in kernels/llama_forward.cpp.
+The result of a row depends only on the row's own tokens. It is bitwise identical with other rows in the batch, other
+prefill chunks, other pages, and cache hits. The compiled code is in kernels/llama_forward.cpp.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, quantization: Quantization) -> Model:
-    """Read the weights. Models whose head size is not a multiple of 16 run through torch.
+    """Load a model. A model whose head size is not a multiple of 16 runs through torch instead.
 
     Raises StartupError if the configuration needs a feature that is not implemented.
     """
@@ -70,7 +70,7 @@ class NativeLlama:
         quantization: Quantization = "auto",
         vectors: tuple[str, ...] = VECTORS,
     ) -> None:
-        """weights: the tensors under their Hugging Face names, each packed before the next is read."""
+        """weights: (Hugging Face name, values) of the tensors. Each is packed before the next one is read."""
         self._config = config
         self._rotary = rotary.in_dtype(torch.float32)
         self._library = load_kernels(vectors)
@@ -84,9 +84,9 @@ class NativeLlama:
                     self._vectors[name] = weight.float()
                 else:
                     self._packed[name] = _packed(weight, order, quantization)
-        self._tensors: list[Tensor] = []  # keeps alive the memory that the structures point to
+        self._tensors: list[Tensor] = []  # keeps the memory alive to which the structures point
         self._layers = (LayerWeights * config.num_layers)(*map(self._layer, range(config.num_layers)))
-        # A checkpoint may store tied weights under either name.
+        # A checkpoint may store tied weights under either of their names.
         embedding = llama.EMBEDDING if llama.EMBEDDING in self._packed else llama.HEAD
         head = self._linear([embedding if config.tied else llama.HEAD])
         self._weights = ModelWeights(
@@ -110,7 +110,7 @@ class NativeLlama:
 
     @property
     def is_deterministic(self) -> bool:
-        """See ``Model``: no operation of a row reads another row, and all sums have a fixed order."""
+        """See ``Model``. The computation of a row reads no other row, and every sum has a fixed order."""
         return True
 
     @property
@@ -119,14 +119,14 @@ class NativeLlama:
         return False
 
     def adapt_threads(self) -> None:
-        """Let each step use the number of threads, up to torch's, with which earlier steps were the fastest."""
+        """See ``Model``. Each step uses the number of threads with which earlier steps of similar size were fastest."""
         self._threads = ThreadCounts(torch.get_num_threads())
 
     @classmethod
     def of(
         cls, model: llama.LlamaModel, *, quantization: Quantization = "auto", vectors: tuple[str, ...] = VECTORS
     ) -> NativeLlama:
-        """Return a model with the weights of ``model``, which are not packed yet."""
+        """Return a native model that packs the weights of ``model``. Those weights must not be packed already."""
         weights = model.targets().items()
         return cls(model.config, model.rotary, weights, quantization=quantization, vectors=vectors)
 
@@ -147,7 +147,7 @@ class NativeLlama:
         return packed + sum(vector.nbytes for vector in self._vectors.values())
 
     def weights_text(self) -> str:
-        """The size of the weights and their formats, for the log."""
+        """Return a description of the size and formats of the weights, for the log."""
         num_weights = sum(weight.num_outputs * weight.inner for weight in self._packed.values())
         num_weights += sum(vector.numel() for vector in self._vectors.values())
         kinds = ", ".join(sorted({weight.kind for weight in self._packed.values()}))
@@ -155,7 +155,10 @@ class NativeLlama:
         return f"{self.weight_bytes / 2**20:.0f} MiB, {bits:.2f} bits each ({kinds})"
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """See ``Model``; returns normalized states, [W, hidden padded with zeros]. Attention is compiled code too."""
+        """See ``Model``. The states are the hidden states after the final norm, padded with zeros to a multiple of 32.
+
+        Attention is part of the compiled code; ``attention`` provides only the pool.
+        """
         pool = attention.pool
         cos, sin = self._rotary.table(batch.positions)
         num_wanted = batch.wanted.shape[0]
@@ -183,7 +186,7 @@ class NativeLlama:
         return states
 
     def logits(self, states: Tensor) -> Tensor:
-        """See ``Model``; float32."""
+        """See ``Model``. The logits are in float32."""
         states = states.contiguous()
         out = torch.empty(states.shape[0], self._config.vocab_size)
         self._library.logits(self._handle, states.data_ptr(), states.shape[0], out.data_ptr())
@@ -212,7 +215,10 @@ class NativeLlama:
         return self._vectors[name].data_ptr() if name in self._vectors else None
 
     def _linear(self, names: list[str], *, alternating: bool = False) -> LinearWeights:
-        """Join several weights to one layer: their blocks of 16 outputs alternate, or each weight follows the other."""
+        """Join several weights to one layer.
+
+        alternating: True to alternate their blocks of 16 outputs, False to append each weight to the previous one.
+        """
         weights = [self._packed[name] for name in names]
         table = block_table(weights, alternating=alternating)
         self._tensors.append(table)

@@ -1,4 +1,4 @@
-"""The interfaces of a model and of a module that loads one."""
+"""The interfaces of models and of the modules that load them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..batch import ForwardBatch
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
 
-# "auto": GGUF's quantized weights stay as they are. "none": all weights are widened. "int8": weights that are not
-# quantized are quantized to int8.
+# "auto": quantized GGUF weights stay quantized. "none": all weights are widened. "int8": as "auto", and the other
+# weights are quantized to int8.
 Quantization = Literal["auto", "none", "int8"]
 
 
@@ -32,37 +32,40 @@ class Model(Protocol):
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of the weights."""
+        """The size of the weights in bytes."""
 
     @property
     def is_deterministic(self) -> bool:
-        """True if the logits of a token depend only on the tokens of its own request, bit for bit."""
+        """True if a request's logits are bitwise identical alone, in any batch, in any chunks and when recomputed."""
 
     @property
     def is_capturable(self) -> bool:
-        """True if ``forward`` and ``logits`` can run in a captured graph: they read no value of a tensor."""
+        """True if ``forward`` and ``logits`` can run in a captured graph, because the host reads no tensor values."""
 
     def adapt_threads(self) -> None:
-        """Let each step use fewer threads than torch's number if earlier steps were faster so, if that is possible."""
+        """Let each step use fewer threads than torch's number if earlier steps were faster with fewer.
+
+        Does nothing if the model cannot change its number of threads.
+        """
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """Return the states of ``batch.wanted``, [W, …]. ``logits`` accepts any subset of them.
+        """Return the states of the tokens ``batch.wanted``, [W, …]. ``logits`` accepts any subset of them.
 
-        Call ``attention.plan(batch)`` first. Runs under ``torch.inference_mode``.
+        ``attention.plan(batch)`` must have been called. To be called under ``torch.inference_mode``.
         """
 
     def logits(self, states: Tensor) -> Tensor:
-        """Return the logits [n, vocab_size], in the model's dtype or float32, of n states from ``forward``."""
+        """Return the logits of n states from ``forward``, [n, vocab_size], in the model's dtype or float32."""
 
     def hidden(self, states: Tensor) -> Tensor:
-        """Return the hidden states after the final norm, [n, hidden], of n states of a batch with ``embeds``."""
+        """Return the hidden states after the final norm, [n, hidden], for n states of a batch with ``embeds``."""
 
 
 class ModelModule(Protocol):
     """The interface of a module in the table of architectures."""
 
     def load(self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
-        """Read the weights. Raises StartupError if the architecture is not supported."""
+        """Load a model. Raises StartupError if its architecture is not supported."""
 
 
 class CompiledModule(Protocol):
@@ -71,11 +74,11 @@ class CompiledModule(Protocol):
     def load(
         self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, quantization: Quantization
     ) -> Model:
-        """Read the weights. Raises StartupError if the architecture or the quantization is not supported."""
+        """Load a model. Raises StartupError if its architecture or the quantization is not supported."""
 
 
 def refuse_int8(quantization: Quantization, name: str) -> None:
-    """Raise StartupError if the model ``name``, which has no compiled code, should have weights in int8."""
+    """Raise StartupError if int8 weights are requested for the model ``name``, which has no compiled code."""
     if quantization == "int8":
         raise StartupError(
             f"--quantization int8 is not supported for {name} with these settings: it needs the compiled code for "

@@ -1,7 +1,7 @@
 """The attention function that models of the transformers library call in place of their own.
 
-Every forward pass calls it the same number of times in the same order; call i uses layer i of the KV pool. Layers that
-attend twice, or run twice, therefore need no special handling.
+Every forward pass calls it the same number of times in the same order, and call i uses layer i of the KV pool. Layers
+that compute attention twice, or that run twice, therefore need no special handling.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..attention import AttentionBackend, LayerAttention
 from ..kv.kv_pool import KVShape
 
 NO_WINDOW = -1.0
-# The options of the attention function that ebbtide uses, and those that have no effect here. Other boolean options
-# only request additional outputs and are ignored.
+# The options of the attention function that ebbtide uses, and those without effect here. Other boolean options only
+# request additional outputs and are ignored.
 KNOWN_OPTIONS = {
     "scaling",
     "softcap",
@@ -40,7 +40,7 @@ class AttentionCall:
     """One attention call of a forward pass.
 
     Attributes:
-        index: number of the call within its forward pass.
+        index: index of the call in its forward pass.
         q: [T, heads, head_dim].
         k: [T, kv_heads, head_dim].
         v: [T, kv_heads, head_dim of values].
@@ -57,23 +57,23 @@ class AttentionCall:
 
     @property
     def scale(self) -> float:
-        """The factor for the scores; transformers' default if the layer passes none."""
+        """The factor by which scores are multiplied; transformers' default if the layer passes none."""
         scaling = self.options.get("scaling")
         return float(self.q.shape[-1] ** -0.5 if scaling is None else scaling)
 
     @property
     def head_dim(self) -> int:
-        """The head size in the pool.
+        """The head size in the pool: the larger one of keys and values.
 
-        The head size of the keys is used, because values are narrower in DeepSeek's latent attention.
+        In DeepSeek's latent attention, the values are narrower than the keys.
         """
         return int(max(self.k.shape[-1], self.v.shape[-1]))
 
     @property
     def window(self) -> int | None:
-        """Return the window from the layer's mask, or from its options if it has no mask.
+        """The sliding window from the layer's mask, or from its options if it has no mask; None for no window.
 
-        Raises StartupError for any other mask.
+        Raises StartupError if the mask was not created by ``window_mask``.
         """
         if self.mask is None:
             told = self.options.get("sliding_window")
@@ -87,9 +87,8 @@ class AttentionCall:
 def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: Any) -> Tensor:
     """The mask function that transformers calls.
 
-    Return a mask filled with the window's size or NO_WINDOW; the layer reads the window from the mask.
-
-    Raises StartupError if the mask is neither causal nor a causal window.
+    Returns a mask filled with the size of the window, or with NO_WINDOW. ``AttentionCall.window`` reads it from there.
+    Raises StartupError if the attention is neither causal nor causal with a sliding window.
     """
     window = options.get("local_size")
     sees = options["mask_function"]
@@ -103,17 +102,16 @@ def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: An
 
 
 def plain_forward(model: Any, ids: Tensor, positions: Tensor, **options: Any) -> Tensor:
-    """Return the logits [T, vocab_size] of T tokens in one row without a cache. The row may hold several sequences."""
+    """Return the logits, [T, vocab_size], of T tokens in one row without a cache. The row may be several sequences."""
     inputs = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
     logits: Tensor = model(**inputs, use_cache=False, **options).logits
     return logits.squeeze(0)
 
 
 class AttentionPlug:
-    """Handles the attention calls of one model. It registers itself with transformers under ``name`` and
-    ``probe_name``.
+    """Handles the attention calls of one model. It registers itself with transformers as ``name`` and ``probe_name``.
 
-    transformers creates masks only under ``probe_name``; see ``window_mask``.
+    transformers creates masks (``window_mask``) only for ``probe_name``.
     """
 
     def __init__(self) -> None:
@@ -134,8 +132,9 @@ class AttentionPlug:
         attention_mask: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        """Compute attention in place of transformers. q, k, v: [1, heads, T, head_dim]; the result is [1, T, heads,
-        head_dim].
+        """Compute the attention of a layer in place of transformers. The result is [1, T, heads, head_dim].
+
+        query, key, value: [1, heads, T, head_dim].
         """
         if self._answer is None:
             raise RuntimeError("attention was called outside a forward pass")
@@ -145,7 +144,7 @@ class AttentionPlug:
         return out.unsqueeze(0), None
 
     def run(self, forward: Callable[[], Tensor], answer: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, int]:
-        """Run ``forward`` with ``answer`` computing every attention call; return its result and the number of calls."""
+        """Run ``forward``, with ``answer`` for every attention call. Returns its result and the number of calls."""
         self._answer, self._num_calls = answer, 0
         try:
             return forward(), self._num_calls
@@ -154,8 +153,9 @@ class AttentionPlug:
 
 
 class CallRecorder:
-    """Records the attention calls of one forward pass, answers them with zeros, and derives the shapes of pool and
-    layers.
+    """Records the attention calls of one forward pass and answers them with zeros.
+
+    The shapes of the pool and the parameters of the layers are derived from the calls.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class CallRecorder:
         return torch.zeros(*call.q.shape[:2], call.v.shape[-1], dtype=call.v.dtype, device=call.v.device)
 
     def shape(self) -> KVShape:
-        """Return a pool shape that fits every call. Raises StartupError if the calls differ in their KV heads."""
+        """Return a K/V shape that fits every call. Raises StartupError if calls differ in their number of KV heads."""
         if not self.calls:
             raise StartupError("its attention layers do not call the attention function")
         heads = {call.k.shape[1] for call in self.calls}
@@ -175,7 +175,7 @@ class CallRecorder:
         return KVShape(len(self.calls), heads.pop(), max(call.head_dim for call in self.calls))
 
     def layers(self) -> tuple[LayerAttention, ...]:
-        """Return one layer per call. Raises StartupError for options that ebbtide's backends do not have."""
+        """Return the parameters of each call's layer. Raises StartupError for options that ebbtide does not support."""
         shape = self.shape()
         for call in self.calls:
             _check_options(call)
@@ -198,7 +198,7 @@ class BackendAnswer:
 
 
 def _widen(states: Tensor, head_dim: int) -> Tensor:
-    """Pad each head with zeros. Zeros do not change a score, and the caller removes them from the output."""
+    """Pad each head with zeros to ``head_dim``. They do not change a score; the caller removes them from the output."""
     return states.contiguous() if states.shape[-1] == head_dim else pad(states, (0, head_dim - states.shape[-1]))
 
 

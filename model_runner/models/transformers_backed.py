@@ -1,8 +1,8 @@
 """Runs any decoder-only architecture of the transformers library whose attention can be replaced by ebbtide's.
 
-The model runs the tokens of a step as one row [1, T], with their positions and without a cache of its own. There is no
-list of supported architectures. A first forward pass records the attention calls. A second pass checks that two
-sequences, in chunks through the page table, give the same logits as the library's own attention.
+The model gets the tokens of a step as one row, [1, T], with their positions and without a cache of its own. There is no
+list of supported architectures: at start, a forward pass records the attention calls, and further passes check that two
+sequences, in chunks through the page table, have the same logits as with the library's own attention.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .transformers_attention import AttentionPlug, BackendAnswer, CallRecorder, 
 from .transformers_probe import PROBE_TOKENS, check_against_eager, small_windows
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-# The errors that model code raises if it cannot run in this way.
+# The exceptions that model code may raise if it cannot run in this way.
 FOREIGN_ERRORS = (
     RuntimeError,
     ValueError,
@@ -48,7 +48,7 @@ FOREIGN_ERRORS = (
 
 
 class TransformersModel:
-    """A model of the transformers library as a ``Model``."""
+    """A model of the transformers library that implements ``Model``."""
 
     def __init__(self, model: Any, plug: AttentionPlug, recorder: CallRecorder, *, vocab_size: int) -> None:
         self._model = model
@@ -66,20 +66,21 @@ class TransformersModel:
 
     @property
     def is_deterministic(self) -> bool:
-        """See ``Model``. The order of sums in torch's operations depends on the batch."""
+        """See ``Model``. The reduction order of torch's operations depends on the batch."""
         return False
 
     @property
     def is_capturable(self) -> bool:
-        """See ``Model``. Code of the library may read values of tensors."""
+        """See ``Model``. The library's code may read values of tensors on the host."""
         return False
 
     def adapt_threads(self) -> None:
-        """See ``Model``. Every operation of torch uses its number of threads."""
+        """See ``Model``. Does nothing: torch's operations always use torch's number of threads."""
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
-        """See ``Model``. Returns logits, [W, vocab_size], because the library computes them itself. In a batch with
-        ``embeds``, the hidden states follow them in each row.
+        """See ``Model``. The states are the logits, [W, vocab_size], because the library's forward pass includes them.
+
+        In a batch with ``embeds``, each row of logits is followed by the hidden state.
         """
         answer = BackendAnswer(attention, self._layers, self._model.dtype)
         compute = self._logits_and_hidden if batch.embeds else self._logits
@@ -92,11 +93,11 @@ class TransformersModel:
         return states[:, : self.vocab_size]
 
     def hidden(self, states: Tensor) -> Tensor:
-        """See ``Model``: the inputs of the output layer."""
+        """See ``Model``. The hidden states are the inputs of the output layer."""
         return states[:, self.vocab_size :]
 
     def _logits_and_hidden(self, batch: ForwardBatch) -> Tensor:
-        """Return [W, vocab_size + hidden]."""
+        """Return the logits followed by the hidden states, [W, vocab_size + hidden]."""
         seen: list[Tensor] = []
         head = self._model.get_output_embeddings()
         hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(0, -2)))
@@ -114,7 +115,7 @@ class TransformersModel:
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> TransformersModel:
-    """Read the weights. Raises StartupError if the architecture is not supported."""
+    """Load a model. Raises StartupError if its architecture is not supported."""
     model_class = check_config(checkpoint.architecture, checkpoint.config)
     with _one_sentence(checkpoint.architecture):
         model = _read_model(model_class, checkpoint, dtype).to(device).eval()
@@ -124,7 +125,7 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
 def _plug_in(model: Any, longest: int | None) -> TransformersModel:
     """Replace the attention of a loaded model. Raises StartupError if the replacement changes the logits.
 
-    longest: the maximum context length, if the configuration states it.
+    longest: the maximum context length; None if the configuration does not state it.
     """
     plug = AttentionPlug()
     ours = _recorded(model, plug)
@@ -136,7 +137,7 @@ def _plug_in(model: Any, longest: int | None) -> TransformersModel:
 
 
 def _recorded(model: Any, plug: AttentionPlug) -> TransformersModel:
-    """Return the model with the attention parameters that its layers pass in one forward pass."""
+    """Run one forward pass to record the attention parameters of the layers, and return the wrapped model."""
     recorder = CallRecorder()
     model.set_attn_implementation(plug.probe_name)
     ids = torch.arange(PROBE_TOKENS, device=model.device)
@@ -146,9 +147,9 @@ def _recorded(model: Any, plug: AttentionPlug) -> TransformersModel:
 
 
 def check_config(architecture: str, config: ModelConfig) -> type[transformers.PreTrainedModel]:
-    """Return the transformers class of an architecture that may be supported.
+    """Return the transformers class of an architecture.
 
-    Raises a StartupError with the reason if the class or the configuration shows that it is not supported.
+    Raises a StartupError with the reason if the class or the configuration shows that the model is not supported.
     """
     with _one_sentence(architecture):
         model_class = _model_class(architecture, config)
@@ -159,9 +160,9 @@ def check_config(architecture: str, config: ModelConfig) -> type[transformers.Pr
 
 
 def _model_class(architecture: str, config: ModelConfig) -> type[transformers.PreTrainedModel]:
-    """Return the causal model class of a model type.
+    """Return the class of causal language models for a model type.
 
-    A checkpoint may name this class or a class unknown to transformers, but no other class.
+    Raises StartupError if there is none, or if the checkpoint names another class that transformers knows.
     """
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
     if name is None or (name != architecture and architecture in dir(transformers)):
@@ -171,10 +172,7 @@ def _model_class(architecture: str, config: ModelConfig) -> type[transformers.Pr
 
 
 def _obstacle(model_class: type[transformers.PreTrainedModel], config: ModelConfig) -> str | None:
-    """Return the reason why an architecture is not supported; None if it may be.
-
-    The class is checked before the configuration.
-    """
+    """Return the reason why an architecture is not supported; None if no reason is known before loading."""
     if config.is_encoder_decoder:
         return "it has an encoder"
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
@@ -217,7 +215,7 @@ def _read_model(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) ->
 
 
 def _read_gguf(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-    """Fill the parameters from the file's tensors.
+    """Create the model and fill its parameters from the tensors of the GGUF file.
 
     ``from_pretrained`` is not used, because it would require the package accelerate.
     """
@@ -232,7 +230,7 @@ def _read_gguf(model_class: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> 
 
 
 def _gguf_targets(model: Any) -> dict[str, Tensor]:
-    """Return the parameters that have tensors in a GGUF file: no tied parameters, and fused experts in parts."""
+    """Return name → parameter of the tensors that a GGUF file has: without tied parameters, fused experts in parts."""
     targets = {}
     for name, parameter in model.state_dict().items():
         if name in model.all_tied_weights_keys:
@@ -252,7 +250,7 @@ def _refuse_missing(names: Collection[str]) -> None:
 
 @contextmanager
 def _one_sentence(architecture: str) -> Iterator[None]:
-    """Turn errors of the block into a StartupError that names the architecture."""
+    """Convert the exceptions of the block to a StartupError that names the architecture."""
     try:
         yield
     except StartupError as error:

@@ -1,1 +1,1 @@
-"""From logits to tokens and log-probabilities."""
+"""Converts logits to tokens and log-probabilities."""

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens. Only a few rows of logits are in memory at a time."""
+"""Computes log-probabilities of prompt tokens. Only a few rows of logits are in memory at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ebbtide.plan import PromptLogprobSpec
 
 from ..transfers import DeviceToHostCopy, host_tensor
 
-SLICE_BYTES = 16 << 20  # bytes of float32 logits at a time, because the logits of 2,048 tokens can take over a GiB
+SLICE_BYTES = 16 << 20  # bytes of float32 logits in memory at a time: those of 2,048 tokens can exceed a GiB
 
 
 class PendingPromptLogprobs:
-    """The prompt log-probabilities of one step, which may still be computed."""
+    """The prompt log-probabilities of one step. Their computation may still be in progress."""
 
     def __init__(self, specs: list[PromptLogprobSpec], values: Tensor, indices: Tensor) -> None:
         self._specs = specs
@@ -27,9 +27,9 @@ class PendingPromptLogprobs:
         self._lists: list[list[list[Any]]] = []
 
     def of(self, place: int) -> list[TokenLogprob]:
-        """Return the entries of spec number ``place``, parallel to its targets. Blocks until they are computed.
+        """Return the entries of spec number ``place``, parallel to its targets. Blocks until they have been computed.
 
-        An entry is nan if the logits there are nan or infinite.
+        A log-probability is NaN if the logits at its position are NaN or infinite.
         """
         self._lists = self._lists or [copy.wait().tolist() for copy in self._copies]
         values, indices = self._lists
@@ -41,7 +41,7 @@ class PendingPromptLogprobs:
 
 
 def stage_targets(specs: list[PromptLogprobSpec], vocab_size: int) -> Tensor:
-    """Return the targets of all specs in order, int64 [P], on the host.
+    """Return the target token ids of all specs in order, int64 [P], on the host.
 
     Raises PlanError if a target is outside the vocabulary.
     """
@@ -60,8 +60,9 @@ def compute_prompt_logprobs(
 ) -> PendingPromptLogprobs:
     """Compute the log-softmax of the raw logits at each target and at the most likely tokens.
 
-    states: [P, …], the model's states of the tokens before the targets; ``logits`` converts p of them to [p, vocab].
-    targets: the uploaded result of ``stage_targets``.
+    states: [P, …], the model's states of the tokens before the targets.
+    logits: function that converts p states to logits, [p, vocab].
+    targets: int64 [P], the uploaded result of ``stage_targets``.
     """
     num_top = min(max(spec.num_top for spec in specs), vocab_size)
     rows = max(SLICE_BYTES // (4 * vocab_size), 1)
@@ -75,8 +76,8 @@ def compute_prompt_logprobs(
 def _logprobs(logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
     """Return two tensors [p, 1 + num_top] for p targets.
 
-    The first has the log-probabilities of the target and of the most likely tokens; the target's is nan if the logits
-    are nan or infinite. The second has the target's rank and the ids of the most likely tokens.
+    The first has the log-probability of the target (NaN if the logits are NaN or infinite), then those of the most
+    likely tokens. The second has the target's rank, then the ids of the most likely tokens.
     """
     values = logits.float().log_softmax(-1)
     chosen = values.gather(1, targets[:, None])

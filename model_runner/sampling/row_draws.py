@@ -1,6 +1,6 @@
-"""Sampling of a fixed number of rows, each greedy or drawn, without values on the host. It can run in a captured graph.
+"""Sampling of a fixed number of rows, greedy or random, without reading values on the host. It can run in a graph.
 
-The choice is that of ``Sampler.sample`` for rows without penalties, bias, mask and log-probabilities.
+It chooses the same tokens as ``Sampler.sample`` for rows without penalties, bias, mask and log-probabilities.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .top_p_top_k import DrawInputs, MinPInputs, TopInputs, draw_with_torch
 
 @dataclass(frozen=True, slots=True)
 class RowDraws:
-    """The parameters of S rows, on one device.
+    """The sampling parameters of S rows. All tensors are on one device.
 
     Attributes:
         temperatures: float32 [S]; 0 for a greedy row.
-        uniforms: float64 [S], the uniform numbers in [0, 1).
-        limits: int64 [S], the values of top_k; the size of the vocabulary if top_k is off.
+        uniforms: float64 [S], one uniform random number in [0, 1) per row.
+        limits: int64 [S], the values of top_k; the vocabulary size if top_k is off.
         shares: float32 [S], the values of top_p.
         least: float32 [S], the values of min_p.
         num_ids: int64 [1], the number of token ids that may be sampled.
@@ -38,7 +38,7 @@ class RowDraws:
 
 
 def stage_row_draws(inputs: SamplingInputs, size: int, vocab_size: int) -> RowDraws:
-    """Return the parameters of the staged rows, on the host, followed by greedy rows up to ``size``."""
+    """Return the parameters of ``size`` rows, on the host: the staged rows, then greedy padding rows."""
     temperatures, uniforms = np.zeros(size, dtype=np.float32), np.zeros(size)
     limits, shares, least = np.full(size, vocab_size), np.ones(size, dtype=np.float32), np.zeros(size, dtype=np.float32)
     draws = inputs.draws
@@ -61,7 +61,7 @@ def stage_row_draws(inputs: SamplingInputs, size: int, vocab_size: int) -> RowDr
 
 
 def sample_rows(logits: Tensor, draws: RowDraws) -> Tensor:
-    """Choose a token from each row of ``logits``, [S, vocab] → int64 [S]; INVALID_LOGITS if a row has none."""
+    """Choose a token from each row of ``logits``, [S, vocab] → int64 [S]; INVALID_LOGITS if no token can be sampled."""
     num_rows, vocab_size = logits.shape
     ids = torch.arange(vocab_size, device=logits.device)
     choices = logits.float().masked_fill(ids >= draws.num_ids, float("-inf"))

@@ -13,19 +13,20 @@ from ebbtide.plan import RowInit
 
 from ..transfers import host_tensor
 
-FORCED = 1e4  # the value of logit_bias 100: above all logits; float32 still distinguishes the sums with them
+# Added to a logit for logit_bias 100: larger than any logit, but small enough that float32 distinguishes the sums.
+FORCED = 1e4
 BAN_AT, FORCE_AT = -100.0, 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class RowInputs:
-    """The tensors that a row's state is built from.
+    """The tensors from which the state of a row is built.
 
     Attributes:
-        row: the row's number.
+        row: number of the row.
         ends: int64 [E], the token ids that end the output.
-        bias_ids: int64 [B], the token ids of ``logit_bias``.
-        bias: float32 [B], their values.
+        bias_ids: int64 [B], the token ids in ``logit_bias``.
+        bias: float32 [B], the values to add to their logits.
         known: int64 [K], the prompt and output tokens so far; empty if no penalty needs them.
     """
 
@@ -43,10 +44,10 @@ class RowState:
     Attributes:
         params: the request's sampling parameters.
         prompt_len: number of prompt tokens.
-        ends: int64 [E], the end tokens, which are banned before ``min_tokens`` outputs.
-        bias: float32 [vocab]; None without ``logit_bias``.
-        counts: float32 [vocab], how often each token was output; None if no penalty needs it.
-        seen: bool [vocab], tokens of prompt and outputs; None if no penalty needs it.
+        ends: int64 [E], the ids of the end tokens, which are banned until there are ``min_tokens`` outputs.
+        bias: float32 [vocab], the values to add to the logits; None without ``logit_bias``.
+        counts: float32 [vocab], the number of times that each token was output; None if no penalty needs it.
+        seen: bool [vocab], True for the tokens of prompt and outputs; None if no penalty needs it.
     """
 
     params: SamplingParams
@@ -57,7 +58,7 @@ class RowState:
     seen: Tensor | None = field(init=False)
 
     def build(self, inputs: RowInputs, vocab_size: int) -> None:
-        """Create the tensors from uploaded inputs."""
+        """Create the tensors from uploaded inputs, on the device of the inputs."""
         device = inputs.known.device
         self.ends = inputs.ends.clone()
         self.bias = self.counts = self.seen = None
@@ -80,7 +81,7 @@ class RowState:
         return self.penalized or self.bias is not None or self._too_early(index)
 
     def adjust(self, logits: Tensor, index: int) -> None:
-        """Apply penalties, then the bias, then the ban of end tokens to the logits, float32 [vocab], in place."""
+        """Change logits, float32 [vocab], in place: penalties, then the bias, then the ban of end tokens."""
         params = self.params
         if self.seen is not None:
             penalty = params.repetition_penalty
@@ -93,7 +94,7 @@ class RowState:
             logits[self.ends] = float("-inf")
 
     def note(self, token: Tensor) -> None:
-        """Count a sampled token, an int64 tensor [1]."""
+        """Record a sampled token, int64 [1]."""
         if self.counts is not None:
             self.counts[token] += 1.0
         if self.seen is not None:
@@ -104,7 +105,7 @@ class RowState:
 
 
 def stage_row(row: int, init: RowInit, eos_token_ids: tuple[int, ...]) -> RowInputs:
-    """Return the inputs of a row's state, on the host."""
+    """Return the tensors from which a row's state is built, on the host."""
     params = init.sampling
     ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)}
     penalized = params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0

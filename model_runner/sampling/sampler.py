@@ -1,7 +1,7 @@
-"""Sampling of a step's tokens: penalties, bias, masks, then the choice and log-probabilities. The sampler depends on
-rows and not on requests.
+"""Samples the tokens of a step: penalties, bias and masks, then the choice of the tokens and their log-probabilities.
 
-A step is staged on the host first, so that all its input tensors are copied to the device together.
+The sampler stores its state per row and does not know about requests. A step is staged on the host first, so that all
+its input tensors are copied to the device together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .row_state import RowInputs, RowState, stage_row
 from .token_masks import TokenMasks, stage_masks
 from .top_p_top_k import Draw, DrawInputs, draw_tokens, stage_draws
 
-NO_TOKEN = -1  # in place of a token id: the mask allows no token
-INVALID_LOGITS = -2  # in place of a token id: the logits are nan, infinite, or leave no token to sample
+NO_TOKEN = -1  # returned instead of a token id if the mask allows no token
+INVALID_LOGITS = -2  # returned instead of a token id if the logits are NaN or infinite, or leave no token to sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class SampleSpec:
 
 @dataclass(frozen=True, slots=True)
 class LogprobInputs:
-    """The A samples whose log-probabilities are requested.
+    """The A samples for which log-probabilities are requested.
 
     Attributes:
-        asked: their indices.
-        counts: number of most likely tokens that each sample requests.
+        asked: the indices of these samples.
+        counts: number of most likely tokens to return for each of them.
         which: int64 [A], the values of ``asked`` as a tensor.
     """
 
@@ -58,15 +58,15 @@ class LogprobInputs:
 
 @dataclass(frozen=True, slots=True)
 class SamplingInputs:
-    """The inputs of one step's sampling. S samples.
+    """The inputs for sampling the S tokens of one step.
 
     Attributes:
-        row_numbers: the sampled rows, on the host.
+        row_numbers: the numbers of the sampled rows, on the host.
         rows: int64 [S], the values of ``row_numbers`` as a tensor.
-        indices: index of each sampled token in the output of its request.
+        indices: index of each sampled token in the output of its row.
         masks: None if no sample has a mask.
         draws: None if every sample is greedy.
-        logprobs: None if no sample asks for log-probabilities.
+        logprobs: None if no log-probabilities are requested.
         num_ids: number of token ids that may be sampled.
     """
 
@@ -81,12 +81,12 @@ class SamplingInputs:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """The log-probabilities of A sampled tokens and of up to K most likely tokens each.
+    """The log-probabilities of A sampled tokens, and of the K most likely tokens at their positions.
 
     Attributes:
         asked, counts: see ``LogprobInputs``.
         chosen: float32 [A], the log-probabilities of the sampled tokens.
-        top_ids: int64 [A, K], the most likely tokens.
+        top_ids: int64 [A, K], the ids of the most likely tokens.
         top_values: float32 [A, K], the log-probabilities of ``top_ids``.
     """
 
@@ -102,8 +102,8 @@ class Sampled:
     """The result of one step's sampling.
 
     Attributes:
-        tokens: int64 [S]; NO_TOKEN or INVALID_LOGITS if a sample has no token.
-        logprobs: None if no sample asked for log-probabilities.
+        tokens: int64 [S], the token ids; NO_TOKEN or INVALID_LOGITS if no token could be sampled.
+        logprobs: None if no log-probabilities were requested.
     """
 
     tokens: Tensor
@@ -111,7 +111,7 @@ class Sampled:
 
 
 class PendingLogprobs:
-    """The log-probabilities of one step, which may still be computed."""
+    """The log-probabilities of one step. Their computation may still be in progress."""
 
     def __init__(self, logprobs: Logprobs) -> None:
         self._places = {number: place for place, number in enumerate(logprobs.asked)}
@@ -120,7 +120,7 @@ class PendingLogprobs:
         self._values: list[list[Any]] = []
 
     def of(self, sample: int) -> TokenLogprob | None:
-        """Return the log-probabilities of one sample; None if its row requested none. Waits until they are computed."""
+        """Return the log-probabilities of a sample; None if its row requested none. Blocks until they are computed."""
         place = self._places.get(sample)
         if place is None:
             return None
@@ -131,7 +131,7 @@ class PendingLogprobs:
 
 
 class Sampler:
-    """Holds the sampling state of all rows."""
+    """Samples tokens, and holds the sampling state of all rows."""
 
     def __init__(self, num_rows: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self._vocab_size = vocab_size
@@ -139,7 +139,7 @@ class Sampler:
         self._rows: list[RowState | None] = [None] * num_rows
 
     def stage_row(self, row: int, init: RowInit) -> RowInputs:
-        """Discard the row's state and stage a new one from ``init``. Raises PlanError if a token id is out of range."""
+        """Discard a row's state and stage a new one from ``init``. Raises PlanError if a token id is out of range."""
         params = init.sampling
         ids = [*params.logit_bias, *params.stop_token_ids, *init.known]
         if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
@@ -148,15 +148,14 @@ class Sampler:
         return stage_row(row, init, self._eos_token_ids)
 
     def start_row(self, inputs: RowInputs) -> None:
-        """Build a staged row's state from its uploaded inputs."""
+        """Build the state of a staged row from its uploaded inputs."""
         self._state(inputs.row).build(inputs, self._vocab_size)
 
     def stage(self, specs: list[SampleSpec], num_ids: int = 0) -> SamplingInputs:
         """Return the inputs for sampling ``specs``, on the host. Rows that start in this step must have been staged.
 
-        num_ids: as ``StepPlan.num_token_ids``.
-
-        Raises PlanError if a row was never started or a mask has too few ids.
+        num_ids: value of ``StepPlan.num_token_ids``.
+        Raises PlanError if a row was never started or a mask has too few bits.
         """
         num_ids = min(num_ids or self._vocab_size, self._vocab_size)
         states = [self._state(spec.row) for spec in specs]
@@ -174,10 +173,9 @@ class Sampler:
         )
 
     def sample(self, logits: Tensor, inputs: SamplingInputs) -> Sampled:
-        """Choose a token from each row of ``logits``, [S, vocab], without changing the logits. The inputs must have
-        been uploaded.
+        """Choose a token from each row of ``logits``, [S, vocab]. The inputs must have been uploaded.
 
-        The method changes no state; ``note`` does that.
+        The logits and the state of the rows are not changed; ``note`` records the tokens.
         """
         states = [self._state(row) for row in inputs.row_numbers]
         changed = [n for n, state in enumerate(states) if state.adjusts(inputs.indices[n])]
@@ -190,14 +188,14 @@ class Sampler:
             inputs.masks.restore(adjusted, logits, changed)
         choices = adjusted[:, : inputs.num_ids]  # a view
         peaks, tokens = choices.max(-1)  # on the CPU, argmax takes four times as long
-        invalid = ~peaks.isfinite()  # the maximum is nan if any of the values is nan
+        invalid = ~peaks.isfinite()  # the maximum is NaN if any value is NaN
         if adjusted is not logits:
             invalid |= ~logits[:, : inputs.num_ids].amax(-1).isfinite()
         if inputs.draws is not None:
             tokens[inputs.draws.which] = draw_tokens(choices[inputs.draws.which].float(), inputs.draws)
         logprobs = None if inputs.logprobs is None else _logprobs(logits, tokens, inputs.logprobs)
         if logprobs is not None and inputs.logprobs is not None:
-            # The log-probability is nan if the logits of an id without a token are nan.
+            # The log-probability is NaN if the logit of an id without a token is NaN.
             invalid[inputs.logprobs.which] |= logprobs.chosen.isnan()
         tokens.masked_fill_(invalid, INVALID_LOGITS)
         if inputs.masks is not None:
@@ -205,8 +203,9 @@ class Sampler:
         return Sampled(tokens, logprobs)
 
     def is_plain(self, inputs: SamplingInputs) -> bool:
-        """Return True if the samples need nothing but the logits and ``inputs.draws``: no mask, penalty or bias, and no
-        log-probabilities.
+        """Return True if no sample has a mask, penalty or bias, bans end tokens, or requests log-probabilities.
+
+        The samples then depend only on the logits and ``inputs.draws``.
         """
         rows = zip(inputs.row_numbers, inputs.indices, strict=True)
         return (
@@ -216,7 +215,7 @@ class Sampler:
         )
 
     def note(self, inputs: SamplingInputs, tokens: Tensor) -> None:
-        """Count sampled tokens, int64 [S] of ids, in the rows whose penalties depend on them."""
+        """Record sampled tokens, int64 [S], in the rows whose penalties depend on them."""
         for number, row in enumerate(inputs.row_numbers):
             state = self._state(row)
             if state.penalized:
@@ -237,7 +236,7 @@ def _stage_logprobs(states: list[RowState]) -> LogprobInputs | None:
 
 
 def _logprobs(logits: Tensor, tokens: Tensor, inputs: LogprobInputs) -> Logprobs:
-    """Compute the log-softmax of the raw logits: the model's distribution before temperature, penalties and bias."""
+    """Compute log-probabilities from the raw logits: the distribution before temperature, penalties and bias."""
     values = logits[inputs.which].float().log_softmax(-1)
     top = values.topk(max(inputs.counts), -1)
     chosen = values.gather(1, tokens[inputs.which, None])[:, 0]

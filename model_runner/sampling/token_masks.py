@@ -1,4 +1,4 @@
-"""Grammar masks: the token ids that a row may sample in one step."""
+"""Grammar masks, which determine the token ids that a row may sample in one step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..transfers import host_tensor
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """The masks of those sampled rows that have one. M masks.
+    """The M masks of the sampled rows that have one.
 
     Attributes:
         which: the indices of the masked rows of logits.
-        banned: bool [M, vocab], the ids that a mask excludes.
+        banned: bool [M, vocab], True for the ids that a mask excludes.
         empty: int64 [E], the elements of ``which`` whose mask allows no id.
     """
 
@@ -29,7 +29,7 @@ class TokenMasks:
     empty: Tensor
 
     def apply(self, logits: Tensor) -> None:
-        """Ban the ids that the masks exclude, in place."""
+        """Set the logits that the masks exclude to minus infinity, in place."""
         if len(self.which) == len(logits):
             logits.masked_fill_(self.banned, float("-inf"))
             return
@@ -37,9 +37,9 @@ class TokenMasks:
             logits[number].masked_fill_(self.banned[place], float("-inf"))
 
     def restore(self, logits: Tensor, own: Tensor, changed: Collection[int]) -> None:
-        """Give the mask priority over bans: if bans leave no allowed id, use the ``own`` logits within the mask.
+        """Give the mask priority over bans: if bans leave no id of the mask, use the row's raw logits within the mask.
 
-        changed: the indices of the rows whose logits differ from ``own``.
+        own: the raw logits of all rows. changed: indices of the rows whose ``logits`` differ from them.
         """
         for place in (place for place, number in enumerate(self.which) if number in changed):
             row = logits[self.which[place]]
@@ -48,10 +48,10 @@ class TokenMasks:
 
 
 def stage_masks(masks: list[bytes], vocab_size: int) -> TokenMasks | None:
-    """Return the masks of all sampled rows, on the host; None if all of them are b"", which means no mask.
+    """Return the masks of a step, on the host; None if no row has a mask.
 
-    masks: bit i of a mask, least significant bit first, is set if id i is allowed. Raises PlanError if a mask has too
-        few bits.
+    masks: one per sampled row; b"" for no mask. Bit i, least significant bit first, is set if id i is allowed.
+    Raises PlanError if a mask has too few bits.
     """
     which = [number for number, mask in enumerate(masks) if mask]
     if not which:

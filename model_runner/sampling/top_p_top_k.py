@@ -1,7 +1,6 @@
-"""Random choice of tokens from logits with temperature, top_k, top_p and min_p. The choice does not depend on earlier
-tokens.
+"""Draws tokens at random from logits with temperature, top_k, top_p and min_p, independently of earlier tokens.
 
-Each token uses one uniform number, which depends only on the seed and the token's index.
+Each token uses one uniform random number, which depends only on the seed and the token's index.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..transfers import host_tensor
 
 MASK64 = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # step of SplitMix64 (Steele, Lea, Flood 2014)
-UNIFORM_BITS = 52  # one bit less than a double has, so that uniform * total rounds to less than total
+UNIFORM_BITS = 52  # one bit less than the precision of a double, so that uniform * total rounds to less than total
 LEAST_TEMPERATURE = (
     1e-5  # the division overflows at lower temperatures; the choice is already greedy far above this one
 )
@@ -29,7 +28,7 @@ SORTED_FIRST = 1024  # number of most likely tokens to sort: sorting a whole voc
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One row to draw from: its parameters and the index of the output token."""
+    """One row from which a token is drawn: its sampling parameters and the index of the output token."""
 
     params: SamplingParams
     index: int
@@ -41,7 +40,7 @@ class TopInputs:
 
     Attributes:
         which: int64 [R], indices into the drawn rows.
-        limits: int64 [R], the values of top_k; the size of the vocabulary if top_k is off.
+        limits: int64 [R], the values of top_k; the vocabulary size if top_k is off.
         shares: float32 [R], the values of top_p.
     """
 
@@ -65,12 +64,12 @@ class MinPInputs:
 
 @dataclass(frozen=True, slots=True)
 class DrawInputs:
-    """The inputs of one step's random choices. D drawn rows.
+    """The inputs for drawing D tokens in one step.
 
     Attributes:
-        which: int64 [D], the rows of logits that are drawn from.
+        which: int64 [D], indices of the rows of logits from which a token is drawn.
         temperatures: float32 [D].
-        uniforms: float64 [D], the uniform numbers in [0, 1).
+        uniforms: float64 [D], one uniform random number in [0, 1) per row.
         top: None if no row has top_k or top_p.
         min_p: None if no row has min_p.
     """
@@ -83,14 +82,14 @@ class DrawInputs:
 
 
 def uniform(seed: int, index: int) -> float:
-    """Return a number in [0, 1) that is a hash of (seed, index), so that tokens can be drawn again in any order."""
+    """Return a number in [0, 1) that depends only on (seed, index), so that tokens can be drawn again in any order."""
     state = _mix((seed + GOLDEN) & MASK64)
     bits = _mix((state + (index + 1) * GOLDEN) & MASK64)
     return float(bits >> (64 - UNIFORM_BITS)) / float(1 << UNIFORM_BITS)
 
 
 def stage_draws(draws: dict[int, Draw], vocab_size: int) -> DrawInputs:
-    """Return the inputs of ``draw_tokens``, on the host. draws: keys are the indices of the rows of logits."""
+    """Return the inputs of ``draw_tokens``, on the host. draws: index of a row of logits → its parameters."""
     params = [draw.params for draw in draws.values()]
     top = {n: p for n, p in enumerate(params) if 0 < p.top_k < vocab_size or p.top_p < 1}
     min_p = {n: p.min_p for n, p in enumerate(params) if p.min_p > 0}
@@ -115,18 +114,18 @@ def _stage_top(params: dict[int, SamplingParams], vocab_size: int) -> TopInputs:
 
 
 def draw_tokens(logits: Tensor, inputs: DrawInputs) -> Tensor:
-    """Draw one token from each row of float32 logits [D, vocab]: temperature, top_k, top_p, min_p, inverse CDF. Returns
-    int64 [D].
+    """Draw one token from each row of logits, float32 [D, vocab] → int64 [D].
 
-    The CDF runs over the token ids in float64. A row that contains nan gives an arbitrary token and affects no other
-    row. On the CPU, compiled code is used if it can be built.
+    Temperature, top_k, top_p and min_p are applied in this order; then the token is found by the inverse CDF, which
+    runs over the token ids in float64. A row that contains NaN gives an arbitrary token and affects no other row. On
+    the CPU, compiled code is used if it can be built.
     """
     function = load_draw_tokens() if logits.device.type == "cpu" else None
     return draw_with_torch(logits, inputs) if function is None else _draw_compiled(function, logits, inputs)
 
 
 def draw_with_torch(logits: Tensor, inputs: DrawInputs) -> Tensor:
-    """Implement ``draw_tokens`` with torch on any device."""
+    """Do the same as ``draw_tokens``, with torch on any device."""
     probs = (logits / inputs.temperatures[:, None]).softmax(-1)
     if inputs.top is not None:
         part = probs[inputs.top.which]
@@ -157,10 +156,10 @@ def _draw_compiled(function: Callable[..., None], logits: Tensor, inputs: DrawIn
 
 
 def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:
-    """Return bool [R, vocab], the allowed tokens: of the top_k most likely ones, the fewest whose sum reaches
-    top_p.
+    """Return the tokens that top_k and top_p allow, bool [R, vocab].
 
-    Of tokens with equal probabilities at the border, those with smaller ids are kept.
+    They are the fewest of the top_k most likely tokens whose probabilities add up to top_p. Among tokens with equal
+    probabilities at the border, those with smaller ids are kept.
     """
     vocab_size = probs.shape[1]
     limits, shares = inputs.limits, inputs.shares
@@ -178,8 +177,8 @@ def _keep_top(probs: Tensor, inputs: TopInputs) -> Tensor:
 def _borders(probs: Tensor, limits: Tensor, shares: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the number of tokens to keep and the probability of the least likely of them, both [R, 1].
 
-    Only the ``width`` most likely tokens are considered. The third result, bool [R], is True for rows for which these
-    tokens were enough.
+    Only the ``width`` most likely tokens are considered. The third result, bool [R], is True for the rows for which
+    these tokens were sufficient.
     """
     ordered = probs.topk(width, -1).values.double()
     ranks = torch.arange(1, width + 1, device=probs.device)
@@ -192,7 +191,7 @@ def _borders(probs: Tensor, limits: Tensor, shares: Tensor, width: int) -> tuple
 
 
 def _mix(value: int) -> int:
-    """The finalizer of SplitMix64."""
+    """Apply the finalizer of SplitMix64."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK64
     return value ^ (value >> 31)

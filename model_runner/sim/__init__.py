@@ -1,1 +1,1 @@
-"""The simulated runner."""
+"""The simulated runner (``MODEL sim``)."""

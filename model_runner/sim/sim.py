@@ -1,8 +1,8 @@
 """The simulated runner. It has no model, but reads its context through the page table.
 
-Every pool slot stores a hash of token and position. A sample is a function of all slots that the page tables refer to.
-Therefore a page that was freed too early, shared wrongly, published before it was computed or not sent again changes
-the text. A plan runs when its result is collected, in order of submission. Imports no torch.
+Every pool slot stores a hash of a token and its position. A sample depends on all slots to which the page tables refer.
+A page that was freed too early, shared wrongly, published before it was computed or not sent again therefore changes
+the text. Plans run in order of submission, each when its result is collected. The module does not import torch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .sim_script import SimScript
 
 CONTEXT_LENGTH = 32_768
 POOL_TOKENS = 65_536
-HOST_TOKEN_BYTES = 64 << 10  # bytes of --kv-offload-gb per token: 1 GiB holds 16,384 tokens
-# The costs are arbitrary, because nothing is computed or copied. Restoring is cheaper, as on real devices.
+HOST_TOKEN_BYTES = 64 << 10  # assumed bytes of KV per token for --kv-offload-gb: 1 GiB holds 16,384 tokens
+# Arbitrary costs, because nothing is computed or copied. Restoring is cheaper than recomputing, as on real devices.
 RECOMPUTE_TOKEN_S = 100e-6
 RESTORE_TOKEN_S = 10e-6
 MAX_CONTEXT = (1 << 64) - 1
@@ -40,7 +40,11 @@ MAX_CONTEXT = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class SimShape:
-    """The sizes of a simulated runner, as in ``RunnerInfo``. more_pools: all pools except the first."""
+    """The sizes of a simulated runner, as in ``RunnerInfo``.
+
+    Attributes:
+        more_pools: all pools except the first.
+    """
 
     num_pages: int
     page_size: int
@@ -53,7 +57,11 @@ class SimShape:
 
 @dataclass(frozen=True, slots=True)
 class SimItemResult:
-    """The result of one item. token: NO_TOKEN if the item has no token."""
+    """The result of one item.
+
+    Attributes:
+        token: the sampled token; NO_TOKEN if there is none, INVALID_LOGITS if the logits are invalid.
+    """
 
     token: int
     logprob: TokenLogprob | None
@@ -62,12 +70,12 @@ class SimItemResult:
 
     @property
     def has_invalid_logits(self) -> bool:
-        """True if some logits of the item are not numbers."""
+        """True if some logits of the item are NaN."""
         return self.token == INVALID_LOGITS or any(math.isnan(entry.logprob) for entry in self.prompt_logprobs)
 
 
 class SimRunner:
-    """A ``Runner`` that stores token ids in place of K/V."""
+    """A ``Runner`` that stores hashes of tokens in place of K/V."""
 
     def __init__(self, shape: SimShape, *, step_s: float = 0.0, script: SimScript | None = None) -> None:
         pools = [SimPoolShape(PoolInfo(shape.num_pages, shape.page_size)), *shape.more_pools]
@@ -98,10 +106,10 @@ class SimRunner:
 
     @classmethod
     def from_config(cls, config: RunnerConfig) -> SimRunner:
-        """Return the runner for ``MODEL sim``. By default the context is 32,768 tokens and the pool 65,536.
+        """Return the runner for ``MODEL sim``. By default, the context has 32,768 tokens and the pool 65,536.
 
-        The host tier has ``kv_offload_gb`` GiB, at 64 KiB per token. Raises StartupError if the sizes do not fit into
-        memory.
+        The host tier holds ``kv_offload_gb`` GiB at 64 KiB per token.
+        Raises StartupError if the runner does not fit into memory.
         """
         shape = SimShape(
             num_pages=(config.max_total_tokens or POOL_TOKENS) // config.page_size,
@@ -125,7 +133,7 @@ class SimRunner:
         self._queue.append(plan)
 
     def poison(self, pages: Sequence[int], *, pool: int = 0) -> None:
-        """Overwrite freed pages of a pool after the plans submitted so far, because no later plan may read them."""
+        """Overwrite freed pages of a pool after the plans submitted so far, so that a later read changes the text."""
         self._queue.append((self._pools[pool].slots, list(pages)))
 
     def poison_host(self, pages: Sequence[int]) -> None:
@@ -167,7 +175,7 @@ class SimRunner:
         )
 
     def _compute(self, items: list[PlanItem], *, num_ids: int) -> list[SimItemResult]:
-        """Compute the result of each item. If it raises, it can be repeated with some of the items."""
+        """Compute the result of each item. After an exception, it can be repeated with some of the items."""
         for item in items:
             self._prepare(item)
         self._write(items)
@@ -199,7 +207,7 @@ class SimRunner:
         slots[moves.to_device.targets] = self._host[moves.to_device.sources]
 
     def _prepare(self, item: PlanItem) -> None:
-        """Check one item against its row, table and pool, and apply its page-table writes."""
+        """Check one item and apply its page-table writes. Raises PlanError if the item is invalid."""
         if not 0 <= item.row < len(self._rows):
             raise PlanError(f"row {item.row} is not one of {len(self._rows)}")
         if item.init is not None:
@@ -210,7 +218,7 @@ class SimRunner:
             raise PlanError(f"row {item.row} has no sampling state")
 
     def _write(self, items: Sequence[PlanItem]) -> None:
-        """Store the tokens of all items. The order of items does not matter, because rows write to different pages."""
+        """Store the slots of all items' tokens. The order does not matter, because rows write to different pages."""
         rows: list[int] = []
         positions: list[int] = []
         tokens: list[int] = []
@@ -225,7 +233,7 @@ class SimRunner:
             pool.write(np.array(rows, dtype=np.int64), where, values)
 
     def _contexts(self, items: Sequence[PlanItem]) -> list[int]:
-        """Return one hash per item over the slots that its last token reads; 0 without a sample or embedding."""
+        """Return one hash per item over the slots that its last token reads; 0 if it neither samples nor embeds."""
         contexts: list[int] = []
         for item in items:
             if not (item.num_samples or item.embeds):
@@ -239,7 +247,7 @@ class SimRunner:
         return contexts
 
     def _prompt_logprobs(self, item: PlanItem, spec: PromptLogprobSpec) -> list[TokenLogprob]:
-        """Return the log-probability of each target, given the context from which it would be sampled."""
+        """Return the log-probability of each target after the tokens before it."""
         first = item.start + spec.first
         end = min(first + len(spec.targets), item.end)
         contexts = np.stack([pool.contexts(item.row, first, end) for pool in self._pools])

@@ -1,4 +1,4 @@
-"""The embeddings of the simulated model: artificial vectors that depend on every token of the context."""
+"""Artificial embeddings of the simulated model, which depend on every token of the context."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def embedding_of(context: int) -> bytes:
-    """Return the normalized vector of a context, given its hash, as little-endian float32."""
+    """Return the normalized vector of a context as little-endian float32. context: hash of the context."""
     mixed = (np.uint64(context) ^ np.arange(1, DIMENSIONS + 1, dtype=np.uint64) * GOLDEN) * np.uint64(
         0xBF58476D1CE4E5B9
     )

@@ -1,7 +1,4 @@
-"""One pool of the simulated runner.
-
-It stores a hash of token and position in place of K/V, and the page tables of the rows.
-"""
+"""One pool of the simulated runner, with its page table. In place of K/V, it stores hashes of tokens and positions."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ Slots = NDArray[np.uint64]
 Positions = NDArray[np.int64]
 
 POISON = np.uint64(0xDEAD_BEEF_DEAD_BEEF)
-TOKEN_BITS = 9  # enough bits for a token id, so that a slot also contains its token
+TOKEN_BITS = 9  # low bits of a slot, which contain the token id
 POOL_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the contexts of two pools do not cancel each other
 
 
 @dataclass(frozen=True, slots=True)
 class SimPoolShape:
-    """The properties of a pool other than the first.
+    """The properties of a simulated pool.
 
     Attributes:
-        window: number of tokens that a token reads: the token itself and those directly before it; None for all.
+        window: number of tokens that a token reads, including itself: the most recent ones; None for all tokens.
     """
 
     info: PoolInfo
@@ -36,7 +33,7 @@ class SimPoolShape:
 
 
 class SimPool:
-    """The slots and page tables of the pool with the index ``number``."""
+    """The slots and the page table of the pool with index ``number``."""
 
     def __init__(self, shape: SimPoolShape, number: int, *, num_rows: int, context_length: int) -> None:
         self.page_size = shape.info.page_size
@@ -65,7 +62,7 @@ class SimPool:
             raise PlanError(f"row {row}: position {item.end - 1} has no page")
 
     def write(self, rows: Positions, positions: Positions, values: Slots) -> None:
-        """Store one value per row and position."""
+        """Store ``values[i]`` in the slot of ``rows[i]`` at ``positions[i]``."""
         self.slots[self._table[rows, positions // self.page_size], positions % self.page_size] = values
 
     def read(self, row: int, first: int, end: int) -> Slots:
@@ -75,12 +72,12 @@ class SimPool:
         return slots[first - begin * self.page_size : end - begin * self.page_size]
 
     def context(self, row: int, end: int) -> int:
-        """Return one hash over the slots that the row's token before ``end`` reads."""
+        """Return a hash over the slots that the row's token at position ``end - 1`` reads."""
         first = 0 if self._window is None else max(end - self._window, 0)
         return int(np.add.reduce(self.read(row, first, end) * self._weights[first:end]))
 
     def contexts(self, row: int, first: int, end: int) -> Slots:
-        """Return the ``context`` of every token from ``first`` up to, but not including, ``end``."""
+        """Return the ``context`` hashes of the tokens from ``first`` up to, but not including, ``end``."""
         low = 0 if self._window is None else max(first + 1 - self._window, 0)
         sums = np.cumsum(self.read(row, low, end) * self._weights[low:end], dtype=np.uint64)
         found: Slots = sums[first - low :].copy()
@@ -91,7 +88,7 @@ class SimPool:
 
 
 def slot_value(tokens: Slots, positions: Positions) -> Slots:
-    """Return the 64-bit slot of a token at a position: a hash in the high bits, the token itself in the low bits."""
+    """Return the 64-bit slots of tokens at positions: a hash in the high bits, the token id in the low bits."""
     mixed = (tokens + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + positions.astype(np.uint64) * np.uint64(
         0xD1B54A32D192ED03
     )

@@ -1,7 +1,7 @@
-"""Sampling of the simulated runner: an artificial distribution, and every sampling parameter applied to it.
+"""Sampling of the simulated runner: an artificial distribution to which every sampling parameter is applied.
 
-The hash of the context orders the printable ASCII characters. In one context out of EOS_EVERY, the end token comes
-first. Greedy rows without other parameters only need the first token of that order.
+The hash of the context determines the order of the printable ASCII characters by probability. In one of EOS_EVERY
+contexts, the end token is the most likely. For greedy rows without other parameters, only the first token is computed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ebbtide.rng import uniform
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 FIRST, COUNT = 32, 95  # printable ASCII
-STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT: all characters are visited
+STEPS = [step for step in range(1, COUNT) if step % 5 and step % 19]  # coprime to COUNT, so that all are visited
 EOS_EVERY = 128
-NO_TOKEN = -1  # the result if the mask allows no token
-INVALID_LOGITS = -2  # the result if the logits leave no token to sample
+NO_TOKEN = -1  # returned if the mask allows no token
+INVALID_LOGITS = -2  # returned if the logits leave no token to sample
 MASK = (1 << 64) - 1
 
 Logits = NDArray[np.float64]
@@ -34,11 +34,11 @@ class SimRow:
     """The sampling state of one row.
 
     Attributes:
-        sampling: the request's parameters.
+        sampling: the request's sampling parameters.
         prompt_len: number of prompt tokens.
-        counts: number of times that each token was output.
-        seen: the tokens of prompt and outputs.
-        last: the row's last sample.
+        counts: token → number of times that it was output.
+        seen: the tokens of the prompt and the outputs.
+        last: the row's last sample; -1 before the first.
         script: the scripted output, see ``SimScript``; empty if there is none, None before the first sample.
     """
 
@@ -59,7 +59,7 @@ class SimRow:
 
     @property
     def plain(self) -> bool:
-        """True if the row is greedy and no parameter changes the order of tokens."""
+        """True if the row is greedy, no parameter changes its logits, and no log-probabilities are requested."""
         s = self.sampling
         return not (s.temperature or s.logit_bias or s.min_tokens or s.logprobs is not None or self.penalized)
 
@@ -80,9 +80,10 @@ class SimRow:
 def choose(
     row: SimRow, context: int, index: int, mask: bytes = b"", num_ids: int = 0
 ) -> tuple[int, TokenLogprob | None]:
-    """Return output token ``index`` of a row whose context hashes to ``context``. Changes no state.
+    """Return output token ``index`` of a row, or NO_TOKEN or INVALID_LOGITS, and its log-probability if requested.
 
-    mask: as in ``PlanItem``. num_ids: as ``StepPlan.num_token_ids``.
+    The row is not changed. context: hash of the row's context. mask: see ``PlanItem``. num_ids: value of
+    ``StepPlan.num_token_ids``.
     """
     allowed = _allowed(mask)
     if row.script:
@@ -113,7 +114,7 @@ def _token(row: SimRow, raw: Logits, index: int, allowed: NDArray[np.bool_] | No
 
 
 def logprob_of(context: int, target: int, num_top: int) -> TokenLogprob:
-    """The log-probability of ``target`` after a context, before any sampling parameters; nan if the logits are nan."""
+    """Return the raw log-probability of ``target`` after a context; NaN if the logits are NaN."""
     log_probs = _log_softmax(_logits(context))
     rank = int((log_probs > log_probs[target]).sum()) + 1
     return _token_logprob(log_probs, target, num_top, rank)
@@ -130,7 +131,7 @@ def _spread(context: int) -> int:
 
 
 def _logits(context: int) -> Logits:
-    """Return the logits of the whole vocabulary; the most likely token is the one that ``_first`` returns."""
+    """Return the logits of the whole vocabulary. The most likely token is the result of ``_first``."""
     spread = _spread(context)
     logits: Logits = -30.0 - 0.01 * np.arange(SIM_VOCAB_SIZE, dtype=np.float64)
     start, step = (spread >> 8) % COUNT, STEPS[(spread >> 40) % len(STEPS)]
@@ -167,13 +168,13 @@ def _allowed(mask: bytes) -> NDArray[np.bool_] | None:
 
 
 def _masked(logits: Logits, raw: Logits, allowed: NDArray[np.bool_]) -> Logits:
-    """Give the mask priority over bans: if bans leave no allowed token, use the ``raw`` logits within the mask."""
+    """Apply the mask. If bans leave no token of the mask, use the ``raw`` logits within the mask."""
     masked = np.where(allowed, logits, -np.inf)
     return masked if masked.max() > -np.inf else np.where(allowed, raw, -np.inf)
 
 
 def _draw(sampling: SamplingParams, logits: Logits, index: int) -> int:
-    """Sample by the inverse CDF at a uniform number that depends only on (seed, index)."""
+    """Draw a token by the inverse CDF at a uniform random number that depends only on (seed, index)."""
     order = np.argsort(-logits, kind="stable")
     if sampling.temperature == 0:
         return int(order[0])

@@ -1,4 +1,4 @@
-"""Scripted outputs for the simulated model: the text of a prompt selects the exact output bytes."""
+"""Scripted outputs of the simulated model: the text of a prompt selects the exact output bytes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from ebbtide.errors import StartupError
 
 Output = Sequence[int | None]
-Rule = tuple[tuple[bytes, ...], Output]  # a rule: texts that a prompt must contain, and its output
+Rule = tuple[tuple[bytes, ...], Output]  # (texts that a prompt must contain, the output)
 
 
 class SimScript:
     """Maps prompts (text without control tokens) to output bytes.
 
-    The output of the longest matching prefix is used. If no prefix matches, the first rule whose texts are all in the
-    prompt is used. An output may have None in place of a byte: the logits there are nan.
+    The output of the longest matching prefix is used. If no prefix matches, the first rule is used whose texts are all
+    in the prompt. An output may contain None in place of a byte: the logits at this position are then NaN.
     """
 
     def __init__(self, outputs: Mapping[bytes, Output], rules: Sequence[Rule] = ()) -> None:
@@ -31,7 +31,7 @@ class SimScript:
     def load(cls, path: str) -> SimScript:
         """Read a JSON object of prefix → output, or a list of ``{"contains": [text, …], "output": output}``.
 
-        An output is a string, or a list of bytes and nulls. Raises StartupError if the file has another form.
+        An output is a string, or a list of byte values and nulls. Raises StartupError if the file has another format.
         """
         try:
             entries = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ class SimScript:
             ) from error
 
     def output_for(self, prompt: Sequence[int]) -> Output:
-        """Return the scripted output of a prompt given as token ids; empty if there is none."""
+        """Return the scripted output for a prompt; empty if there is none. prompt: token ids."""
         text = bytes(token for token in prompt if token < 256)
         by_prefix = (output for prefix, output in self._outputs if text.startswith(prefix))
         by_content = (output for texts, output in self._rules if all(part in text for part in texts))
