@@ -71,7 +71,9 @@ class Scheduler:
 
     @property
     def idle_changes(self) -> tuple[int, int, int]:
-        """The number of open sessions, of flushes and of ended requests. Statistics change only if one of them does."""
+        """The number of open sessions, of flushes and of ended requests. The statistics change only if one of these
+        numbers changes.
+        """
         return self.num_sessions, self.dispatcher.control.num_flushes, self.state.metrics.num_ends
 
     @property

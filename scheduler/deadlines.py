@@ -1,6 +1,6 @@
 """Queue timeouts and request timeouts. The caller passes the current time, in seconds.
 
-Time in which a retracted request waits counts towards neither timeout.
+Neither timeout includes the time that a request spends waiting after a retraction.
 """
 
 from __future__ import annotations

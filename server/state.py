@@ -49,7 +49,7 @@ class AppState:
     pressure: PressureLog = field(default_factory=PressureLog)
     ignored_fields: NameLog = field(default_factory=lambda: NameLog("ignoring unsupported request fields"))
     left_out_tools: NameLog = field(
-        default_factory=lambda: NameLog("leaving out tools that only the provider that defines them can run; types")
+        default_factory=lambda: NameLog("leaving out tools that only their provider can run; types")
     )
     access: Access = field(default_factory=Access)
     profile: ChatTemplateProfile = field(default_factory=ChatTemplateProfile)

@@ -33,7 +33,7 @@ class ControlClient:
         return len(self._open)
 
     async def ask(self, make: Callable[[str], ToScheduler]) -> Reply:
-        """Send ``make(call id)`` and wait for the reply.
+        """Send the message that ``make`` returns for a new call id, and wait for the reply.
 
         Raises Rejected if the reply is an error, if the message cannot be sent, or if the engine ends without a reply.
         """

@@ -133,7 +133,7 @@ class TokenizerManager:
         return self._client_ids.count(owner)
 
     def owners_of(self, rids: Iterable[str]) -> dict[str, str]:
-        """Return the owner by rid, for those of ``rids`` that are open."""
+        """Return rid → owner, without the rids that are not open."""
         return {rid: self._choices[rid].stream.owner for rid in rids if rid in self._choices}
 
     def submit(self, prepared: Prepared, sender: Sender, *, received_s: float) -> ResponseStream:

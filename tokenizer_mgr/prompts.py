@@ -188,7 +188,7 @@ class PromptReader:
     def check_num_messages(self, count: int) -> None:
         """Raise Rejected if ``count`` messages and tool calls exceed the context length: each has at least one token.
 
-        The check runs before rendering, because rendering so many messages takes long.
+        The check runs before rendering, because rendering so many messages takes a long time.
         """
         if count > self.info.context_length:
             raise _too_long(

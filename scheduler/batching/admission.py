@@ -128,7 +128,9 @@ class Admission:
             if self._alone or req.protected:
                 fits = each.fits_now(known, num_locked, usable)
             else:
-                num_tokens = min(known + req.max_samples, req.max_kv_tokens)  # including those of its first decode item
+                num_tokens = min(
+                    known + req.max_samples, req.max_kv_tokens
+                )  # the known tokens and those of the first decode item
                 fits = each.fits(num_tokens, num_locked, usable, growth)
             if not fits:
                 return AdmissionResult(Verdict.WAIT, match)

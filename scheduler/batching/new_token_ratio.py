@@ -61,7 +61,7 @@ class OutputLengths:
         self._sorted: list[int] = []
 
     def ended(self, req: Request, *, finished: bool) -> None:
-        """See ``EndListener``. Requests without output tokens (``max_tokens`` 0) do not count."""
+        """See ``EndListener``. Requests with ``max_tokens`` 0 are not counted."""
         if finished and req.sampling.max_tokens:
             self.add(req.num_outputs)
 

@@ -28,7 +28,7 @@ def longest_prefix_match(waiting: Iterator[Request], match_len: Callable[[Reques
     yield from aged
     for index, req in enumerate(rest):
         yield req
-        # Reached only if the pass over the queue goes on: count the earlier requests that ``req`` has overtaken.
+        # Reached only if the caller requests the next candidate: count the requests that ``req`` has overtaken.
         for other in rest[index + 1 :]:
             other.history.times_passed += other.arrival < req.arrival
     yield from waiting

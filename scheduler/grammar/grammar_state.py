@@ -1,7 +1,7 @@
 """Tracks requests whose output must match a grammar: whether their grammar is compiled, and their position in it.
 
 The position is a function of the grammar and the output tokens, so a retraction does not change it. This module
-knows neither how grammars are compiled nor the text of tokens.
+depends neither on how grammars are compiled nor on the text of tokens.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class FurtherPool(KvPool, Protocol):
     """A pool other than the first. It has no prefix cache, and keeps its page lists by request id."""
 
     def page_list(self, req: CachedRequest) -> tuple[int, Sequence[int]]:
-        """Return the index of the first page that ``req`` holds, and the pages from that index on."""
+        """Return the index of the first page that ``req`` holds, and all pages that it holds."""
 
     def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
         """Return the index of the first unsent page of ``req``, and all its unsent pages.

@@ -38,7 +38,7 @@ class Node:
         return self.parent is None
 
     def num_equal_pages(self, tokens: list[int], start: int) -> int:
-        """Return the number of this node's leading pages whose tokens equal ``tokens`` from index ``start`` on.
+        """Return the number of this node's leading pages whose tokens match ``tokens[start:]``.
 
         The first page must match. The number is found by binary search.
         """

@@ -145,6 +145,8 @@ def _checked(raw: dict[str, Any], state: AppState, spec: RouteSpec[B]) -> B:
 
 
 def stop_reason(delta: Delta, stop_token_ids: frozenset[int]) -> str | int | None:
-    """Return the stop string, or the token of ``stop_token_ids``, that ended a choice. Returns None if neither did."""
+    """Return the stop string, or the token of ``stop_token_ids``, that ended a choice. Returns None if the choice
+    ended for another reason.
+    """
 
     return delta.matched if isinstance(delta.matched, str) or delta.matched in stop_token_ids else None

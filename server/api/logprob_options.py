@@ -25,9 +25,9 @@ class LogprobOptions:
         prompt_logprobs: number of alternatives of each prompt token; None for no log-probabilities
         echo: True if the response repeats the prompt
         token_ids: True if the response includes the ids of the output tokens
-        prompt_ids: True if the response includes the ids of the prompt; not possible in a session, where only the
-            scheduler knows them
-        as_ids: True if lists name tokens by their ids instead of their texts
+        prompt_ids: True if the response includes the ids of the prompt tokens; False in a session, where only the
+            scheduler knows these ids
+        as_ids: True if tokens are named by their ids instead of their text
     """
 
     logprobs: int | None = None

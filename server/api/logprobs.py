@@ -110,7 +110,7 @@ def echoed_logprobs(
 
 
 def joined_lists(front: Lists, back: Lists) -> Lists:
-    """Return the concatenation of the lists with equal keys, those of ``front`` first."""
+    """Return, for each key, the list of ``front`` followed by the list of ``back``."""
     return {key: front[key] + back[key] for key in back}
 
 

@@ -10,7 +10,7 @@ from ebbtide.errors import Rejected
 
 @contextmanager
 def params_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename the parameters of errors that are raised in the block to the client's names.
+    """Replace parameter names by the client's names in the errors that the block raises.
 
     names: field of a ``GenerationRequest`` -> field of the client's API, for the fields whose names differ.
     """

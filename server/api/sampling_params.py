@@ -128,7 +128,7 @@ def _logit_bias(bias: dict[str, float], vocab_size: int) -> dict[int, float]:
     for key, value in bias.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 20 and int(key) < vocab_size):
             raise Rejected(
-                f"'logit_bias' has the key {key[:50]!r}: keys are token ids from 0 to {vocab_size - 1}.",
+                f"'logit_bias' has the key {key[:50]!r}, but keys must be token ids from 0 to {vocab_size - 1}.",
                 param="logit_bias",
             )
         result[int(key)] = value

@@ -1,7 +1,7 @@
 """The parser of ``ebbtide`` and its subcommands.
 
-A command whose flags need other modules gets its flags only if it is the command that runs, so that other commands
-start faster.
+If the flags of a command need other modules, they are added only if this command is used, so that other commands start
+faster.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ConsoleFeed:
         return {"second": {name: window.next_slice() for name, window in named.items()}, "minute": minute}
 
     def _inspect(self) -> None:
-        """Ask the scheduler for its requests and sessions, unless a reply is pending: a step may take long."""
+        """Ask the scheduler for its requests and sessions, unless a reply is pending: a step may take a long time."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name="console-inspection")
 

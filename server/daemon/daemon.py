@@ -196,7 +196,7 @@ class _Daemon:
                 task.cancel()
 
     def _on_child_death(self, front: Frontend) -> int:
-        """Fail the open requests after a child process has ended. Return the exit code to use without a restart."""
+        """Fail the open requests after a child process has ended. Return the exit code if there is no restart."""
         child = self._children.ended.result()
         log.error("%s", child.exit_description())
         front.on_child_death(child.title)

@@ -19,7 +19,7 @@ class Restarts:
         return self._limit - self.num_started
 
     def record_restart(self) -> float:
-        """Count a restart and return the seconds to wait before it (exponential backoff)."""
+        """Count a restart. Return the number of seconds to wait before it (exponential backoff)."""
         delay_s = min(INITIAL_BACKOFF_S * (1 << self.num_started), MAX_BACKOFF_S)
         self.num_started += 1
         return delay_s

@@ -1,4 +1,4 @@
-"""Handles SIGINT, SIGTERM and SIGHUP in the front process: before, during and after the run of the event loop."""
+"""Handles SIGINT, SIGTERM and SIGHUP in the front process: before, while and after the event loop runs."""
 
 from __future__ import annotations
 

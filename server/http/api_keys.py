@@ -20,7 +20,7 @@ HIDDEN = "***"
 
 
 def with_all_keys(config: AccessConfig, environ: MutableMapping[str, str]) -> AccessConfig:
-    """Return ``config`` with the API keys of the environment and the key file added to those of the flags.
+    """Return ``config`` with the API keys of all sources: flags, environment variables and key file.
 
     Removes the variables from ``environ``, because child processes do not need them. Raises StartupError if the file
     cannot be read, or if a key is invalid.

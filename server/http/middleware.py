@@ -73,7 +73,7 @@ def assign_client_ids(scope: Scope, wanted: Iterable[str | None]) -> tuple[str, 
 
 
 def _trace(scope: Scope) -> str:
-    """Return a text with the W3C trace id of a request, for the log; "" if the request has no trace id."""
+    """Return a part of a log line that contains the W3C trace id of a request; "" if the request has no trace id."""
     found = TRACE.fullmatch(Headers(scope=scope).get("traceparent", ""))
     return f" of trace {found['trace']}" if found else ""
 

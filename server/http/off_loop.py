@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ebbtide.errors import Rejected
 
-LARGE_BYTES = 64 * 1024  # processing a body of this size takes at most some milliseconds, whatever its content
+LARGE_BYTES = 64 * 1024  # processing a body of this size takes at most a few milliseconds, whatever its content
 T = TypeVar("T")
 
 

@@ -108,7 +108,7 @@ def probe_chat_template(
 
 
 def call_message(style: CallStyle, arguments: dict[str, Any], text: str, call_id: str) -> dict[str, Any]:
-    """Return an assistant message with one tool call of ``NAME`` in the given style.
+    """Return an assistant message, in the given style, with one tool call of the function ``NAME``.
 
     arguments: the arguments as an object.
     text: the same arguments as a string.

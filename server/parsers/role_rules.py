@@ -103,7 +103,7 @@ def _in_user_messages(messages: list[Message]) -> list[Message]:
     System messages without a later user message become one user message at the same position.
     """
     placed: list[Message] = []
-    held: list[str] = []  # texts since the last user message
+    held: list[str] = []  # texts of the system messages since the last user message
     start = 0  # index in ``placed`` of the first of these texts
     for message in messages:
         if message["role"] == "system":

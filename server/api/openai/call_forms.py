@@ -121,7 +121,7 @@ SHELL = CallForm(
     "action",
     schema=_object(
         ["commands"],
-        commands={**TEXTS, "description": "Shell commands, each run by itself."},
+        commands={**TEXTS, "description": "Shell commands; each is run separately."},
         timeout_ms=MILLISECONDS,
         max_output_length={"type": "integer", "description": "Maximum number of characters of output per command."},
     ),

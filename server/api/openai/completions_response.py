@@ -106,7 +106,7 @@ class CompletionResponseBuilder:
 
 
 class _Choice:
-    """Builds the fields of one choice. The fields for the first delta include those of the prompt."""
+    """Builds the fields of one choice. The fields for the first delta include the requested data about the prompt."""
 
     def __init__(self, prompt: PromptPart, options: LogprobOptions) -> None:
         self._prompt = prompt
