@@ -293,7 +293,7 @@ class EncoderConfig:
         within="[1, 2147483647]",
     )
     embedding_matryoshka: bool = option(
-        False, "accept any 'dimensions', because the embedding model was trained for shortened vectors"
+        False, "accept any 'dimensions'; for an embedding model that was trained for shortened vectors"
     )
 
 

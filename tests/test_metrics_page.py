@@ -25,7 +25,7 @@ def metrics_table() -> str:
 
 def compat_table() -> str:
     """The table of the names of vLLM and SGLang."""
-    lines = ["| theirs | type | ours |", "|---|---|---|"]
+    lines = ["| vLLM or SGLang | type | ebbtide |", "|---|---|---|"]
     lines += [row for aliases in ENGINE_ALIASES.values() for row in dict.fromkeys(_rows(aliases))]
     return "\n".join(lines)
 

@@ -121,7 +121,7 @@ def _repository(folder: Path) -> CachedRepository:
 
 
 def _snapshot(folder: Path) -> Path | None:
-    """Return the snapshot of the branch ``main``; the newest snapshot if ``main`` was not fetched; None without one."""
+    """Return the snapshot of the branch ``main``; the newest one if ``main`` was not fetched; None if there is none."""
     with contextlib.suppress(OSError):
         snapshot = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
         if snapshot.is_dir():

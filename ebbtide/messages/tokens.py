@@ -13,7 +13,7 @@ class TokenLogprob(Part, frozen=True):
 
     Attributes:
         top_ids: ids of the most likely tokens, the most likely first, parallel to ``top_logprobs``.
-        rank: rank of the token in the vocabulary, starting at 1; None for output tokens.
+        rank: rank of the token by probability, 1 for the most likely token; None for output tokens.
     """
 
     logprob: float

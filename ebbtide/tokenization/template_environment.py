@@ -1,6 +1,7 @@
-"""The jinja environment of chat templates: jinja's sandbox, in which every operation counts against ``RenderLimits``.
+"""The jinja environment for chat templates: jinja's sandbox, in which every operation counts against ``RenderLimits``.
 
-jinja's own sandbox bounds neither time nor memory. This module knows jinja's hooks; template_limits.py knows the sizes.
+jinja's own sandbox limits neither time nor memory. This module contains the hooks into jinja; template_limits.py
+computes the sizes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .template_limits import RenderLimits, filtered_size, format_size, method_si
 # Filters and functions that pad or repeat text. No chat template uses them.
 WITHOUT = ("center", "wordwrap", "slice", "batch")
 WITHOUT_FUNCTIONS = ("lipsum", "cycler", "joiner")
-# Filters that read only the outermost list, or pass its entries on.
+# Filters that read only the outermost list, or return its entries unchanged.
 SHALLOW = frozenset(
     ("length", "count", "first", "last", "list", "map", "select", "reject", "selectattr", "rejectattr", "default")
 ) | {"d", "items", "attr", "random", "safe"}
@@ -56,13 +57,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @property
     def limits(self) -> RenderLimits:
-        """The limits of the rendering in this thread."""
+        """The limits of the rendering that runs in this thread."""
         limits: RenderLimits = self._thread.limits
         return limits
 
     @contextmanager
     def limited(self, limits: RenderLimits) -> Iterator[None]:
-        """Compile and render within these limits in this thread."""
+        """Apply ``limits`` to compilation and rendering in this thread during the block."""
         self._thread.limits = limits
         try:
             yield
@@ -70,32 +71,32 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             del self._thread.limits
 
     def counted(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Yield the values; each is one step."""
+        """Yield the values, and count one step for each."""
         limits = self.limits
         for value in values:
             limits.step()
             yield value
 
     def held(self, value: Any) -> Any:
-        """Return a list, tuple or dict that the template has just built."""
+        """Return a list, tuple or dict that the template has just created, after checking its size."""
         self.limits.check_held(value)
         return value
 
     def joined(self, *values: Any) -> str:
-        """Return the texts of the values, joined: the operator ``~``."""
+        """Implement the operator ``~``: return the values as strings, joined."""
         self.limits.step()
         for value in values:
             self.limits.check_held(value)
         return self.concat(map(str, values))
 
     def concat(self, pieces: Iterable[str]) -> str:
-        """Join what a template, macro or block has written."""
+        """Join the strings that a template, macro or block has written."""
         pieces = list(pieces)
         self.limits.check_text(sum(map(len, pieces)))
         return "".join(pieces)
 
     def measured(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Yield the pieces of a text until they are too long together."""
+        """Yield the pieces of a text. Raises TemplateLimitError when their total length exceeds the limit."""
         size = 0
         for piece in pieces:
             size += len(piece)
@@ -103,7 +104,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             yield piece
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute a binary operator of ``intercepted_binops``."""
+        """Compute a binary operator that is in ``intercepted_binops``, after checking the size of its result."""
         limits = self.limits
         limits.step()
         if operator == "+":
@@ -117,7 +118,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, a method or a macro."""
+        """Call a function, a method or a macro, after checking the sizes of its arguments and its result."""
         limits = self.limits
         limits.step()
         if not isinstance(function, Macro | LoopContext):
@@ -137,8 +138,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a filter that checks what it gets, and the text that it returns."""
-        num_passed = 1 if hasattr(function, "jinja_pass_arg") else 0  # the context, or a part of it
+        """Return a filter that does the same as ``function``, and checks the sizes of its arguments and its result."""
+        # If this attribute is set, jinja passes the context, or a part of it, as the first argument.
+        num_passed = 1 if hasattr(function, "jinja_pass_arg") else 0
 
         @wraps(function)
         def bounded(*args: Any, **kwargs: Any) -> Any:
@@ -161,7 +163,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _CountedNodes(NodeTransformer):
-    """Routes loops, ``~`` and the building of lists and dicts through the environment."""
+    """Changes a template so that loops, ``~`` and the creation of lists and dicts call the environment."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -200,7 +202,7 @@ def _check_sum(limits: RenderLimits, left: Any, right: Any) -> None:
 
 @pass_context
 def _written(context: Context, value: Any) -> Any:
-    """Count a value that the template writes. jinja calls this function for each expression."""
+    """Count a value that the template writes. jinja calls this function for the value of each output expression."""
     limits = context.environment.limits  # type: ignore[attr-defined]
     limits.write(value)
     return value

@@ -1,7 +1,7 @@
-"""Bounds the steps, the time and the text of one rendering of a chat template.
+"""Limits the steps, the time and the text sizes of one rendering of a chat template.
 
-A template comes with the model. Four lines of it can loop for hours or produce gigabytes, so each operation that can do
-so is counted. This module knows sizes; template_environment.py knows where jinja computes.
+A template comes with the model. Four lines in it can loop for hours or produce gigabytes, so each operation that could
+do so is counted. This module computes sizes; template_environment.py calls it from jinja's hooks.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from typing import Any
 from jinja2 import TemplateError, Undefined
 from jinja2.utils import Namespace
 
-TEXT, TEXT_PER_INPUT = 1 << 20, 8  # characters of one text
-HELD_PER_TEXT = 8  # texts that a list or dict may contain, because templates copy messages from list to list
-WRITTEN_PER_TEXT = 16  # all that is written, also inside nested macros
+TEXT, TEXT_PER_INPUT = 1 << 20, 8  # maximum number of characters of a text: a constant, plus this per input character
+# Multiples of the limit of a text: a list or dict may contain more, because templates copy messages from list to list;
+# all that a template writes may be longer, because the text of a nested macro is written several times.
+HELD_PER_TEXT, WRITTEN_PER_TEXT = 8, 16
 STEPS, STEPS_PER_INPUT = 500_000, 100
 CPU_S, CPU_S_PER_INPUT = 5.0, 2e-6
 STEPS_PER_CLOCK = 16
-GRACE_S = 1.0  # until the processor's time is measured
-SCALAR = 8  # characters of a number, a null, or a separator, roughly
-BITS = 4096  # of an integer
-MAX_NUMBER = 100  # of the digits after the point of a rounded number, and of an indent
+GRACE_S = 1.0  # seconds of wall-clock time until the CPU time is measured
+SCALAR = 8  # assumed number of characters of a number, a null or a separator
+BITS = 4096  # maximum size of an integer
+MAX_NUMBER = 100  # maximum number of decimal places in ``round``, and maximum indent
 SCALARS = frozenset((int, float, bool, type(None)))
 DIGITS = re.compile(r"\d+")
 
 
 class TemplateLimitError(TemplateError):
-    """The template exceeds a limit; the message says which one."""
+    """The template exceeds a limit. The message names the limit."""
 
 
 class RenderLimits:
-    """The limits of one rendering, which grow with its input.
+    """The limits of one rendering. They grow with the size of its input.
 
     Attributes:
-        text: limit on the characters of a text.
-        held: limit on the characters that a list or dict contains.
+        text: maximum number of characters of a text.
+        held: maximum number of characters in a list or dict.
     """
 
     def __init__(self, inputs: Iterable[Any]) -> None:
@@ -51,7 +52,7 @@ class RenderLimits:
         self._deadline: float | None = None
 
     def step(self) -> None:
-        """Count one round of a loop, one call or one operation."""
+        """Count one loop iteration, call or operation. Raises TemplateLimitError if the limit is exceeded."""
         self._steps -= 1
         if self._steps < 0:
             raise TemplateLimitError(f"it takes more than {self._max_steps} steps")
@@ -59,17 +60,17 @@ class RenderLimits:
             self._check_time()
 
     def check_text(self, num_chars: int) -> None:
-        """Raises TemplateLimitError if a text of this size is too long."""
+        """Raise TemplateLimitError if a text of ``num_chars`` characters is too long."""
         if num_chars > self.text:
             raise TemplateLimitError(f"it makes a text of more than {self.text} characters")
 
     def check_held(self, value: Any) -> None:
-        """Raises TemplateLimitError if the lists and dicts in ``value`` contain too much."""
+        """Raise TemplateLimitError if ``value``, a list or dict, contains too many characters."""
         if type(value) is not str and text_size(value, self.held) > self.held:
             raise TemplateLimitError(f"it makes a value of more than {self.held} characters")
 
     def write(self, value: Any) -> None:
-        """Count what the template writes."""
+        """Count the characters of a value that the template writes. Raises TemplateLimitError if there are too many."""
         size = len(value) if isinstance(value, str) else text_size(value, self.text)
         self.check_text(size)
         self._writable -= size
@@ -77,9 +78,9 @@ class RenderLimits:
             raise TemplateLimitError(f"it writes more than {WRITTEN_PER_TEXT * self.text} characters")
 
     def _check_time(self) -> None:
-        """Limit the time of the processor, because a busy machine must not refuse a chat.
+        """Limit the CPU time of this thread. A limit on the wall-clock time would refuse chats on a busy machine.
 
-        Its clock is slow to read, so short renderings do not read it.
+        The CPU clock is slow to read, so short renderings do not read it.
         """
         now = time.thread_time()
         self._deadline = self._deadline or now + self._max_s
@@ -88,9 +89,9 @@ class RenderLimits:
 
 
 def text_size(value: Any, limit: int) -> int:
-    """Return roughly the number of characters of ``str(value)``; a number above ``limit`` if there are more.
+    """Return the approximate number of characters of ``str(value)``. Counting stops above ``limit``.
 
-    A list that is contained twice counts twice.
+    A list that is contained twice is counted twice.
     """
     size, rest = 0, [value]
     while rest and size <= limit:
@@ -111,7 +112,7 @@ def text_size(value: Any, limit: int) -> int:
 
 
 def _entries(item: Any) -> Iterable[Any]:
-    """Return what is shown of a value that is not plain JSON."""
+    """Return the contents of a value that is not plain JSON, as far as ``str`` shows them."""
     if isinstance(item, Mapping):
         return [*item.keys(), *item.values()]
     if isinstance(item, Namespace):
@@ -121,7 +122,7 @@ def _entries(item: Any) -> Iterable[Any]:
 
 
 def product_size(left: Any, right: Any, limit: int) -> int:
-    """Return roughly the characters of ``left * right``."""
+    """Return the approximate number of characters of ``left * right``; more than ``limit`` if it is too large."""
     if isinstance(left, int) and isinstance(right, int):
         return limit + 1 if left.bit_length() + right.bit_length() > BITS else 0
     repeated, times = (right, left) if isinstance(left, int) else (left, right)
@@ -129,15 +130,16 @@ def product_size(left: Any, right: Any, limit: int) -> int:
 
 
 def power_size(left: Any, right: Any, limit: int) -> int:
-    """Return a number above ``limit`` if ``left ** right`` is an integer that is too large."""
+    """Return a number above ``limit`` if ``left ** right`` is an integer of more than ``BITS`` bits, else 0."""
     whole = isinstance(left, int) and isinstance(right, int)
     return limit + 1 if whole and left.bit_length() * max(right, 0) > BITS else 0
 
 
 def format_size(layout: str, mark: str, values: Any, limit: int) -> int:
-    """Return at least the characters of ``layout`` formatted with ``values``.
+    """Return an upper bound of the number of characters of ``layout`` formatted with ``values``.
 
-    mark: begins a field. Widths are written in the layout, or are themselves values ("*", or a field within a field).
+    mark: the character that begins a field. A field's width is in the layout or is itself one of the values ("*", or a
+        field within a field).
     """
     widths = sum(int(digits[:12]) for digits in DIGITS.findall(layout))
     if "*" in layout or layout.count(mark) > layout.count(mark * 2) * 2 + 1:
@@ -146,7 +148,7 @@ def format_size(layout: str, mark: str, values: Any, limit: int) -> int:
 
 
 def method_size(owner: Any, name: str, values: list[Any], limit: int) -> int:
-    """Return at least the characters of the result of a method of a text, bytes or an integer."""
+    """Return an upper bound of the number of characters that a method of a str, bytes or int object returns."""
     size, number = len(owner) if isinstance(owner, Sized) else 0, max(map(abs, _integers(values)), default=0)
     match name:
         case "center" | "ljust" | "rjust" | "zfill" | "to_bytes":
@@ -163,9 +165,9 @@ def method_size(owner: Any, name: str, values: list[Any], limit: int) -> int:
 
 
 def filtered_size(name: str, values: list[Any], limit: int) -> int:
-    """Return at least the characters of the result of a filter that can make its input longer than by a factor.
+    """Return an upper bound of the number of characters that a filter returns; 0 for filters that need no check.
 
-    values: the input and the arguments. Of any other filter: 0.
+    values: the input and the arguments of the filter.
     """
     first, *others = values
     match name:
@@ -184,7 +186,7 @@ def filtered_size(name: str, values: list[Any], limit: int) -> int:
 
 
 def replaced_size(text: str | bytes, values: list[Any]) -> int:
-    """Return at least the characters that replacing ``values[0]`` by ``values[1]`` adds."""
+    """Return an upper bound of the number of characters that replacing ``values[0]`` with ``values[1]`` adds."""
     if len(values) < 2 or not all(isinstance(value, type(text)) for value in values[:2]):
         return 0
     return text.count(values[0]) * len(values[1])

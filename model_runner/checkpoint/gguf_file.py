@@ -116,7 +116,7 @@ class GGUFFile:
     def _names(self, wanted: Collection[str]) -> dict[str, str]:
         """Return GGUF tensor name → parameter name."""
         if not wanted:
-            return {}  # the number of layers, which determines the size of the table below, may not be validated yet
+            return {}  # the number of layers, which determines the size of the table below, might not be validated yet
         number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == self._architecture_name)
         table = get_tensor_name_map(number, self.config_fields["num_hidden_layers"])
         names = {}

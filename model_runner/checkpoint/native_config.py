@@ -235,7 +235,7 @@ def _rope(fields: Common, max_position_embeddings: int) -> dict[str, Any] | None
 
 
 def _may_divide_by_zero(rope: Mapping[str, Any]) -> bool:
-    """Return True if the rotary frequencies may not be finite. rotary_check.py then checks them exactly."""
+    """Return True if the rotary frequencies might not be finite. rotary_check.py then checks them exactly."""
     base, original = rope["rope_theta"], rope.get("original_max_position_embeddings", 2)
     betas = [rope[name] for name in ("beta_fast", "beta_slow") if name in rope]
     low, high = rope.get("low_freq_factor", 0.0), rope.get("high_freq_factor", float("inf"))

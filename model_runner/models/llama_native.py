@@ -3,8 +3,8 @@
 The inputs of linear layers are in bfloat16, or in float32 if the CPU has no bfloat16 multiplication. Weights are in
 bfloat16 or quantized.
 
-The result of a row depends only on the row's own tokens. It is bitwise identical with other rows in the batch, other
-prefill chunks, other pages, and cache hits. The compiled code is in kernels/llama_forward.cpp.
+The result of a row depends only on the tokens of its request. Other rows in the batch, the division into prefill
+chunks, the choice of pages and cache hits do not change a bit of it. The compiled code is in kernels/llama_forward.cpp.
 """
 
 from __future__ import annotations

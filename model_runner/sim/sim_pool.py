@@ -25,7 +25,7 @@ class SimPoolShape:
     """The properties of a simulated pool.
 
     Attributes:
-        window: number of tokens that a token reads, including itself: the most recent ones; None for all tokens.
+        window: number of latest tokens that a token reads, including itself; None for all tokens.
     """
 
     info: PoolInfo

@@ -1,7 +1,4 @@
-"""One request to an OpenAI-compatible server, timed as its tokens arrive.
-
-The module does not depend on other requests.
-"""
+"""Sends one request to an OpenAI-compatible server, and records when its tokens arrive."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Mix:
 
 
 def build(mix: Mix, count: int, seed: int, rate: float) -> list[TraceRequest]:
-    """Return ``count`` requests. Groups of ``mix.burst`` arrive as a Poisson process with ``rate`` requests per s."""
+    """Return ``count`` requests: groups of ``mix.burst`` arrive as a Poisson process, ``rate`` requests per second."""
     rng = random.Random(seed)
     requests = []
     now = 0.0
