@@ -48,7 +48,7 @@ class ServerConfig:
         within="[0, inf)",
     )
     shutdown_timeout: float = option(
-        30.0, "seconds after the first SIGTERM until running answers are aborted", metavar="S", within="[0, inf)"
+        30.0, "seconds after the first SIGTERM until open requests are aborted", metavar="S", within="[0, inf)"
     )
     slow_reader_timeout: float = option(
         60.0,

@@ -41,7 +41,7 @@ def translated(name: HubName) -> Iterator[None]:
     except HfHubHTTPError as error:
         raise StartupError(_refusal(name, error)) from error
     except HFValidationError as error:
-        raise StartupError(f"{name.repository!r} is not a valid name of a repository: {one_line(error)}.") from error
+        raise StartupError(f"{name.repository!r} is not a valid repository name: {one_line(error)}.") from error
     except OfflineModeIsEnabled as error:
         raise StartupError(f"The model {name} is not in the cache, and HF_HUB_OFFLINE forbids downloads.") from error
     except unreachable as error:
@@ -50,7 +50,7 @@ def translated(name: HubName) -> Iterator[None]:
     except OSError as error:
         raise StartupError(_disk_failure(name, error)) from error
     except Exception as error:  # huggingface_hub does not validate responses with status 200
-        text = f"The Hub at {endpoint()} sent an answer for {name.repository} that is not valid"
+        text = f"The Hub at {endpoint()} sent an invalid response for {name.repository}"
         raise StartupError(f"{text}: {one_line(error) or type(error).__name__}.") from error
 
 

@@ -110,7 +110,7 @@ def _large(sibling: Any) -> LargeFile:
     """Convert an entry of the Hub's file list. Raises StartupError if its size or SHA-256 is not valid."""
     size, sha256 = sibling.lfs.size, sibling.lfs.sha256
     if not isinstance(size, int) or size < 0 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
-        raise StartupError(f"The Hub at {endpoint()} gives no valid size or SHA-256 of the file {sibling.rfilename}.")
+        raise StartupError(f"The Hub at {endpoint()} gives no valid size or SHA-256 for the file {sibling.rfilename}.")
     return LargeFile(sibling.rfilename, size, sha256)
 
 

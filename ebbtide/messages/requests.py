@@ -1,4 +1,4 @@
-"""Messages from the front to the scheduler about generation requests."""
+"""Messages between the front and the scheduler about generation requests."""
 
 from __future__ import annotations
 

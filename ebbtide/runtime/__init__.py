@@ -1,1 +1,1 @@
-"""Process plumbing: channels, child processes, clocks, threads and logs."""
+"""Infrastructure of the processes: channels, child processes, clocks, threads and logs."""

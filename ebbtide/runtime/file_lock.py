@@ -1,4 +1,4 @@
-"""A lock between processes."""
+"""A file lock that only one process can hold at a time."""
 
 from __future__ import annotations
 

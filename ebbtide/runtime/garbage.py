@@ -11,7 +11,7 @@ RARELY = 10  # number of collections of one generation per collection of the nex
 
 
 def collect_rarely() -> None:
-    """Exempt the present objects from garbage collection, and collect after 20,000 new objects instead of 700.
+    """Exempt the existing objects from garbage collection, and collect after 20,000 new objects instead of 700.
 
     By default, decoding a large request body triggers many collections. Some are full collections, each of which holds
     the GIL for up to a second. Reference counting frees nearly all objects. The rest are reference cycles that were in

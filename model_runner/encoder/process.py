@@ -133,7 +133,7 @@ class Loop:
 
     def _put(self, message: ToFront) -> None:
         if not self._outbox.send(message):
-            raise RuntimeError("The queue to the front is full.")  # the front has stopped working
+            raise RuntimeError("The queue to the front is full.")  # the front does not read its messages
 
 
 def main(section: EncoderSection, handshake: Handshake) -> None:

@@ -105,7 +105,7 @@ def _attend(  # type: ignore[no-untyped-def]  # Triton values have no Python typ
     if SPLIT_TOKENS > 0:
         low = tl.maximum(low, split * SPLIT_TOKENS)
         high = tl.minimum(high, (split + 1) * SPLIT_TOKENS)
-    low = low // BLOCK_N * BLOCK_N  # the borders of K/V blocks do not depend on the start of the chunk
+    low = low // BLOCK_N * BLOCK_N  # the boundaries of K/V blocks do not depend on the start of the chunk
 
     best = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)

@@ -74,7 +74,7 @@ def num_host_pages(kv_offload_gb: float, page_bytes: int, free_bytes: int) -> in
     if count * page_bytes > room:
         raise StartupError(
             f"--kv-offload-gb {kv_offload_gb:.10g} does not fit: {free_bytes / GIB:.2f} GiB of host memory are free, "
-            f"and {room / GIB:.2f} GiB may be taken."
+            f"and {room / GIB:.2f} GiB may be used."
         )
     return count
 

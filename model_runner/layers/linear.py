@@ -58,7 +58,7 @@ class Linear:
         self.weight = self.weight.new_empty(0, self.in_features)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[T, in] → [T, out]."""
+        """Apply the layer: [T, in] → [T, out]."""
         if self._packed is None:
             return functional.linear(x, self.weight, self.bias)
         return self._multiply_packed(x, self._packed)

@@ -60,7 +60,7 @@ def stage_masks(masks: list[bytes], vocab_size: int) -> TokenMasks | None:
     for place, number in enumerate(which):
         bits = np.unpackbits(np.frombuffer(masks[number], dtype=np.uint8), bitorder="little")
         if len(bits) < vocab_size:
-            raise PlanError(f"There is a mask of {len(bits)} ids for {vocab_size}.")
+            raise PlanError(f"A mask has {len(bits)} bits for {vocab_size} token ids.")
         np.equal(bits[:vocab_size], 0, out=banned[place])
     empty = [number for number, row in zip(which, banned, strict=True) if row.all()]
     return TokenMasks(which, torch.from_numpy(banned), host_tensor(empty, np.int64))

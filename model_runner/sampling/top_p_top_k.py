@@ -20,9 +20,8 @@ from ..transfers import host_tensor
 MASK64 = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # step of SplitMix64 (Steele, Lea, Flood 2014)
 UNIFORM_BITS = 52  # one bit less than the precision of a double, so that uniform * total rounds to less than total
-LEAST_TEMPERATURE = (
-    1e-5  # the division overflows at lower temperatures; the choice is already greedy far above this one
-)
+# At lower temperatures the division would overflow. The choice is greedy at much higher temperatures already.
+LEAST_TEMPERATURE = 1e-5
 SORTED_FIRST = 1024  # number of most likely tokens to sort: sorting a whole vocabulary is slow on the CPU
 
 

@@ -163,7 +163,7 @@ def _allowed(mask: bytes) -> NDArray[np.bool_] | None:
         return None
     allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[:SIM_VOCAB_SIZE].astype(bool)
     if len(allowed) != SIM_VOCAB_SIZE:
-        raise PlanError(f"row with a mask of {len(allowed)} ids for {SIM_VOCAB_SIZE}")
+        raise PlanError(f"a mask has {len(allowed)} bits for {SIM_VOCAB_SIZE} token ids")
     return allowed
 
 

@@ -182,7 +182,7 @@ async def _stream(session: aiohttp.ClientSession, target: Target, job: Job, outc
         await _check_status(response)
         done = False
         async for payload in events(response.content):
-            # Read to the end of the stream, so that the next request can reuse the connection.
+            # [DONE] does not end the loop: the stream is read until the server ends the response.
             if payload == b"[DONE]":
                 done = True
             else:

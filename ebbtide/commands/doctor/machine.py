@@ -42,7 +42,7 @@ def check_memory() -> Check:
     except OSError as error:
         return Check("memory", "warn", f"the available memory is unknown: {error.strerror}", "set --max-total-tokens")
     room = cgroup_room()
-    limit = "no control group limit" if room >= UNLIMITED else f"the control group leaves {size_text(room)}"
+    limit = "no control group limit" if room >= UNLIMITED else f"{size_text(room)} left in the control group"
     found = f"{size_text(available)} available; {limit}"
     if available < LITTLE_MEMORY:
         remedy = "end other processes, raise the limit of the container, or serve a smaller model"

@@ -97,7 +97,7 @@ def summarise(run: Run, machine: Machine) -> Summary:
 
 
 def demand_tokens(requests: list[TraceRequest], machine: Machine) -> int:
-    """Return the peak KV use of the load on an unlimited pool, in tokens."""
+    """Return the peak KV use of the load in an unlimited pool, in tokens."""
     simulation = Simulation(requests, machine, ample_pages(requests, machine), POLICIES["length"], 1.0)
     return simulation.run().peak_tokens
 

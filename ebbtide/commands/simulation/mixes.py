@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from .cost import CostModel
 from .trace import TraceRequest
 
-BURST = 48  # requests that arrive together in the mix "bursty"
+BURST = 48  # number of requests that arrive at the same time in the mix "bursty"
 
 
 @dataclass(frozen=True, slots=True)

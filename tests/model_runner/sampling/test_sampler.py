@@ -301,7 +301,7 @@ def test_a_mask_leaves_its_tokens_only_and_touches_no_neighbour() -> None:
 def test_a_mask_of_too_few_ids_is_refused() -> None:
     sampler = Sampler(1, 10, (EOS,))
     sampler.start_row(sampler.stage_row(0, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1)))
-    with pytest.raises(PlanError, match="mask of 8 ids for 10"):
+    with pytest.raises(PlanError, match="A mask has 8 bits for 10"):
         run(sampler, torch.zeros(1, 10), SampleSpec(0, 0, b"\xff"))
 
 

@@ -370,7 +370,7 @@ def test_a_mask_leaves_its_tokens_only(temperature: float) -> None:
 
 def test_a_mask_of_too_few_ids_is_refused() -> None:
     [failure] = step(runner(), replace(prefill(0, list(range(6)), PROMPT), mask=b"\xff")).failures
-    assert "mask of 8 ids for 260" in failure.problem
+    assert "a mask has 8 bits for 260" in failure.problem
 
 
 def test_a_mask_that_leaves_nothing_gives_no_token() -> None:
