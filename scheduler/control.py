@@ -27,7 +27,7 @@ class Control:
 
     Attributes:
         paused: True while no new steps are planned; requests keep their memory.
-        num_flushes: number of flushes of the cache.
+        num_flushes: number of cache flushes since the start.
     """
 
     def __init__(self, lifecycle: Lifecycle, pool: Pool, outbox: Outbox) -> None:

@@ -27,8 +27,8 @@ class PressureLog:
         self.revision = 0
         self._clock = clock
         self._events: deque[dict[str, Any]] = deque(maxlen=NUM_EVENTS)
-        self._revisions: dict[int, int] = {}  # by number of the event
-        self._waiting: dict[str, tuple[int, dict[str, Any]]] = {}  # by rid: number of the event, victim
+        self._revisions: dict[int, int] = {}  # event number → revision of its last change
+        self._waiting: dict[str, tuple[int, dict[str, Any]]] = {}  # rid → event number and victim
         self._num_seen = 0
 
     @property
