@@ -9,6 +9,9 @@ from .retract_policies import RETRACT_POLICIES
 from .tokenization.model_files import ModelFiles
 from .tokenization.vocabulary import Vocabulary
 
+PAGE_SIZE = 16  # the default tokens per page
+FLASH_PAGE_SIZE = 256  # the default with flash_attn, whose pages must be multiples of it
+
 
 def option(default: Any, help_text: str, *, flag: str | None = None, metavar: str | None = None, **limits: Any) -> Any:
     """A field that is also a CLI flag.
@@ -239,6 +242,9 @@ class RunnerConfig:
         "weights of Llama families on the CPU: auto keeps GGUF's quantized weights as they are, none widens them to "
         "--dtype, int8 also quantizes weights that are not quantized",
     )
+    load_format: Literal["auto", "dummy"] = option(
+        "auto", "dummy: random weights for measurements, from a folder with only config.json and a tokenizer"
+    )
     attention_backend: str = option("auto", "attention implementation; auto selects the fastest available one")
     context_length: int | None = option(
         None, "maximum length of prompt + output (default: the model's)", metavar="TOKENS", within="[2, 2147483647]"
@@ -256,7 +262,12 @@ class RunnerConfig:
         within="[0, 1048576]",
     )
     mem_fraction_static: float = option(0.85, "share of free memory for weights and KV pool", within="(0, 1]")
-    page_size: int = option(16, "tokens per KV page", metavar="TOKENS", within="[1, 2147483647]")
+    page_size: int | None = option(
+        None,
+        "tokens per KV page (default: 16; 256 with --attention-backend flash_attn)",
+        metavar="TOKENS",
+        within="[1, 2147483647]",
+    )
     disable_cuda_graph: bool = option(False, "on CUDA: launch the kernels of a decode step one by one")
     cuda_graph_max_bs: int | None = option(
         None,
@@ -272,6 +283,11 @@ class RunnerConfig:
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"
     )
+
+    @property
+    def tokens_per_page(self) -> int:
+        """``page_size``, or the default of the attention backend."""
+        return self.page_size or (FLASH_PAGE_SIZE if self.attention_backend == "flash_attn" else PAGE_SIZE)
 
 
 @dataclass(frozen=True, slots=True)

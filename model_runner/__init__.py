@@ -16,9 +16,9 @@ def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[st
     progress: called with one line at each stage of loading.
     Raises StartupError if the model cannot be loaded.
     """
-    if config.max_total_tokens is not None and config.max_total_tokens < config.page_size:
+    if config.max_total_tokens is not None and config.max_total_tokens < config.tokens_per_page:
         raise StartupError(
-            f"--max-total-tokens {config.max_total_tokens} is less than one page of {config.page_size} tokens "
+            f"--max-total-tokens {config.max_total_tokens} is less than one page of {config.tokens_per_page} tokens "
             "(--page-size)."
         )
     if files.simulated:

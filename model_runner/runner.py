@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -21,7 +22,7 @@ from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, S
 from ebbtide.tokenization.model_files import ModelFiles
 
 from .attention import AttentionBackend, choose_backend
-from .checkpoint.weights import open_checkpoint
+from .checkpoint.weights import Checkpoint, open_checkpoint
 from .cpu_threads import use_threads
 from .cuda_graphs import choose_graphs, cuda_capture, side_stream
 from .determinism import obstacle, require_deterministic
@@ -39,9 +40,10 @@ from .models.model import Model
 from .pending import PendingItems, PendingStep
 from .pooling import normalized
 from .sampling.prompt_logprobs import compute_prompt_logprobs, stage_targets
-from .sampling.row_draws import sample_rows
 from .sampling.sampler import PendingLogprobs, Sampler, SampleSpec, SamplingInputs
+from .sampling.sampling_functions import sampling_functions
 from .sizes import build_pool, choose_context_length
+from .start_report import log_choices, start_memory
 from .step_inputs import StepInputs
 from .transfers import DeviceToHostCopy, SideUpload, upload
 
@@ -61,7 +63,8 @@ class ModelRunner:
         self._attention = attention
         self._tables = tables
         device = tables[0].tensor.device
-        self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids)
+        self._sampling = sampling_functions(device)
+        self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids, self._sampling.draw)
         self._last_tokens = torch.zeros(info.num_rows + 1, dtype=torch.int64, device=device)  # one entry for padding
         self._has_sample = [False] * info.num_rows
         self._pending: deque[PendingStep] = deque()
@@ -82,23 +85,21 @@ class ModelRunner:
         """
         adapts = use_threads(config.num_threads)
         device = choose_device(config.device)
-        checkpoint = open_checkpoint(files)
-        check_architecture(checkpoint)
-        has_kernels = device.type == "cpu" and has_compiled_code(checkpoint, config.attention_backend)
-        dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype, has_kernels=has_kernels)
-        if config.deterministic:
-            require_deterministic(files.name, obstacle(device, dtype, has_kernels=has_kernels))
+        checkpoint = replace(open_checkpoint(files), is_dummy=config.load_format == "dummy")
+        dtype, has_kernels = _checked_dtype(checkpoint, config, device)
         backend, module = choose_backend(config.attention_backend, device, dtype)
         context_length = choose_context_length(checkpoint, config.context_length)
         free_bytes = free_memory(device)
         progress(f"Reading the weights ({checkpoint.architecture})")
-        model = load_model(
-            checkpoint,
-            dtype=dtype,
-            device=device,
-            compiled=has_kernels and dtype == torch.bfloat16,
-            quantization=config.quantization,
-        )
+        memory = start_memory(device)
+        with memory.part("the weights"):
+            model = load_model(
+                checkpoint,
+                dtype=dtype,
+                device=device,
+                compiled=has_kernels and dtype == torch.bfloat16,
+                quantization=config.quantization,
+            )
         if config.deterministic and not model.is_deterministic:
             require_deterministic(files.name, "its head size is not a multiple of 16")
         if adapts:
@@ -108,7 +109,8 @@ class ModelRunner:
         graphs = choose_graphs(config, backend, can_capture=capture is not None, is_capturable=model.is_capturable)
         progress("Allocating the KV pool")
         num_padding_pages = 1 if graphs.sizes else 0
-        pool = build_pool(model, config, num_padding_pages, dtype=dtype, device=device, free_bytes=free_bytes)
+        with memory.part("the KV pool"):
+            pool = build_pool(model, config, num_padding_pages, dtype=dtype, device=device, free_bytes=free_bytes)
         pool_info = PoolInfo(pool.num_pages - num_padding_pages, pool.page_size)
         table = PageTable(config.max_running_requests, context_length, pool_info, device=device)
         info = RunnerInfo(
@@ -125,12 +127,15 @@ class ModelRunner:
             deterministic=model.is_deterministic,
         )
         runner = cls(model, module.build(pool), [table], info)
-        if capture is not None and graphs.sizes:
+        with memory.part("the decode graphs"):
             runner._capture(graphs.sizes, capture, progress)
+        log_choices(config, info, graphs)
         return runner._with_host_pages(pool, config, progress)
 
-    def _capture(self, sizes: tuple[int, ...], capture: Capture, progress: Callable[[str], None]) -> None:
+    def _capture(self, sizes: tuple[int, ...], capture: Capture | None, progress: Callable[[str], None]) -> None:
         """Capture decode graphs. In each pool, the page after those in ``info.pools`` is the padding page."""
+        if capture is None or not sizes:
+            return
         rows = [
             table.add_padding_row(pool.num_pages) for table, pool in zip(self._tables, self.info.pools, strict=True)
         ]
@@ -141,7 +146,7 @@ class ModelRunner:
             padding_row=rows[0],
             last_tokens=self._last_tokens,
             longest=self.info.context_length,
-            sample=sample_rows,
+            sample=self._sampling.sample_rows,
         )
         graphs = DecodeGraphs(parts, sizes)
         graphs.capture(capture, progress)
@@ -273,6 +278,19 @@ class ModelRunner:
         """Record which rows have a last sample."""
         for item in items:
             self._has_sample[item.row] = item.num_samples > 0 or (self._has_sample[item.row] and item.init is None)
+
+
+def _checked_dtype(checkpoint: Checkpoint, config: RunnerConfig, device: torch.device) -> tuple[torch.dtype, bool]:
+    """Return the element type, and True if there is compiled code for the model.
+
+    Raises StartupError if the model is not supported with this configuration.
+    """
+    check_architecture(checkpoint)
+    has_kernels = device.type == "cpu" and has_compiled_code(checkpoint, config.attention_backend)
+    dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype, has_kernels=has_kernels)
+    if config.deterministic:
+        require_deterministic(checkpoint.files.name, obstacle(device, dtype, has_kernels=has_kernels))
+    return dtype, has_kernels
 
 
 def _logprob_specs(items: list[PlanItem]) -> list[PromptLogprobSpec]:

@@ -39,8 +39,10 @@ def build_pool(
         weight_bytes=model.weight_bytes,
         fraction=config.mem_fraction_static,
         token_bytes=model.kv_shape.token_bytes(dtype),
-        page_size=config.page_size,
+        page_size=config.tokens_per_page,
         limit_bytes=pool_limit(device),
         max_total_tokens=config.max_total_tokens,
     )
-    return KVPool(model.kv_shape, budget.num_pages() + num_padding_pages, config.page_size, dtype=dtype, device=device)
+    return KVPool(
+        model.kv_shape, budget.num_pages() + num_padding_pages, config.tokens_per_page, dtype=dtype, device=device
+    )

@@ -181,7 +181,7 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
         handshake.progress(text)
 
     context: zmq.Context[Any] = zmq.Context()
-    kv_events = open_kv_events(context, section.scheduler, section.runner.page_size)
+    kv_events = open_kv_events(context, section.scheduler, section.runner.tokens_per_page)
     with without_collections():
         runner = build_runner(section.files, section.runner, progress)
     addresses = section.addresses

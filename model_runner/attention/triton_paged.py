@@ -17,7 +17,9 @@ from ..batch import ForwardBatch
 from ..kv.kv_pool import KVPool
 from . import AttentionBackend, LayerAttention
 
-SPLIT_TOKENS = 512
+LEAST_SPLIT = 256  # tokens; a multiple of all block sizes
+MAX_SPLITS = 16
+DECODE_PROGRAMS = 512  # as many programs keep every processor of a large device busy
 SMALLEST_BLOCK_M = 16  # tensor cores multiply at least 16 rows
 # Largest size in bytes of one head of one token → (rows of a prefill block, K/V tokens that a program loads at a time).
 # With these sizes, a program fits into 99 KiB of shared memory, which every device since 2020 has.
@@ -46,7 +48,7 @@ def build(pool: KVPool) -> AttentionBackend:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The B query blocks of one kernel launch.
+    """The B query blocks of one launch for prefill chunks.
 
     Attributes:
         items: int32 [B], the index of each block's item.
@@ -63,18 +65,17 @@ class TritonAttention:
     """Holds the metadata of a step and launches the kernels of each layer."""
 
     def __init__(self, pool: KVPool) -> None:
-        from ..kernels import triton_attention
+        from ..kernels import triton_attention, triton_decode
 
         self.pool = pool
         self._kernels: Any = triton_attention
+        self._decode_kernels: Any = triton_decode
         self._batch: ForwardBatch | None = None
-        self._lens = torch.empty(0, dtype=torch.int32, device=pool.device)
-        self._blocks: dict[tuple[bool, int], _Blocks] = {}  # by (is prefill, query heads per KV head)
+        self._blocks: dict[int, _Blocks] = {}  # by the number of query heads per KV head
 
     def plan(self, batch: ForwardBatch) -> None:
         """See ``AttentionBackend``. Query blocks are created later, when the head counts of a layer are known."""
         self._batch = batch
-        self._lens = batch.cu_query_lens.diff()
         self._blocks.clear()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
@@ -82,11 +83,10 @@ class TritonAttention:
         assert self._batch is not None, "plan must be called before forward"
         self._write(k, v, layer)
         out = q.new_empty(q.shape)
-        num_items = len(self._batch.query_lens)
         if self._batch.num_decodes > 0:
             self._decode(q, out, layer)
-        if self._batch.num_decodes < num_items:
-            self._launch(q, out, layer, self._query_blocks(layer, prefill=True), None)
+        if self._batch.num_decodes < len(self._batch.query_lens):
+            self._prefill(q, out, layer)
         return out
 
     def _write(self, k: Tensor, v: Tensor, layer: LayerAttention) -> None:
@@ -108,65 +108,77 @@ class TritonAttention:
         )
 
     def _decode(self, q: Tensor, out: Tensor, layer: LayerAttention) -> None:
-        """Compute splits of ``SPLIT_TOKENS`` context tokens in parallel, then combine their results."""
+        """Compute the attention of splits of each context in parallel, then combine the results."""
         batch = self._batch
         assert batch is not None
+        heads = (batch.num_decodes, layer.num_heads, MAX_SPLITS)
+        partial = q.new_empty((*heads, layer.head_dim), dtype=torch.float32)
+        sums = q.new_empty((2, *heads), dtype=torch.float32)
+        splits = {"MAX_SPLITS": MAX_SPLITS, "LEAST_SPLIT": LEAST_SPLIT}
+        num_programs = -(-DECODE_PROGRAMS // (batch.num_decodes * layer.num_kv_heads))
         longest = max(batch.starts[: batch.num_decodes]) + 1
-        num_splits = -(-longest // SPLIT_TOKENS)
-        shape = (batch.num_decodes, layer.num_heads, num_splits)
-        partial = q.new_empty((*shape, layer.head_dim), dtype=torch.float32)
-        sums = q.new_empty((2, *shape), dtype=torch.float32)
-        self._launch(q, out, layer, self._query_blocks(layer, prefill=False), (partial, sums[0], sums[1]))
-        self._kernels.combine[(batch.num_decodes, layer.num_heads)](
+        num_programs = min(num_programs, MAX_SPLITS, -(-longest // LEAST_SPLIT))
+        self._decode_kernels.decode[(batch.num_decodes, layer.num_kv_heads, num_programs)](
+            q,
+            self.pool.keys(layer.index),
+            self.pool.values(layer.index),
+            partial,
+            sums[0],
+            sums[1],
+            batch.page_table,
+            batch.item_rows,
+            batch.item_ends,
+            *self._scalars(q, layer),
+            BLOCK_M=max(_power_of_two(layer.num_heads // layer.num_kv_heads), SMALLEST_BLOCK_M),
+            **splits,
+            **self._constants(layer),
+        )
+        self._decode_kernels.combine[(batch.num_decodes, layer.num_heads)](
             out,
             partial,
             sums[0],
             sums[1],
             batch.item_ends,
             _sinks(layer, q),
-            num_splits,
+            layer.window or 0,
             NUM_HEADS=layer.num_heads,
             HEAD_DIM=layer.head_dim,
-            SPLIT_TOKENS=SPLIT_TOKENS,
+            HAS_WINDOW=layer.window is not None,
             HAS_SINKS=layer.sinks is not None,
             BLOCK_D=_power_of_two(layer.head_dim),
+            **splits,
         )
 
-    def _launch(
-        self, q: Tensor, out: Tensor, layer: LayerAttention, blocks: _Blocks, partial: tuple[Tensor, ...] | None
-    ) -> None:
-        """Launch the attention kernel once. It writes splits to ``partial`` if given, else the result to ``out``."""
+    def _prefill(self, q: Tensor, out: Tensor, layer: LayerAttention) -> None:
         batch = self._batch
         assert batch is not None
-        num_splits = 1 if partial is None else partial[0].shape[2]
-        self._kernels.attend[(blocks.items.shape[0], layer.num_kv_heads, num_splits)](
+        blocks = self._query_blocks(layer)
+        self._kernels.prefill[(blocks.items.shape[0], layer.num_kv_heads)](
             q,
             self.pool.keys(layer.index),
             self.pool.values(layer.index),
             out,
-            *(partial or (out, out, out)),
             batch.page_table,
             blocks.items,
             blocks.firsts,
             batch.item_rows,
             batch.item_ends,
             batch.cu_query_lens,
-            self._lens,
             _sinks(layer, q),
-            layer.scale,
-            layer.softcap,
-            layer.window or 0,
-            q.stride(0),
-            q.stride(1),
-            batch.page_table.stride(0),
-            num_splits,
-            SPLIT_TOKENS=0 if partial is None else SPLIT_TOKENS,
+            *self._scalars(q, layer),
+            HAS_SINKS=layer.sinks is not None,
             BLOCK_M=blocks.block_m,
             **self._constants(layer),
         )
 
+    def _scalars(self, q: Tensor, layer: LayerAttention) -> tuple[float, ...]:
+        """Return the arguments from ``scale`` to ``table_row``, which both attention kernels have."""
+        assert self._batch is not None
+        strides = (q.stride(0), q.stride(1), self._batch.page_table.stride(0))
+        return (layer.scale, layer.softcap, layer.window or 0, *strides)
+
     def _constants(self, layer: LayerAttention) -> dict[str, Any]:
-        """Return the compile-time constants of the kernel."""
+        """Return the compile-time constants that both attention kernels have."""
         return {
             "NUM_KV_HEADS": layer.num_kv_heads,
             "GROUP": layer.num_heads // layer.num_kv_heads,
@@ -174,29 +186,27 @@ class TritonAttention:
             "PAGE_SIZE": self.pool.page_size,
             "HAS_SOFTCAP": layer.softcap > 0,
             "HAS_WINDOW": layer.window is not None,
-            "HAS_SINKS": layer.sinks is not None,
             "EXACT": self.pool.dtype == torch.float32,
             "BLOCK_N": block_sizes(layer.head_dim, self.pool.dtype)[1],
             "BLOCK_D": max(_power_of_two(layer.head_dim), 16),
         }
 
-    def _query_blocks(self, layer: LayerAttention, *, prefill: bool) -> _Blocks:
+    def _query_blocks(self, layer: LayerAttention) -> _Blocks:
         """Return the query blocks for this layer's head counts, created once per step."""
         group = layer.num_heads // layer.num_kv_heads
-        smallest = block_sizes(layer.head_dim, self.pool.dtype)[0] if prefill else SMALLEST_BLOCK_M
-        key = (prefill, group)
-        if key not in self._blocks:
-            self._blocks[key] = self._make_blocks(group, max(_power_of_two(group), smallest), prefill=prefill)
-        return self._blocks[key]
+        if group not in self._blocks:
+            smallest = block_sizes(layer.head_dim, self.pool.dtype)[0]
+            self._blocks[group] = self._make_blocks(group, max(_power_of_two(group), smallest))
+        return self._blocks[group]
 
-    def _make_blocks(self, group: int, block_m: int, *, prefill: bool) -> _Blocks:
+    def _make_blocks(self, group: int, block_m: int) -> _Blocks:
         batch = self._batch
         assert batch is not None
         num_queries = block_m // group  # number of queries per block
-        first, last = (batch.num_decodes, len(batch.query_lens)) if prefill else (0, batch.num_decodes)
-        num_blocks = sum(-(-length // num_queries) for length in batch.query_lens[first:last])
-        counts = (self._lens[first:last] + (num_queries - 1)) // num_queries
-        indices = torch.arange(last - first, device=counts.device).repeat_interleave(counts, output_size=num_blocks)
+        first = batch.num_decodes
+        num_blocks = sum(-(-length // num_queries) for length in batch.query_lens[first:])
+        counts = (batch.cu_query_lens.diff()[first:] + (num_queries - 1)) // num_queries
+        indices = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=num_blocks)
         places = torch.arange(num_blocks, device=counts.device) - (counts.cumsum(0) - counts)[indices]
         return _Blocks((indices + first).int(), (places * num_queries).int(), block_m)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import torch
 from torch import Tensor
 
 from ebbtide.errors import StartupError
 
+DUMMY_STD = 0.02  # as large as the weights of a model before its training
 # Suffixes of tensors that some checkpoints contain although they can be derived: rotary frequencies, and an output
 # layer that is tied to the embedding.
 DERIVED = ("rotary_emb.inv_freq", "lm_head.weight")
@@ -25,6 +27,16 @@ def fill(targets: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], *, n
         if target is not None:
             target.copy_(tensor)
     _refuse_missing(missing, name)
+
+
+def fill_randomly(targets: dict[str, Tensor]) -> None:
+    """Fill matrices with small random numbers and vectors with ones: weights for measurements, always the same."""
+    for number, target in enumerate(targets.values()):
+        if target.dim() > 1:
+            generator = torch.Generator(target.device).manual_seed(number)
+            target.normal_(std=DUMMY_STD, generator=generator)
+        else:
+            target.fill_(1)
 
 
 def check_shapes(targets: dict[str, Tensor], shapes: Mapping[str, tuple[int, ...]], *, name: str) -> None:

@@ -38,6 +38,7 @@ class Checkpoint:
         eos_token_ids: the ids of the tokens that end a text or a turn.
         gguf: the GGUF file; None for a folder with safetensors.
         fields: the fields of config.json, unchanged; empty for a GGUF file.
+        is_dummy: True if the weights are random numbers and not read: the folder needs only config.json.
     """
 
     files: ModelFiles
@@ -47,6 +48,7 @@ class Checkpoint:
     eos_token_ids: tuple[int, ...]
     gguf: GGUFFile | None
     fields: dict[str, Any] = field(default_factory=dict)
+    is_dummy: bool = False
 
     @property
     def directory(self) -> Path:
@@ -75,7 +77,8 @@ class Checkpoint:
 
     def quantization_method(self) -> str | None:
         """Return the quantization method of safetensors weights; None if they are not quantized."""
-        return quantization_method(self.fields) or self.safetensors.quantization_method()
+        stated = quantization_method(self.fields)
+        return stated if stated is not None or self.is_dummy else self.safetensors.quantization_method()
 
 
 def open_checkpoint(files: ModelFiles) -> Checkpoint:

@@ -33,6 +33,11 @@ COMPILED = {"llama": "llama_native"}
 
 def check_architecture(checkpoint: Checkpoint) -> None:
     """Raise StartupError if the class, the configuration or the stored tensors show that the model is not supported."""
+    if checkpoint.is_dummy and (checkpoint.gguf is not None or _module(checkpoint) == FALLBACK):
+        raise StartupError(
+            f"--load-format dummy is not supported for {checkpoint.files.name}: it needs a folder with the config.json "
+            "of a Llama family."
+        )
     if _module(checkpoint) == FALLBACK:
         from .transformers_backed import check_config
 
@@ -41,7 +46,8 @@ def check_architecture(checkpoint: Checkpoint) -> None:
         refuse_unread_fields(checkpoint.fields, checkpoint.config.model_type, str(checkpoint.directory / "config.json"))
     if checkpoint.gguf is None:
         _refuse_quantized(checkpoint)
-    _check_num_layers(checkpoint)
+    if not checkpoint.is_dummy:
+        _check_num_layers(checkpoint)
 
 
 def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
@@ -50,7 +56,7 @@ def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
     backend: the requested attention backend. The compiled code includes its own attention, so that other backends than
         "auto" and "cpu" exclude it.
     """
-    if backend not in ("auto", "cpu") or _module(checkpoint) not in COMPILED:
+    if checkpoint.is_dummy or backend not in ("auto", "cpu") or _module(checkpoint) not in COMPILED:
         return False
     try:
         load_kernels()

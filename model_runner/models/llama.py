@@ -10,11 +10,12 @@ from torch.nn import functional
 
 from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
-from ..checkpoint.weight_loading import check_shapes, fill
+from ..checkpoint.weight_loading import check_shapes, fill, fill_randomly
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
 from ..layers.linear import Linear
-from ..layers.rotary import Rotary, rotate
+from ..layers.ops import choose_ops
+from ..layers.rotary import Rotary
 from .llama_config import LlamaConfig
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -53,6 +54,7 @@ class LlamaModel:
         self.embedding = torch.empty(config.vocab_size, config.hidden, dtype=dtype, device=device)
         self.norm = torch.empty(config.hidden, dtype=dtype, device=device)
         self.head = Linear(self.embedding if config.tied else torch.empty_like(self.embedding))
+        self._ops = choose_ops(device)
         self.layers = [_empty_layer(config, index, dtype=dtype, device=device) for index in range(config.num_layers)]
 
     @property
@@ -105,10 +107,15 @@ class LlamaModel:
         """See ``Model``. The states are the hidden states after the final norm, [W, hidden]."""
         table = self.rotary.table(batch.positions)
         hidden = functional.embedding(batch.token_ids, self.embedding)  # [T, hidden]
-        for layer in self.layers:
-            hidden = hidden + self._attend(layer, self._normed(hidden, layer.input_norm), table, attention)
-            hidden = hidden + _mlp(layer, self._normed(hidden, layer.mlp_norm))
-        return self._normed(hidden[batch.wanted], self.norm)
+        normed = self._normed(hidden, self.layers[0].input_norm)
+        next_norms = [*(layer.input_norm for layer in self.layers[1:]), None]
+        for layer, next_norm in zip(self.layers, next_norms, strict=True):
+            normed, hidden = self._add_norm(hidden, self._attend(layer, normed, table, attention), layer.mlp_norm)
+            added = layer.down(self._ops.silu_mul(layer.gate_up(normed)))
+            if next_norm is None:  # only some states are needed after the last layer
+                hidden, added = hidden[batch.wanted], added[batch.wanted]
+            normed, hidden = self._add_norm(hidden, added, self.norm if next_norm is None else next_norm)
+        return normed
 
     def logits(self, states: Tensor) -> Tensor:
         """See ``Model``."""
@@ -125,17 +132,25 @@ class LlamaModel:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = torch.split(q_and_k, [spec.num_heads, spec.num_kv_heads], 1)
             q_and_k = torch.cat((self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)), 1)
-        q, k = torch.split(rotate(q_and_k, table), [spec.num_heads, spec.num_kv_heads], 1)
+        q, k = torch.split(self._ops.rotate(q_and_k, table), [spec.num_heads, spec.num_kv_heads], 1)
         return layer.out(attention.forward(q, k, v, spec).flatten(1))
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, weight.shape, weight, self.config.norm_eps)
+        return self._ops.norm(x, weight, self.config.norm_eps)
+
+    def _add_norm(self, x: Tensor, added: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the norm of the sum, and the sum."""
+        return self._ops.add_norm(x, added, weight, self.config.norm_eps)
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
     """Load a model. Raises StartupError if its configuration needs a feature that is not implemented."""
     config, rotary, _ = planned(checkpoint, dtype=dtype, device=device)
     model = LlamaModel(config, rotary, dtype=dtype, device=device)
+    if checkpoint.is_dummy:
+        fill_randomly(model.targets())
+        model.pack()
+        return model
     targets = _stored_targets(model, checkpoint)
     fill(targets, checkpoint.tensors(targets), name=checkpoint.files.name)
     model.pack()
@@ -150,8 +165,10 @@ def planned(
     This happens before memory is allocated, because a wrong size in the configuration could require any amount.
     """
     config = LlamaConfig.read(checkpoint.config)
-    config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
+    if checkpoint.is_dummy:
+        return config, rotary, []
+    config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
     model = LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta"))
     targets = _stored_targets(model, checkpoint)
     check_shapes(targets, checkpoint.shapes(targets), name=checkpoint.files.name)
@@ -174,11 +191,6 @@ def _stored_targets(model: LlamaModel, checkpoint: Checkpoint) -> dict[str, Tens
         if EMBEDDING not in stored and HEAD in stored:
             targets[HEAD] = targets.pop(EMBEDDING)
     return targets
-
-
-def _mlp(layer: Layer, x: Tensor) -> Tensor:
-    gate, up = layer.gate_up(x).chunk(2, -1)
-    return layer.down(functional.silu(gate) * up)
 
 
 def _empty_layer(config: LlamaConfig, index: int, *, dtype: torch.dtype, device: torch.device) -> Layer:

@@ -20,7 +20,7 @@ from ebbtide.plan import RowInit
 from ..transfers import DeviceToHostCopy, host_tensor
 from .row_state import RowInputs, RowState, stage_row
 from .token_masks import TokenMasks, stage_masks
-from .top_p_top_k import Draw, DrawInputs, draw_tokens, stage_draws
+from .top_p_top_k import Draw, DrawFunction, DrawInputs, draw_tokens, stage_draws
 
 NO_TOKEN = -1  # returned instead of a token id if the mask allows no token
 INVALID_LOGITS = -2  # returned instead of a token id if the logits are NaN or infinite, or leave no token to sample
@@ -133,7 +133,11 @@ class PendingLogprobs:
 class Sampler:
     """Samples tokens, and holds the sampling state of all rows."""
 
-    def __init__(self, num_rows: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, num_rows: int, vocab_size: int, eos_token_ids: tuple[int, ...], draw: DrawFunction = draw_tokens
+    ) -> None:
+        """draw: draws the tokens of rows that are not greedy."""
+        self._draw = draw
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(token for token in eos_token_ids if 0 <= token < vocab_size)
         self._rows: list[RowState | None] = [None] * num_rows
@@ -192,7 +196,7 @@ class Sampler:
         if adjusted is not logits:
             invalid |= ~logits[:, : inputs.num_ids].amax(-1).isfinite()
         if inputs.draws is not None:
-            tokens[inputs.draws.which] = draw_tokens(choices[inputs.draws.which].float(), inputs.draws)
+            tokens[inputs.draws.which] = self._draw(choices[inputs.draws.which].float(), inputs.draws)
         logprobs = None if inputs.logprobs is None else _logprobs(logits, tokens, inputs.logprobs)
         if logprobs is not None and inputs.logprobs is not None:
             # The log-probability is NaN if the logit of an id without a token is NaN.

@@ -80,6 +80,10 @@ class DrawInputs:
     min_p: MinPInputs | None
 
 
+# Draws a token from each row of float32 logits, [D, vocab] → int64 [D]; see ``draw_tokens``.
+DrawFunction = Callable[[Tensor, DrawInputs], Tensor]
+
+
 def uniform(seed: int, index: int) -> float:
     """Return a number in [0, 1) that depends only on (seed, index), so that tokens can be drawn again in any order."""
     state = _mix((seed + GOLDEN) & MASK64)

@@ -112,12 +112,12 @@ class SimRunner:
         Raises StartupError if the runner does not fit into memory.
         """
         shape = SimShape(
-            num_pages=(config.max_total_tokens or POOL_TOKENS) // config.page_size,
-            page_size=config.page_size,
+            num_pages=(config.max_total_tokens or POOL_TOKENS) // config.tokens_per_page,
+            page_size=config.tokens_per_page,
             num_rows=config.max_running_requests,
             max_in_flight=1 if config.disable_overlap_schedule else 2,
             context_length=config.context_length or CONTEXT_LENGTH,
-            num_host_pages=int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.page_size,
+            num_host_pages=int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.tokens_per_page,
         )
         script = SimScript.load(config.sim_script) if config.sim_script else None
         try:

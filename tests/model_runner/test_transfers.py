@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from ebbtide.model_runner.models.llama import LlamaModel
 from ebbtide.model_runner.models.llama_config import LlamaConfig
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.model_runner.sampling import prompt_logprobs, sampler
-from ebbtide.model_runner.transfers import host_tensor, upload
+from ebbtide.model_runner.transfers import StaticInputs, host_tensor, upload
 from ebbtide.plan import PlanItem, PromptLogprobSpec, RowInit, StepPlan
 
 from .driver import load_runner
@@ -122,6 +123,44 @@ def test_the_counter_sees_every_kind_of_copy() -> None:
         there[[0, 1]]
         there + there[:1] * 2 + torch.arange(3, device=META)
     assert copies.calls == ["tensor", "to", "copy_", "__setitem__", "__getitem__"]
+
+
+SOURCES = Path(runner_module.__file__).resolve().parent
+ONCE = {"models/transformers_probe.py"}  # runs only at the start
+BLOCKING = {"torch.tensor", "torch.as_tensor", "torch.Tensor"}  # with a device: a copy that waits for the device
+
+
+def blocking_copies(source: str) -> list[int]:
+    """The lines with a call that creates a tensor on a device from values on the host."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        call.lineno
+        for call in calls
+        if ast.unparse(call.func) in BLOCKING and any(keyword.arg == "device" for keyword in call.keywords)
+    ]
+
+
+def test_no_file_creates_a_device_tensor_from_a_list() -> None:
+    for path in SOURCES.rglob("*.py"):
+        name = path.relative_to(SOURCES).as_posix()
+        assert name in ONCE or blocking_copies(path.read_text()) == [], name
+
+
+def test_the_search_finds_a_device_tensor_from_a_list() -> None:
+    assert blocking_copies("x = torch.zeros(2, device=d)\ny = f(torch.tensor([1, 2], device=d))") == [2]
+
+
+def test_static_inputs_keep_their_addresses_and_take_new_values() -> None:
+    cpu = torch.device("cpu")
+    static = StaticInputs(Part(1, host_tensor([1, 2, 3], np.int32)), cpu)
+    values = static.values.values
+    assert values is not None
+    assert values.tolist() == [1, 2, 3]
+    address = values.data_ptr()
+    new = host_tensor([4, 5, 6], np.int32)
+    static.load(Part(1, new))
+    new.zero_()
+    assert (values.tolist(), values.data_ptr()) == ([4, 5, 6], address)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,42 @@
-"""The Triton kernels without a GPU. Run by test_triton_paged.py in a process with TRITON_INTERPRET=1."""
+"""The Triton kernels without a GPU. Run by test_triton_kernels.py in a process with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
 
 from ebbtide.model_runner.attention.triton_paged import build
 
-from .agreement import CASES, Step
+from ..attention.agreement import CASES, Step
+from .poisoned import full_of_nan
 
 CPU = torch.device("cpu")
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "new_empty", full_of_nan)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernels_give_the_attention_that_is_written_out(name: str) -> None:
     step = Step(CASES[name], device=CPU)
     torch.testing.assert_close(step.run(build(step.pool)).double(), step.truth(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("page_size", [1, 16, 256])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_every_shape_and_type_gives_the_attention(dtype: torch.dtype, head_dim: int, page_size: int, name: str) -> None:
+    step = Step(replace(CASES[name], head_dim=head_dim, page_size=page_size), device=CPU, dtype=dtype)
+    found, tolerance = step.run(build(step.pool)).double(), TOLERANCE[dtype]
+    torch.testing.assert_close(found, step.truth(), rtol=tolerance, atol=tolerance)
 
 
 def test_keys_and_values_land_in_their_slots() -> None:

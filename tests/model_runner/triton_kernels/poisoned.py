@@ -1,0 +1,13 @@
+"""New tensors full of nan, so that an element that a kernel does not write shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def full_of_nan(x: Tensor, *size: Any, **options: Any) -> Tensor:
+    """Replaces ``Tensor.new_empty``."""
+    return x.new_full(size[0] if isinstance(size[0], torch.Size | tuple) else size, torch.nan, **options)
