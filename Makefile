@@ -14,6 +14,11 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 ARGS ?=
 
+# gpu-check: an interpreter with PyTorch, Triton and transformers, and its version; the wheels that it may lack.
+GPU_PYTHON ?= python3
+GPU_PYTHON_VERSION ?= 3.12
+GPU_WHEELS := fastapi gguf llguidance msgspec pyzmq setproctitle shtab starlette uvicorn
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
@@ -25,6 +30,8 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 SITE := $(VENV)/.docs
 LINTERS := $(VENV)/.deploy
+# The Python files of flash-attn without its compiled module, for the tests; not on the path of the programs.
+FLASH_LAYER := $(VENV)/flash-attn-layer
 INPUTS := pyproject.toml setup.py constraints.txt ebbtide/__init__.py
 
 # The workers share the machine: one thread each inside the tensor library. For two cores, three workers: the tests of a
@@ -38,7 +45,7 @@ FLOORS := scheduler:97 tokenizer_mgr:98 detokenizer:96 server:94 ebbtide:88 mode
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve demo check test coverage soak lint lint-deploy docs bench clean
+.PHONY: help serve demo check test coverage soak lint lint-deploy docs bench gpu-wheels gpu-check clean
 
 help:
 	@echo 'make serve     install, fetch the default model, serve it on http://$(HOST):$(PORT)'
@@ -51,6 +58,7 @@ help:
 	@echo 'make docs      the documentation site in build/site; a broken link or page is an error'
 	@echo 'make lint-deploy  check deploy/ with the tools of systemd, compose and Kubernetes'
 	@echo 'make bench     measure a server that is running on http://$(HOST):$(PORT)'
+	@echo 'make gpu-check  test and measure the CUDA code on this machine (under 6 minutes); GPU_PYTHON has PyTorch'
 	@echo 'make clean     remove everything that make has put into this folder'
 
 serve: $(RUNTIME)
@@ -103,6 +111,18 @@ docs: $(SITE)
 bench: $(RUNTIME)
 	@$(BIN)/ebbtide bench --base-url http://$(HOST):$(PORT)/v1 $(ARGS)
 
+# What the machine with the GPU may lack, as wheels: PyTorch, Triton and transformers are there.
+gpu-wheels: $(CREATED)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps -c constraints.txt --only-binary=:all: \
+		--python-version $(GPU_PYTHON_VERSION) --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+		--platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d build/wheels $(PIP_ARGS) $(GPU_WHEELS)
+
+# Checks and measures the CUDA code. Uses the wheels of gpu-wheels if there are any, and no network.
+gpu-check:
+	@if [ -d build/wheels ]; then $(GPU_PYTHON) -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
+		--upgrade --target build/gpu-site build/wheels/*.whl; fi
+	PYTHONPATH=$(CURDIR)/build/gpu-site:$(CURDIR) $(GPU_PYTHON) tools/gpu_check.py $(ARGS)
+
 clean:
 	rm -rf $(VENV) build dist ebbtide.egg-info .schemathesis .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -129,6 +149,9 @@ $(RUNTIME): $(TOOLS) $(INPUTS)
 $(DEV): $(RUNTIME)
 	@echo 'Installing the development tools.'
 	@$(PIP_INSTALL) --quiet --no-build-isolation -e '.[dev]'
+	@FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE FLASH_ATTENTION_FORCE_BUILD=TRUE $(PIP_INSTALL) --quiet --no-build-isolation \
+		--no-deps --upgrade --target $(FLASH_LAYER) flash-attn \
+		|| echo 'flash-attn cannot be installed: its tests are skipped.' >&2
 	@touch $@
 
 $(SITE): $(DEV)

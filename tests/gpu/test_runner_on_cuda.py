@@ -13,6 +13,7 @@ from ..model_runner.families import BACKED, NATIVE
 from ..model_runner.reference import greedy, load_reference
 
 pytestmark = pytest.mark.gpu
+needs_smollm2 = pytest.mark.skipif(not smollm2_path().is_file(), reason="the default model is not on this machine")
 NUM_TOKENS = 32
 GREEDY = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0)
 
@@ -22,6 +23,7 @@ def prompts(vocab_size: int) -> list[list[int]]:
     return [[3 + place * 37 % (vocab_size - 3) for place in range(length)] for length in (1, 16, 33, 70, 200)]
 
 
+@needs_smollm2
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize(("page_size", "chunk"), [(1, 64), (16, 2048), (64, 32)])
 def test_smollm2_on_cuda_is_greedy_as_transformers_is(backend: str, page_size: int, chunk: int) -> None:
@@ -40,6 +42,7 @@ def test_a_tiny_model_on_cuda_is_greedy_as_transformers_is(family: str, tmp_path
     assert Driver(runner, chunk=50).generate(prompts(512), GREEDY) == expected
 
 
+@needs_smollm2
 def test_smollm2_in_bfloat16_answers_the_same_twice() -> None:
     runner = load_runner(smollm2_path(), device="cuda", dtype="bfloat16", attention_backend="triton")
     together = Driver(runner).generate(prompts(40_000), GREEDY)
