@@ -1,10 +1,11 @@
 """Time of a decode step on the CPU against the number of rows and the length of the context, with its lower bound.
 
-    python bench/cpu_scaling.py [--threads 2] [--rounds 5] [--json FILE] [--png FILE]
+    python bench/cpu_scaling.py [--threads 2] [--rounds 5] [--weights bfloat16|int8|Q4_1] [--json FILE] [--png FILE]
 
 The model of bench/cpu_forward.py. The bound of a step is the larger of two times: the bytes of weights and K/V that it
 reads, divided by the bandwidth measured by a sum over 1 GiB, and its multiplications and additions, divided by the
-speed measured by a large bfloat16 matrix product, the best of torch's. ``--png`` needs matplotlib.
+speed measured by a large bfloat16 matrix product, the best of torch's, also for quantized weights. ``--png`` needs
+matplotlib.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from cpu_forward import CPU, PAGE_SIZE, batch_of, milliseconds, random_model
+from cpu_forward import CPU, PAGE_SIZE, WEIGHTS, batch_of, milliseconds, model_with
 
 from ebbtide.model_runner.attention import cpu_native
+from ebbtide.model_runner.kernels.native_build import VECTORS
 from ebbtide.model_runner.kv.kv_pool import KVPool
 from ebbtide.model_runner.models.llama_native import NativeLlama
 
@@ -47,9 +49,8 @@ class Machine:
         """Return the least time of a step in milliseconds."""
         token_bytes = model.kv_shape.token_bytes(torch.bfloat16)
         read = model.weight_bytes + rows * context * token_bytes
-        weights = model.weight_bytes // 2  # two bytes each
-        per_key = token_bytes // 2 * (9 // 3)  # each key and value serves three heads
-        work = 2 * rows * (weights + context * per_key)
+        per_key = token_bytes // torch.bfloat16.itemsize * (9 // 3)  # each key and value serves three heads
+        work = 2 * rows * (model.num_weights + context * per_key)
         return 1000 * max(read / self.bandwidth, work / self.speed)
 
 
@@ -116,13 +117,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--weights", choices=WEIGHTS[1:], default="bfloat16")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     machine = Machine.measure()
     print(f"bandwidth {machine.bandwidth / 1e9:.1f} GB/s, {machine.speed / 1e9:.0f} GFLOP/s in bfloat16")
-    points = measure(NativeLlama.of(random_model()), machine, arguments.rounds)
+    model = model_with(arguments.weights, VECTORS)
+    assert isinstance(model, NativeLlama)
+    points = measure(model, machine, arguments.rounds)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(point) for point in points], indent=1))
     if arguments.png:

@@ -146,12 +146,16 @@ class NativeLlama:
         packed = sum(weight.data.nbytes for weight in self._packed.values())
         return packed + sum(vector.nbytes for vector in self._vectors.values())
 
+    @property
+    def num_weights(self) -> int:
+        """The number of weights."""
+        packed = sum(weight.num_outputs * weight.inner for weight in self._packed.values())
+        return packed + sum(vector.numel() for vector in self._vectors.values())
+
     def weights_text(self) -> str:
         """Return a description of the size and formats of the weights, for the log."""
-        num_weights = sum(weight.num_outputs * weight.inner for weight in self._packed.values())
-        num_weights += sum(vector.numel() for vector in self._vectors.values())
         kinds = ", ".join(sorted({weight.kind for weight in self._packed.values()}))
-        bits = self.weight_bytes * 8 / num_weights
+        bits = self.weight_bytes * 8 / self.num_weights
         return f"{self.weight_bytes / 2**20:.0f} MiB, {bits:.2f} bits each ({kinds})"
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
