@@ -279,10 +279,16 @@ class RunnerConfig:
         False, "do not prepare a step before the result of the step before it is known"
     )
     max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, 1048576]")
+    swa_full_tokens_ratio: float = option(
+        0.25,
+        "tokens of the KV pool for layers with a sliding window, per token of the other layers' pool",
+        within="(0, 1]",
+    )
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"
     )
+    sim_pools: str = option("full", "MODEL sim: KV pools, full or full,swa:WINDOW", metavar="POOLS")
 
     @property
     def tokens_per_page(self) -> int:

@@ -18,3 +18,13 @@ def least_tokens(prompt_len: int, max_tokens: int) -> int:
 def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
     """Return True if the request can be admitted when no other request uses the first pool."""
     return pages_for(least_tokens(prompt_len, max_tokens), info.page_size) <= info.num_pages
+
+
+def window_pool_pages(window: int, *, num_pages: int, page_size: int, ratio: float) -> int:
+    """Return the number of pages of a sliding-window pool beside a pool of ``num_pages`` pages.
+
+    The pool has ``ratio`` times as many pages, but enough for the window of one request and one chunk of the same
+    length, unless the first pool has fewer.
+    """
+    least = 2 * pages_for(window, page_size) + 1
+    return max(int(num_pages * ratio), min(least, num_pages), 1)

@@ -36,6 +36,7 @@ from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache, NoCache
 from .memory.radix_cache import RadixCache
 from .memory.session_aware_cache import SessionAwareCache
+from .memory.window_pool import WindowPool
 from .metrics import SchedulerMetrics
 from .outbox import Outbox
 from .request_memory import Memory
@@ -56,14 +57,14 @@ class Extras:
         policies: the scheduling policies; None for those that the configuration selects.
         compiler: compiles grammars; if None, requests with a grammar are aborted.
         observer: notified when pages are added to or removed from the prefix cache.
-        on_free: called with all pages of the first pool that become free.
-        pools: pool name → constructor, for each pool in ``RunnerInfo.pools`` except the first.
+        on_free: pool name → function that is called with all pages of the pool that become free.
+        pools: pool name → constructor, for artificial pools in ``RunnerInfo.pools`` after the first one.
     """
 
     policies: SchedulingPolicies | None = None
     compiler: GrammarCompiler | None = None
     observer: CacheObserver | None = None
-    on_free: Callable[[Sequence[int]], None] | None = None
+    on_free: Mapping[str, Callable[[Sequence[int]], None]] = field(default_factory=dict)
     pools: Mapping[str, Callable[[PoolInfo], FurtherPool]] = field(default_factory=dict)
 
 
@@ -74,8 +75,9 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         chunk_size = CUDA_CHUNK_SIZE if info.device == "cuda" else CPU_CHUNK_SIZE
         config = replace(config, chunked_prefill_size=chunk_size)
     policies = extras.policies or default_policies(config.retract_policy)
-    pool, slots = _build_pool(config, info, extras)
-    state, memory = _build_state(config, info, pool, policies, extras)
+    more_pools = _build_more_pools(config, info, extras)
+    pool, slots = _build_pool(config, info, extras, more_pools)
+    state, memory = _build_state(config, info, (pool, more_pools), policies, extras)
     checker = InvariantChecker(state.lifecycle, pool, memory.more_pools, state.pools, info.num_rows)
     lengths = OutputLengths()
     sessions = SessionController(
@@ -110,7 +112,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         info=info,
         inspector=Inspector(state.lifecycle, sessions, state.pools),
     )
-    recovery = Recovery(state.lifecycle, state.pools, pool, state.kv_pools, state.steps_in_flight)
+    recovery = Recovery(state.lifecycle, state.pools, pool, memory.more_pools, state.steps_in_flight)
     return Scheduler(
         state=state,
         planner=planner,
@@ -123,38 +125,59 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
     )
 
 
-def _build_pool(config: SchedulerConfig, info: RunnerInfo, extras: Extras) -> tuple[Pool, SessionKvStore | None]:
+def _build_pool(
+    config: SchedulerConfig, info: RunnerInfo, extras: Extras, more_pools: Sequence[FurtherPool]
+) -> tuple[Pool, SessionKvStore | None]:
     """Build the first pool, and the session slots if streaming sessions are enabled.
 
-    With several pools, the prefix cache, the session slots and the host tier are off: they keep K/V of the first pool
-    only, but a request can reuse computed tokens only if every pool has their K/V.
+    A request can reuse computed tokens only if every pool has their K/V: the prefix cache is off if one of the other
+    pools keeps nothing in it. With several pools, session slots and the host tier are off, because they keep K/V of the
+    first pool only.
     """
-    allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free)
-    if len(info.pools) > 1:
-        return Pool(allocator, NoCache()), None
-    cache: BasePrefixCache = NoCache() if config.disable_radix_cache else RadixCache(allocator, extras.observer)
-    if not config.enable_streaming_session:
+    allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free.get(info.pools[0].name))
+    parts = [pool for pool in more_pools if isinstance(pool, WindowPool)]
+    has_cache = not config.disable_radix_cache and len(parts) == len(more_pools)
+    cache: BasePrefixCache = RadixCache(allocator, extras.observer, parts) if has_cache else NoCache()
+    if more_pools or not config.enable_streaming_session:
         return Pool(allocator, cache), None
     session_cache = SessionAwareCache(cache, allocator)
     return Pool(allocator, session_cache), session_cache
 
 
+def _build_more_pools(config: SchedulerConfig, info: RunnerInfo, extras: Extras) -> list[FurtherPool]:
+    """Build every pool except the first."""
+    assert config.chunked_prefill_size is not None
+    pools: list[FurtherPool] = []
+    for each in info.pools[1:]:
+        if each.name in extras.pools:
+            pools.append(extras.pools[each.name](each))
+        else:
+            chunks = config.chunked_prefill_size * info.max_in_flight
+            pools.append(WindowPool(each, chunks, on_free=extras.on_free.get(each.name)))
+    return pools
+
+
 def _build_state(
-    config: SchedulerConfig, info: RunnerInfo, pool: Pool, policies: SchedulingPolicies, extras: Extras
+    config: SchedulerConfig,
+    info: RunnerInfo,
+    pools: tuple[Pool, Sequence[FurtherPool]],
+    policies: SchedulingPolicies,
+    extras: Extras,
 ) -> tuple[State, Memory]:
     metrics = SchedulerMetrics()
     outbox = Outbox()
-    more_pools = [extras.pools[each.name](each) for each in info.pools[1:]]
+    pool, more_pools = pools
     tier = HostTier(info, metrics.count) if info.num_host_pages and not more_pools else None
     memory = Memory(pool, tier, config.max_retractions, more_pools)
-    pools: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, tier]
+    audited: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, tier]
     grammars = Grammars(extras.compiler or NoCompiler(), metrics)
     waiting = WaitingQueue(by_priority=config.schedule_policy == "priority")
     state = State(
         lifecycle=Lifecycle(info.num_rows, waiting, memory.release_req, outbox, metrics),
         pool=pool,
+        more_pools=memory.more_pools,
         kv_pools=memory.pools,
-        pools=pools,
+        pools=audited,
         host_tier=tier,
         ratio=policies.ratio(config.schedule_conservativeness),
         metrics=metrics,

@@ -11,7 +11,7 @@ import zmq
 
 from ebbtide.config import SchedulerSection
 from ebbtide.errors import EbbtideError
-from ebbtide.messages import ToDetokenizer, ToFront, TokenBatch, ToScheduler
+from ebbtide.messages import PoolInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
 from ebbtide.model_runner import build_runner
 from ebbtide.plan import Runner
 from ebbtide.runtime.channel import Receiver, Sender
@@ -188,6 +188,8 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
     channels = Channels(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
     info = runner.info
+    if len(info.pools) > 1:
+        log.info("KV pools: %s", "; ".join(map(_pool_line, info.pools)))
     extras = Extras(
         compiler=GrammarCompilerThread(info.vocab_size, info.eos_token_ids),
         observer=None if kv_events is None else kv_events.recorder,
@@ -198,6 +200,11 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     handshake.ready(info)
     while True:
         loop.turn()
+
+
+def _pool_line(pool: PoolInfo) -> str:
+    reads = "all tokens" if pool.window is None else f"a window of {pool.window} tokens"
+    return f"{pool.name} with {pool.num_pages * pool.page_size} tokens, for layers that read {reads}"
 
 
 if __name__ == "__main__":

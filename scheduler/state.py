@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ebbtide.plan import StepPlan
@@ -14,7 +15,7 @@ from .grammar.grammar_state import Grammars
 from .lifecycle import Lifecycle
 from .memory.accounting import AuditedPool
 from .memory.host_tier import HostTier
-from .memory.kv_pool import KvPool
+from .memory.kv_pool import FurtherPool, KvPool
 from .memory.pool import Pool
 from .metrics import SchedulerMetrics
 from .outbox import Outbox, Output
@@ -31,6 +32,7 @@ class State:
 
     Attributes:
         pool: the pool with the prefix cache.
+        more_pools: the other pools that running requests use.
         kv_pools: the pools that running requests use, ``pool`` first.
         pools: ``kv_pools`` and the host tier; the checker, the dump and the metrics loop over this list.
         host_tier: host memory for the K/V of retracted requests, if enabled; also in ``pools``.
@@ -38,6 +40,7 @@ class State:
 
     lifecycle: Lifecycle
     pool: Pool
+    more_pools: Sequence[FurtherPool]
     kv_pools: list[KvPool]
     pools: list[AuditedPool]
     host_tier: HostTier | None

@@ -18,7 +18,17 @@ from .requests import (
     UseVocabulary,
 )
 from .sessions import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply
-from .telemetry import FULL_POOL, Heartbeat, PoolInfo, PressureEvent, PressureVictim, Resumption, RunnerInfo, Stats
+from .telemetry import (
+    FULL_POOL,
+    SWA_POOL,
+    Heartbeat,
+    PoolInfo,
+    PressureEvent,
+    PressureVictim,
+    Resumption,
+    RunnerInfo,
+    Stats,
+)
 from .tokens import (
     PressureUsage,
     PromptLogprobs,

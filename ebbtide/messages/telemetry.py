@@ -7,6 +7,7 @@ import msgspec
 from .base import Message, Part
 
 FULL_POOL = "full"  # name of the first pool
+SWA_POOL = "swa"  # name of the pool of the layers with a sliding window
 
 
 class Resumption(Part, frozen=True):
@@ -104,11 +105,13 @@ class PoolInfo(Part, frozen=True):
 
     Attributes:
         page_size: number of tokens per page.
+        window: number of tokens that a token reads in the pool: itself and those directly before it; None for all.
     """
 
     num_pages: int
     page_size: int
     name: str = FULL_POOL
+    window: int | None = None
 
 
 class RunnerInfo(Part, frozen=True):

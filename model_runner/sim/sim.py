@@ -25,7 +25,8 @@ from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 from ..isolation import compute_isolated
 from ..kv.page_copies import checked_moves
 from .sim_embedding import embedding_of
-from .sim_pool import POISON, TOKEN_BITS, SimPool, SimPoolShape, Slots, slot_value
+from .sim_layout import further_pools
+from .sim_pool import POISON, TOKEN_BITS, SimPool, Slots, slot_value
 from .sim_sampling import INVALID_LOGITS, NO_TOKEN, SimRow, choose, logprob_of
 from .sim_script import SimScript
 
@@ -52,7 +53,7 @@ class SimShape:
     context_length: int = CONTEXT_LENGTH
     max_in_flight: int = 2
     num_host_pages: int = 0
-    more_pools: tuple[SimPoolShape, ...] = ()
+    more_pools: tuple[PoolInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,11 @@ class SimRunner:
     """A ``Runner`` that stores hashes of tokens in place of K/V."""
 
     def __init__(self, shape: SimShape, *, step_s: float = 0.0, script: SimScript | None = None) -> None:
-        pools = [SimPoolShape(PoolInfo(shape.num_pages, shape.page_size)), *shape.more_pools]
+        pools = (PoolInfo(shape.num_pages, shape.page_size), *shape.more_pools)
         self.info = RunnerInfo(
             context_length=shape.context_length,
             vocab_size=SIM_VOCAB_SIZE,
-            pools=tuple(pool.info for pool in pools),
+            pools=pools,
             num_rows=shape.num_rows,
             eos_token_ids=(SIM_EOS,),
             device="none",
@@ -109,15 +110,17 @@ class SimRunner:
         """Return the runner for ``MODEL sim``. By default, the context has 32,768 tokens and the pool 65,536.
 
         The host tier holds ``kv_offload_gb`` GiB at 64 KiB per token.
-        Raises StartupError if the runner does not fit into memory.
+        Raises StartupError if the runner does not fit into memory, or if ``sim_pools`` is invalid.
         """
+        num_pages = (config.max_total_tokens or POOL_TOKENS) // config.tokens_per_page
         shape = SimShape(
-            num_pages=(config.max_total_tokens or POOL_TOKENS) // config.tokens_per_page,
+            num_pages=num_pages,
             page_size=config.tokens_per_page,
             num_rows=config.max_running_requests,
             max_in_flight=1 if config.disable_overlap_schedule else 2,
             context_length=config.context_length or CONTEXT_LENGTH,
             num_host_pages=int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.tokens_per_page,
+            more_pools=further_pools(config.sim_pools, num_pages, config.tokens_per_page, config.swa_full_tokens_ratio),
         )
         script = SimScript.load(config.sim_script) if config.sim_script else None
         try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,26 +18,14 @@ TOKEN_BITS = 9  # low bits of a slot, which contain the token id
 POOL_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the contexts of two pools do not cancel each other
 
 
-@dataclass(frozen=True, slots=True)
-class SimPoolShape:
-    """The properties of a simulated pool.
-
-    Attributes:
-        window: number of latest tokens that a token reads, including itself; None for all tokens.
-    """
-
-    info: PoolInfo
-    window: int | None = None
-
-
 class SimPool:
     """The slots and the page table of the pool with index ``number``."""
 
-    def __init__(self, shape: SimPoolShape, number: int, *, num_rows: int, context_length: int) -> None:
-        self.page_size = shape.info.page_size
-        self.slots: Slots = np.full((shape.info.num_pages, self.page_size), POISON, dtype=np.uint64)
+    def __init__(self, info: PoolInfo, number: int, *, num_rows: int, context_length: int) -> None:
+        self.page_size = info.page_size
+        self.slots: Slots = np.full((info.num_pages, self.page_size), POISON, dtype=np.uint64)
         self._number = number
-        self._window = shape.window
+        self._window = info.window
         max_pages = pages_for(context_length, self.page_size)
         self._table = np.full((num_rows, max_pages), -1, dtype=np.int64)
         # Each position has its own weight, so that the right pages in the wrong order change the hash.

@@ -49,6 +49,7 @@ class _Reservations:
     def charge(self, req: Request, growth: float) -> None:
         """Reserve memory for a running request that is expected to grow by ``growth`` tokens."""
         missing = self.pool.missing_pages(req, len(req.known))
+        growth = min(growth, max(self.pool.max_pages - self.pool.num_pages(req) - missing, 0) * self._page_size)
         if missing:
             self._missing_pages += missing
             growth += missing * self._page_size
@@ -70,7 +71,8 @@ class _Reservations:
         growth: number of tokens by which the candidate is expected to grow.
         """
         size = self._page_size
-        return self._reserved + (self.pool.pages_for(num_tokens) - num_locked) * size + growth <= usable * size
+        needed = min(self.pool.pages_for(num_tokens) * size + growth, self.pool.max_pages * size)
+        return self._reserved + needed - num_locked * size <= usable * size
 
     def fits_now(self, num_tokens: int, num_locked: int, usable: int) -> bool:
         """Like ``fits``, but reserve memory only for the known tokens of running requests."""
@@ -122,8 +124,8 @@ class Admission:
         if req.protected and not self._alone and self._breaks_promise(req):
             return AdmissionResult(Verdict.SKIP, match)
         growth = self._growth(req)
-        for each in self._pools:
-            num_locked = match.num_locked if each.pool is self._tree_pool else 0
+        for number, each in enumerate(self._pools):
+            num_locked = match.num_locked_in(number)
             usable = each.pool.usable_pages + sum(map(each.pool.freed_by, without))
             if self._alone or req.protected:
                 fits = each.fits_now(known, num_locked, usable)

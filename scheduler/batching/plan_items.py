@@ -73,6 +73,9 @@ class PlanItems:
     def _make_room_elsewhere(self, req: Request, num_samples: int) -> int:
         """Like ``_make_room``, for all pools except the first."""
         for pool in self._more_pools:
+            held = pool.held[req.rid]
+            if req.computed + num_samples <= (held.first + len(held.pages)) * pool.page_size:
+                continue
             num_samples = min(num_samples, pool.allocate_up_to(req, req.computed + num_samples) - req.computed)
             if num_samples <= 0:
                 raise InvariantViolation(f"{req.tag} has no page for token {req.computed} in pool {pool.name}")
@@ -80,8 +83,11 @@ class PlanItems:
 
     def _writes_elsewhere(self, req: Request) -> tuple[PageWrite, ...]:
         """Return the pages that have not been sent to the runner yet, for all pools except the first."""
-        unsent = [(number, *pool.take_unsent(req)) for number, pool in enumerate(self._more_pools, 1)]
-        return tuple(PageWrite(number, index, pages) for number, index, pages in unsent if pages)
+        return tuple(
+            PageWrite(number, *pool.take_unsent(req))
+            for number, pool in enumerate(self._more_pools, 1)
+            if (held := pool.held[req.rid]).sent < held.first + len(held.pages)
+        )
 
     def _item(self, req: Request, tokens: list[int] | None, count: int, num_samples: int) -> PlanItem:
         assert req.row is not None

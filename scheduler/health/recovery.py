@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..lifecycle import Lifecycle
 from ..memory.accounting import AuditedPool, OwnershipError, owners_missing_pages
-from ..memory.kv_pool import KvPool, promised_pages
+from ..memory.kv_pool import FurtherPool, KvPool, promised_pages
 from ..memory.pool import Pool
 from ..request import Request
 from ..state import StepsInFlight
@@ -24,18 +24,19 @@ class Recovery:
         lifecycle: Lifecycle,
         pools: Sequence[AuditedPool],
         pool: Pool,
-        kv_pools: Sequence[KvPool],
+        more_pools: Sequence[FurtherPool],
         steps_in_flight: StepsInFlight,
     ) -> None:
         """
         pools: all pools, including the host tier.
         pool: the pool with the prefix cache.
-        kv_pools: the pools that running requests use.
+        more_pools: the other pools that running requests use.
         """
         self._lifecycle = lifecycle
         self._pools = pools
         self._pool = pool
-        self._kv_pools = kv_pools
+        self._more_pools = more_pools
+        self._kv_pools: list[KvPool] = [pool, *more_pools]
         self._steps_in_flight = steps_in_flight
 
     def recover(self, pages: Mapping[str, Sequence[int]], *, everybody: bool) -> dict[str, list[int]]:
@@ -57,9 +58,11 @@ class Recovery:
         cache = self._pool.tree_cache
         # Drop the pages of every owner that lost a page: its other pages are intact, but at wrong positions.
         alive = cache.drop_pages(doubt.union(*(held for owner, held in cache.owners() if id(owner) in torn)))
+        for pool in self._more_pools:
+            pool.drop_owners(torn)
         for req in list(self._lifecycle.running):
             in_doubt = id(req) in torn or id(req.node) not in alive or not doubt.isdisjoint(req.pages)
-            if everybody or in_doubt:
+            if everybody or in_doubt or not all(pool.is_intact(req) for pool in self._more_pools):
                 self._release(req)
         self._rebuild()
         self._keep_promises()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,10 @@ class KvPool(AuditedPool, Protocol):
     @property
     def usable_pages(self) -> int:
         """Number of free pages plus the number of pages that eviction can free. Used by admission."""
+
+    @property
+    def max_pages(self) -> float:
+        """The maximum number of pages that one request holds, whatever its length; infinite if there is none."""
 
     def pages_for(self, num_tokens: int) -> int:
         """Return the maximum number of pages that a request holds until the K/V of ``num_tokens`` tokens exists."""
@@ -64,17 +68,52 @@ class KvPool(AuditedPool, Protocol):
         """
 
 
-class FurtherPool(KvPool, Protocol):
-    """A pool other than the first. It has no prefix cache, and keeps its page lists by request id."""
+class HeldPages(Protocol):
+    """The pages of one request in a pool besides the first one."""
 
-    def page_list(self, req: CachedRequest) -> tuple[int, Sequence[int]]:
-        """Return the index of the first page that ``req`` holds, and all pages that it holds."""
+    pages: list[int]  # the pages from page index ``first`` on; the first ``num_shared`` of them belong to the tree
+
+    @property
+    def first(self) -> int:
+        """The page index of the first page."""
+
+    @property
+    def sent(self) -> int:
+        """The page index up to which plans contain the pages."""
+
+    @property
+    def num_shared(self) -> int:
+        """Number of pages that belong to the prefix tree."""
+
+
+class FurtherPool(KvPool, Protocol):
+    """A pool besides the first one. It keeps its page lists by request id.
+
+    A request can reuse computed tokens only if all pools have their K/V: a pool that implements ``TreePart`` as well
+    keeps its pages in the prefix tree, and any other pool turns the prefix cache off.
+    """
+
+    @property
+    def held(self) -> Mapping[str, HeldPages]:
+        """The pages of every request for which ``allocate_up_to`` was called, by request id."""
+
+    def settled(self, req: CachedRequest) -> None:
+        """Release the pages that no later token of ``req`` reads. Call it when a step of the request is settled."""
 
     def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
         """Return the index of the first unsent page of ``req``, and all its unsent pages.
 
         A page is unsent until it is part of a plan. The returned pages are recorded as sent.
         """
+
+    def validate(self, running: Sequence[CachedRequest]) -> list[str]:
+        """Returns descriptions of all errors in counters, locks and windows. The cost is proportional to the pool."""
+
+    def drop_owners(self, owners: Collection[int]) -> None:
+        """Remove cached pages from the owners with these ``id()``. The caller calls ``repair``."""
+
+    def is_intact(self, req: CachedRequest) -> bool:
+        """True if all pages of ``req`` are in service, and those that it shares are cached."""
 
 
 @dataclass(frozen=True, slots=True)

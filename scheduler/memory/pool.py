@@ -1,11 +1,12 @@
 """One pool of KV pages: allocator, prefix cache, and the private pages of running requests.
 
-There is one pool per kind of K/V; the models supported now have only full attention. Demand, allocation and accounting
-are computed per pool.
+There is one pool per kind of KV, and this one is for the layers with full attention. Demand, allocation and accounting
+are per pool.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from ebbtide.messages import FULL_POOL
@@ -23,6 +24,7 @@ class Pool:
     """The pages of one kind of K/V, with the prefix cache."""
 
     name = FULL_POOL
+    max_pages = math.inf
 
     def __init__(self, allocator: PageAllocator, tree_cache: BasePrefixCache) -> None:
         self.token_to_kv_pool_allocator = allocator

@@ -21,6 +21,13 @@ class MatchResult:
     num_locked: int = 0  # number of these pages that are already locked, so that sharing them makes no page unavailable
     node: CacheNode | None = None  # the node in which the match ends, for ``attach``
     num_in_node: int = 0  # number of matching pages of ``node``
+    num_locked_elsewhere: list[int] = field(default_factory=list)  # ``num_locked`` for every other pool, in order
+
+    def num_locked_in(self, pool: int) -> int:
+        """Return ``num_locked`` for the pool with this index in ``RunnerInfo.pools``."""
+        if pool == 0:
+            return self.num_locked
+        return self.num_locked_elsewhere[pool - 1] if self.num_locked_elsewhere else 0
 
 
 class AuditedCache(Protocol):

@@ -8,7 +8,6 @@ operation recurses, because a conversation that grows by one page per request pr
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -16,9 +15,11 @@ from collections.abc import Collection, Iterator, Sequence
 from .allocator import PageAllocator
 from .cached_request import CachedRequest
 from .ledger import PageOwner
+from .lru_heap import LruHeap
 from .node import CacheObserver, Node
 from .prefix_cache import MatchResult
 from .tree_audit import validate_tree
+from .tree_part import TreePart, TreeParts
 
 
 class RadixCache:
@@ -27,18 +28,18 @@ class RadixCache:
     Evicts unlocked leaves, least recently used first. The pages of a leaf are evicted one by one, from its end.
     """
 
-    def __init__(self, allocator: PageAllocator, observer: CacheObserver | None = None) -> None:
+    def __init__(
+        self, allocator: PageAllocator, observer: CacheObserver | None = None, parts: Sequence[TreePart] = ()
+    ) -> None:
+        """parts: the memory of other pools in the tree, in the order of ``RunnerInfo.pools``."""
         self._allocator = allocator
         self._observer = observer
+        self._parts = TreeParts(parts)
         self._page_size = allocator.page_size
         self._roots: dict[str, Node] = {}
         self.access_clock = 0
-        self._serial = 0
-        # Heap of (last_access, serial, leaf) with lazy deletion: an entry is stale if its leaf was accessed later.
-        self._leaves: list[tuple[int, int, Node]] = []
-        self._nodes: deque[Node] = (
-            deque()
-        )  # all nodes with pages, in the order of the next audits; evicted nodes are removed lazily
+        self._leaves: LruHeap[Node] = LruHeap(_is_unlocked_leaf)
+        self._nodes: deque[Node] = deque()  # all nodes with pages, in audit order; evicted ones are removed lazily
         self.evictable_pages = 0
         self.protected_pages = 0
         self.session_held_pages = self.evictable_session_pages = 0  # always 0: only a wrapper has sessions
@@ -47,19 +48,18 @@ class RadixCache:
         """See ``BasePrefixCache``. The comparison uses the tokens themselves, not hashes."""
         most = req.num_reusable // self._page_size
         limit = most if limit is None else min(limit, most)
-        match = MatchResult()
-        node = self._roots.get(req.namespace)
-        match.node = node
-        while node is not None and len(match.pages) < limit:
-            child = node.children.get(self._key(req.known, len(match.pages)))
+        path: list[tuple[Node, int]] = []
+        num_pages = 0
+        node = root = self._roots.get(req.namespace)
+        while node is not None and num_pages < limit:
+            child = node.children.get(self._key(req.known, num_pages))
             if child is None:
                 break
-            same = min(child.num_equal_pages(req.known, len(match.pages) * self._page_size), limit - len(match.pages))
-            match.pages += child.pages[:same]
-            match.num_locked += same if child.locks else 0
-            match.node, match.num_in_node = child, same
+            same = min(child.num_equal_pages(req.known, num_pages * self._page_size), limit - num_pages)
+            path.append((child, same))
+            num_pages += same
             node = child if same == len(child.pages) else None
-        return match
+        return self._parts.match(path, root)
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
         """See ``BasePrefixCache``."""
@@ -73,6 +73,7 @@ class RadixCache:
         req.node = node
         req.pages = list(match.pages)
         req.num_shared = len(match.pages)
+        self._parts.attached(req, node)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
         """See ``BasePrefixCache``.
@@ -102,8 +103,9 @@ class RadixCache:
         """See ``BasePrefixCache``."""
         node = req.node
         assert isinstance(node, Node)
-        req.node = None
         self.access_clock += 1
+        self._parts.released(req, node, self.access_clock)
+        req.node = None
         walk: Node | None = node
         while walk is not None:
             walk.locks -= 1
@@ -124,10 +126,7 @@ class RadixCache:
         """See ``BasePrefixCache``."""
         freed = 0
         end = math.inf if accessed_before is None else accessed_before
-        while freed < num_pages and self._leaves and self._leaves[0][0] < end:
-            last_access, _, leaf = heapq.heappop(self._leaves)
-            if last_access != leaf.last_access or leaf.locks or leaf.children or not leaf.pages:
-                continue  # a stale entry: the leaf was used, locked or extended later
+        while freed < num_pages and (leaf := self._leaves.pop(end)) is not None:
             freed += self._trim(leaf, num_pages - freed)
         return freed
 
@@ -182,6 +181,7 @@ class RadixCache:
                 siblings = node.parent.children
                 node.parent.children = {key: child for key, child in siblings.items() if child is not node}
         remaining = list(self.walk())
+        self._parts.kept(remaining)
         if self._observer is not None:
             self._observer.rebuilt(remaining)
         return {id(node) for node in [*remaining, *self._roots.values()]}
@@ -193,7 +193,7 @@ class RadixCache:
             node.locks = 0
         self.evictable_pages, self.protected_pages = sum(len(node.pages) for node in nodes), 0
         self._nodes = deque(nodes)
-        self._leaves = []
+        self._leaves.clear()
         for req in running:
             assert isinstance(req.node, Node)
             self._lock_path(req.node)
@@ -232,6 +232,7 @@ class RadixCache:
         upper.children[self._key(node.tokens, 0)] = node
         node.parent = upper
         self._nodes.append(upper)
+        self._parts.split(upper, node)
         return upper
 
     def _add_leaf(self, parent: Node, req: CachedRequest, num_pages: int) -> Node:
@@ -244,6 +245,7 @@ class RadixCache:
         self.evictable_pages += len(leaf.pages)
         self._lock(leaf)
         req.num_shared = num_pages
+        self._parts.published(req, leaf, start)
         if self._observer is not None:
             self._observer.stored(leaf)
         return leaf
@@ -259,6 +261,7 @@ class RadixCache:
         req.num_shared = end
         req.sent_pages = min(req.sent_pages, start)
         self._allocator.give(duplicates, req)
+        self._parts.published(req, node, start)
 
     def _lock(self, node: Node) -> None:
         if node.locks == 0:
@@ -279,11 +282,7 @@ class RadixCache:
         if node.is_root:
             self._roots.pop(node.namespace, None)
             return
-        self._serial += 1
-        heapq.heappush(self._leaves, (node.last_access, self._serial, node))
-        if len(self._leaves) > 64 + 4 * len(self._nodes):
-            self._leaves = [entry for entry in self._leaves if entry[0] == entry[2].last_access and entry[2].pages]
-            heapq.heapify(self._leaves)
+        self._leaves.offer(node, len(self._nodes))
 
     def _trim(self, leaf: Node, num_pages: int) -> int:
         """Free up to ``num_pages`` pages at the end of a leaf. Return the number of pages freed."""
@@ -294,6 +293,7 @@ class RadixCache:
         self.evictable_pages -= count
         if self._observer is not None:
             self._observer.removed(freed)
+        self._parts.trimmed(leaf, count)
         parent = leaf.parent
         assert parent is not None
         if keep:
@@ -304,3 +304,7 @@ class RadixCache:
             leaf.pages = []
             self._offer_for_eviction(parent)
         return count
+
+
+def _is_unlocked_leaf(node: Node) -> bool:
+    return not node.locks and not node.children and bool(node.pages)

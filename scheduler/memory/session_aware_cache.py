@@ -119,7 +119,7 @@ class SessionAwareCache:
             return whole
         before = self.inner.match_prefix(req, slot.first)
         pages = before.pages + slot.pages
-        return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot, before)
+        return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot=slot, inner=before)
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
         """Pin the turn's slot if the match includes it; otherwise free the pages of the slot."""

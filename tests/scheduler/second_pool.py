@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ebbtide.messages import PoolInfo
 from ebbtide.paging import pages_for
@@ -28,6 +30,7 @@ class Held:
     pages: list[int] = field(default_factory=list)
     first: int = 0
     sent: int = 0
+    num_shared: ClassVar[int] = 0
 
     @property
     def end(self) -> int:
@@ -39,11 +42,9 @@ NOTHING = Held()
 
 
 class SecondPool:
-    """A ``FurtherPool``. window: a token reads this many tokens up to itself, and pages before them leave."""
+    """A ``FurtherPool``. With a window, pages before it leave."""
 
-    def __init__(
-        self, info: PoolInfo, window: int | None = None, *, on_free: Callable[[Sequence[int]], None] | None = None
-    ) -> None:
+    def __init__(self, info: PoolInfo, *, on_free: Callable[[Sequence[int]], None] | None = None) -> None:
         self.name = info.name
         self.page_size = info.page_size
         self.allocator = PageAllocator(info.num_pages, info.page_size, on_free=on_free)
@@ -51,7 +52,7 @@ class SecondPool:
         self.quarantined: set[int] = set()
         self.held: dict[str, Held] = {}
         self.num_held = 0  # pages of all lists, updated with every change
-        self._window = window
+        self._window = info.window
         self._sweep = Sweep(self.allocator)
 
     @property
@@ -65,6 +66,10 @@ class SecondPool:
     @property
     def usable_pages(self) -> int:
         return self.allocator.available_pages
+
+    @property
+    def max_pages(self) -> float:
+        return math.inf if self._window is None else pages_for(self._window - 1, self.page_size) + 1
 
     def pages_for(self, num_tokens: int) -> int:
         """With a window, a request never holds more pages than its last token reads, wherever the window begins."""
@@ -102,9 +107,17 @@ class SecondPool:
         self.allocator.give(pages, req)
         self.num_held -= len(pages)
 
-    def page_list(self, req: CachedRequest) -> tuple[int, Sequence[int]]:
-        held = self._of(req)
-        return held.first, held.pages
+    def settled(self, req: CachedRequest) -> None:
+        """Pages leave when the next ones are allocated."""
+
+    def validate(self, running: Sequence[CachedRequest]) -> list[str]:
+        return []
+
+    def drop_owners(self, owners: Collection[int]) -> None:
+        """No page is cached."""
+
+    def is_intact(self, req: CachedRequest) -> bool:
+        return self.quarantined.isdisjoint(self._of(req).pages)
 
     def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
         held = self.held[req.rid]

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.messages import PoolInfo
-from ebbtide.model_runner.sim.sim_pool import SimPoolShape
 from ebbtide.paging import pages_for
 from ebbtide.retract_policies import RETRACT_POLICIES
 from ebbtide.scheduler.health.dump import waiting_reasons
@@ -22,8 +21,8 @@ SIZE = 16  # tokens per page of the second pool
 LONG = greedy(40, ignore_eos=True)
 
 
-def second(num_pages: int, size: int = SIZE, window: int | None = None) -> SimPoolShape:
-    return SimPoolShape(PoolInfo(num_pages, size, "second"), window)
+def second(num_pages: int, size: int = SIZE, window: int | None = None) -> PoolInfo:
+    return PoolInfo(num_pages, size, "second", window)
 
 
 def world(num_pages: int, shape: Shape | None = None) -> World:

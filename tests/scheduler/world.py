@@ -23,7 +23,6 @@ from ebbtide.messages import (
     UseVocabulary,
 )
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
-from ebbtide.model_runner.sim.sim_pool import SimPoolShape
 from ebbtide.plan import ItemFailure
 from ebbtide.scheduler.build import Extras, build_scheduler
 from ebbtide.scheduler.failures import Failures
@@ -108,7 +107,7 @@ class Shape:
     max_sessions: int = 1000
     session_timeout: float = 1e9
     max_per_owner: int | None = None
-    second: SimPoolShape | None = None  # a second pool
+    second: PoolInfo | None = None  # a second pool
     confines_faults: bool = False  # exceptions end requests, as in the daemon; else they are raised
 
 
@@ -147,8 +146,7 @@ class World:
             () if shape.second is None else (shape.second,),
         )
         self.runner = SimRunner(sim) if shape.max_samples == 1 else MultiTokenRunner(sim, shape.max_samples)
-        self._freed: list[int] = []
-        self._freed_second: list[int] = []
+        self._freed: dict[str, list[int]] = {pool.name: [] for pool in self.runner.info.pools}
         config = SchedulerConfig(
             chunked_prefill_size=shape.chunk,
             schedule_policy=shape.policy,
@@ -167,8 +165,8 @@ class World:
         extras = Extras(
             compiler=compiler or Compiler(),
             observer=observer,
-            on_free=self._freed.extend,
-            pools={} if shape.second is None else {shape.second.info.name: self._build_second},
+            on_free={name: freed.extend for name, freed in self._freed.items()},
+            pools={"second": self._build_second},
         )
         self.scheduler = build_scheduler(config, self.runner.info, extras)
         if not shape.confines_faults:
@@ -230,14 +228,13 @@ class World:
 
     def _poison_freed(self) -> None:
         """Spoil what is free after the plan that may have copied it to the host; what was taken again is in use."""
-        pools = self.scheduler.state.kv_pools
-        for number, (pool, freed) in enumerate(zip(pools, (self._freed, self._freed_second), strict=False)):
+        for number, pool in enumerate(self.scheduler.state.kv_pools):
+            freed = self._freed[pool.name]
             self.runner.poison([page for page in freed if pool.ledger.owner(page) is None], pool=number)
             freed.clear()
 
     def _build_second(self, info: PoolInfo) -> SecondPool:
-        assert self.shape.second is not None
-        return SecondPool(info, self.shape.second.window, on_free=self._freed_second.extend)
+        return SecondPool(info, on_free=self._freed[info.name].extend)
 
     @property
     def second(self) -> SecondPool:

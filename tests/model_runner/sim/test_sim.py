@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import PoolInfo, SamplingParams
 from ebbtide.model_runner import build_runner
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
-from ebbtide.model_runner.sim.sim_pool import SimPoolShape
 from ebbtide.model_runner.sim.sim_script import SimScript
 from ebbtide.plan import PageCopies, PageWrite, PlanItem, PromptLogprobSpec, RowInit, StepPlan, StepResult
 from ebbtide.tokenization.model_files import ModelFiles
@@ -62,7 +62,7 @@ def test_its_own_last_sample_is_what_it_goes_on_with() -> None:
 
 
 def two_pools(window: int | None) -> SimRunner:
-    second = SimPoolShape(PoolInfo(32, 2, "second"), window)
+    second = PoolInfo(32, 2, "second", window)
     return SimRunner(SimShape(num_pages=32, page_size=4, num_rows=4, context_length=64, more_pools=(second,)))
 
 
@@ -388,3 +388,17 @@ def test_a_script_is_followed_as_far_as_the_mask_allows() -> None:
     item = prefill(0, list(range(6)), PROMPT)
     assert step(sim, replace(item, mask=mask_of(ord("a"), 7))).tokens == [[ord("a")]]
     assert step(sim, replace(item, mask=mask_of(7))).tokens == [[7]]
+
+
+def test_a_layout_gives_the_window_pool_its_share_of_the_pages() -> None:
+    config = RunnerConfig(page_size=4, max_total_tokens=400, context_length=64, sim_pools="full,swa:20")
+    sim = SimRunner.from_config(config)
+    assert sim.info.pools == (PoolInfo(100, 4), PoolInfo(25, 4, "swa", 20))
+    small = SimRunner.from_config(dataclasses.replace(config, swa_full_tokens_ratio=0.01))
+    assert small.info.pools[1].num_pages == 11
+
+
+@pytest.mark.parametrize("layout", ["", "swa:64", "full,full", "full,swa", "full,swa:0", "full,swa:-1", "full,swa:6,x"])
+def test_an_invalid_layout_is_refused(layout: str) -> None:
+    with pytest.raises(StartupError, match="--sim-pools"):
+        SimRunner.from_config(RunnerConfig(page_size=4, max_total_tokens=128, context_length=64, sim_pools=layout))

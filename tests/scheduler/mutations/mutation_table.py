@@ -9,15 +9,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .. import test_second_pool as _hand_made_in_the_second_pool  # noqa: F401 (fills HAND_MADE)
+from .. import test_window_pool as _hand_made_in_the_window_pool  # noqa: F401 (fills HAND_MADE)
 from ..health.test_recovery import CAUGHT_BEFORE_THE_FORWARD, CAUGHT_SOMEHOW
 from .accounting_bugs import ACCOUNTING
 from .test_mutations import OTHERS
 from .test_second_pool_mutations import BY_ACCOUNTING, SECOND_POOL_BUGS
 from .test_session_mutations import SESSION_BUGS
+from .test_window_mutations import WINDOW_BUGS
 from .witnesses import HAND_MADE, Bug, Witness
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "mutations.md"
-TABLES = {"accounting": ACCOUNTING, "others": OTHERS, "second-pool": SECOND_POOL_BUGS, "sessions": SESSION_BUGS}
+TABLES = {
+    "accounting": ACCOUNTING,
+    "others": OTHERS,
+    "second-pool": SECOND_POOL_BUGS,
+    "window-pool": WINDOW_BUGS,
+    "sessions": SESSION_BUGS,
+}
 IN_QUARANTINE: dict[Bug, str] = {
     **dict.fromkeys([*CAUGHT_BEFORE_THE_FORWARD, *BY_ACCOUNTING], "no output changes"),
     **dict.fromkeys(CAUGHT_SOMEHOW, "every request ends once"),

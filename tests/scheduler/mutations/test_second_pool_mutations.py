@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from ebbtide.messages import PoolInfo
-from ebbtide.model_runner.sim.sim_pool import SimPoolShape
 from ebbtide.plan import PageWrite
 from ebbtide.scheduler.batching.plan_items import PlanItems
 from ebbtide.scheduler.lifecycle import ReleaseReason
@@ -36,9 +35,9 @@ def expectations() -> list[tuple[list[Arrival], World, Shape]]:
     cases = []
     for seed, window in ((1, None), (2, WINDOW)):
         load = random_load(seed, count=16, aborts=True)
-        expected = play(load, replace(ample(4), second=SimPoolShape(PoolInfo(6000, 8, "second"), window)))
+        expected = play(load, replace(ample(4), second=PoolInfo(6000, 8, "second", window)))
         pages = 60 if window is None else 24
-        tight = SimPoolShape(PoolInfo(pages, 4, "second"), window)
+        tight = PoolInfo(pages, 4, "second", window)
         cases.append((load, expected, Shape(num_pages=4000, num_rows=16, chunk=7, conservativeness=0.02, second=tight)))
     return cases
 
@@ -227,8 +226,8 @@ def test_a_bug_in_the_second_pool_is_noticed_by_its_check(bug: Bug) -> None:
 def test_a_bug_found_by_the_accounting_of_the_second_pool_changes_no_answer(bug: Bug) -> None:
     for load, expected, shape in expectations()[:1]:
         assert shape.second is not None
-        info = with_fields(shape.second.info, num_pages=shape.second.info.num_pages + 20)
-        roomy = replace(shape, retract_interval=6, second=replace(shape.second, info=info))
+        info = with_fields(shape.second, num_pages=shape.second.num_pages + 20)
+        roomy = replace(shape, retract_interval=6, second=info)
         world = play_with(bug, load, roomy)
         assert world.scheduler.state.metrics.totals[VIOLATIONS]
         assert_same(load, expected, world)

@@ -30,6 +30,7 @@ class Witness(Enum):
     ROWS = "row check"
     RESTORE = "host tier, when it restores a copy"
     TREE = "tree check when idle"
+    WINDOW = "prefix tree, when it locks or reads the pages of a window"
     RUNNER = "runner, which rejects the plan"
     TEXT = "text equality"
     ONE_END = "tokens after the end"
@@ -48,6 +49,9 @@ CHECKS = {
     "_unbalanced": Witness.EQUATION,
     "self_check_during_busy": Witness.SWEEP,
     "_check_full_pool": Witness.LEDGER_AUDIT,
+    "_check_swa_pool": Witness.LEDGER_AUDIT,
+    "_path": Witness.WINDOW,
+    "relock": Witness.WINDOW,
     "move": Witness.LEDGER_MOVE,
     "take": Witness.FREE_LIST,
     "_check_req_pool": Witness.ROWS,

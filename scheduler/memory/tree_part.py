@@ -1,0 +1,117 @@
+"""Memory of further pools in the prefix tree, such as the pages of a sliding window."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from .cached_request import CachedRequest
+from .node import Node
+from .prefix_cache import MatchResult
+
+# The matching nodes from the root on, each with the number of its pages that match.
+MatchPath = Sequence[tuple[Node, int]]
+
+
+class TreePart(Protocol):
+    """The part of a prefix tree that is memory of one further pool.
+
+    The tree calls it after every change of its structure. ``req`` is always a running request whose shared pages end
+    with the last page of ``node``.
+    """
+
+    def usable_match(self, path: MatchPath) -> int:
+        """Returns the largest number of pages, at most those of ``path``, after which everything that the next token
+        reads in this pool is cached.
+        """
+
+    def num_locked(self, path: MatchPath) -> int:
+        """Returns the number of this pool's pages that a request with this match shares, and that running requests
+        lock already.
+        """
+
+    def attached(self, req: CachedRequest, node: Node) -> None:
+        """Share this pool's memory of the prefix with ``req``, and lock it."""
+
+    def published(self, req: CachedRequest, node: Node, start: int) -> None:
+        """Move the request's memory to ``node`` and lock it. start: page index of the node's first page."""
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """Divide the memory of ``lower``, whose first pages were moved to the new node ``upper``."""
+
+    def trimmed(self, leaf: Node, num_pages: int) -> None:
+        """Free the memory of the last ``num_pages`` pages of ``leaf``, which the leaf has lost."""
+
+    def released(self, req: CachedRequest, node: Node, access_clock: int) -> None:
+        """Unlock all memory that ``req`` shares. access_clock: that of the cache."""
+
+    def kept(self, nodes: Collection[Node]) -> None:
+        """Forget the memory of all nodes except these. The caller rebuilds the accounting."""
+
+
+class TreeParts:
+    """All further pools of a tree, in the order of ``RunnerInfo.pools``. ``TreePart`` describes the methods."""
+
+    def __init__(self, parts: Sequence[TreePart]) -> None:
+        self._parts = parts
+
+    def match(self, path: MatchPath, root: Node | None) -> MatchResult:
+        """Return the longest part of a match that is usable in every pool. root: the node for an empty match."""
+        path = self._usable(path)
+        match = MatchResult(node=root)
+        for node, same in path:
+            match.pages += node.pages[:same]
+            match.num_locked += same if node.locks else 0
+            match.node, match.num_in_node = node, same
+        match.num_locked_elsewhere = [part.num_locked(path) for part in self._parts]
+        return match
+
+    def attached(self, req: CachedRequest, node: Node) -> None:
+        """See ``TreePart``."""
+        for part in self._parts:
+            part.attached(req, node)
+
+    def published(self, req: CachedRequest, node: Node, start: int) -> None:
+        """See ``TreePart``."""
+        for part in self._parts:
+            part.published(req, node, start)
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """See ``TreePart``."""
+        for part in self._parts:
+            part.split(upper, lower)
+
+    def trimmed(self, leaf: Node, num_pages: int) -> None:
+        """See ``TreePart``."""
+        for part in self._parts:
+            part.trimmed(leaf, num_pages)
+
+    def released(self, req: CachedRequest, node: Node, access_clock: int) -> None:
+        """See ``TreePart``."""
+        for part in self._parts:
+            part.released(req, node, access_clock)
+
+    def kept(self, nodes: Collection[Node]) -> None:
+        """See ``TreePart``."""
+        for part in self._parts:
+            part.kept(nodes)
+
+    def _usable(self, path: MatchPath) -> MatchPath:
+        """Shorten the path until all pools agree. The loop ends because each iteration shortens it."""
+        while self._parts:
+            num_pages = sum(same for _, same in path)
+            usable = min(part.usable_match(path) for part in self._parts)
+            if usable == num_pages:
+                break
+            path = _first_pages(path, usable)
+        return path
+
+
+def _first_pages(path: MatchPath, num_pages: int) -> MatchPath:
+    shorter = []
+    for node, same in path:
+        if num_pages <= 0:
+            break
+        shorter.append((node, min(same, num_pages)))
+        num_pages -= same
+    return shorter

@@ -1,0 +1,282 @@
+"""The pool of the layers with a sliding window: a request keeps only the pages that its next tokens read.
+
+With a prefix cache, the pages of published tokens belong to the nodes of the tree (``WindowSpans``), and a request
+locks those inside its window. Pages wholly behind the window leave when a step is settled: private pages become free,
+those of the tree are unlocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from ebbtide.messages import PoolInfo
+from ebbtide.paging import pages_for
+
+from .accounting import OwnershipError, PoolAccounting, Sweep, compare_with_ledger, mismatches, rebuild
+from .allocator import PageAllocator
+from .cached_request import CachedRequest
+from .kv_pool import total_demand
+from .ledger import PageOwner
+from .node import Node
+from .tree_part import MatchPath
+from .window_pages import WindowPages
+from .window_spans import WindowSpans
+
+
+class WindowPool:
+    """A ``FurtherPool`` and a ``TreePart``."""
+
+    def __init__(
+        self, info: PoolInfo, chunk_tokens: int, *, on_free: Callable[[Sequence[int]], None] | None = None
+    ) -> None:
+        """chunk_tokens: number of tokens of one request that can be in flight or planned at a time."""
+        assert info.window is not None
+        self.name = info.name
+        self.page_size = info.page_size
+        self.allocator = PageAllocator(info.num_pages, info.page_size, on_free=on_free)
+        self.ledger = self.allocator.ledger
+        self.quarantined: set[int] = set()
+        self.uncached = 0  # number of private pages of running requests, updated with every change
+        self._num_before = pages_for(info.window - 1, info.page_size)
+        self._num_ahead = pages_for(chunk_tokens + info.page_size - 1, info.page_size)
+        self.spans = WindowSpans(self.allocator, self._num_before)
+        self.held: dict[str, WindowPages] = {}
+        self._sweep = Sweep(self.allocator)
+
+    @property
+    def capacity(self) -> int:
+        """See ``KvPool``."""
+        return self.allocator.num_pages - len(self.quarantined)
+
+    @property
+    def available_pages(self) -> int:
+        """See ``KvPool``."""
+        return self.allocator.available_pages
+
+    @property
+    def usable_pages(self) -> int:
+        """See ``KvPool``."""
+        return self.allocator.available_pages + self.spans.evictable_pages
+
+    @property
+    def max_pages(self) -> int:
+        """See ``KvPool``: the window, the tokens of the steps in flight and of the next one, and the page in which the
+        window begins. In a pool that is smaller, chunks are shortened.
+        """
+        return max(self._num_before + 1, min(self._num_before + self._num_ahead, self.capacity))
+
+    def pages_for(self, num_tokens: int) -> int:
+        """See ``KvPool``."""
+        return min(-(-num_tokens // self.page_size), self.max_pages)
+
+    def num_pages(self, req: CachedRequest) -> int:
+        """See ``KvPool``."""
+        return len(self._of(req).pages)
+
+    def missing_pages(self, req: CachedRequest, num_tokens: int) -> int:
+        """See ``KvPool``."""
+        held = self._of(req)
+        return max(self._end_for(req, held, num_tokens) - held.end, 0)
+
+    def freed_by(self, req: CachedRequest) -> int:
+        """See ``KvPool``."""
+        held = self._of(req)
+        exclusive = 0 if held.node is None else self.spans.num_exclusive(held.node, held.first, held.cached_end)
+        return len(held.pages) - held.num_shared + exclusive
+
+    def demand(self, running: Sequence[CachedRequest]) -> int:
+        """See ``KvPool``."""
+        size, held = self.page_size, self.held
+        short = [
+            req
+            for req in running
+            if req.rid not in held
+            or req.computed + req.max_samples > ((pages := held[req.rid]).first + len(pages.pages)) * size
+        ]
+        needs = [
+            (req, self.missing_pages(req, req.computed + (req.num_samples if req.is_decoding else 1))) for req in short
+        ]
+        return total_demand(needs, len(running))
+
+    def evict_from_tree_cache(self, num_pages: int) -> bool:
+        """See ``KvPool``."""
+        shortfall = num_pages - self.allocator.available_pages
+        if shortfall > 0:
+            self.spans.evict(shortfall)
+        return self.allocator.available_pages >= num_pages
+
+    def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
+        """See ``KvPool``."""
+        held = self.held.get(req.rid)
+        if held is None:
+            held = self.held[req.rid] = WindowPages()
+        missing = self._end_for(req, held, num_tokens) - held.end
+        if missing > 0:
+            self.evict_from_tree_cache(missing)
+            count = min(missing, self.allocator.available_pages)
+            held.pages += self.allocator.take(count, req)
+            self.uncached += count
+        return held.end * self.page_size
+
+    def settled(self, req: CachedRequest) -> None:
+        """See ``FurtherPool``. Keeps the pages that a match needs which ends with the last full page."""
+        held = self.held[req.rid]
+        first = min(req.num_confirmed // self.page_size - self._num_before, held.end)
+        if first <= held.first:
+            return
+        if held.node is not None and held.first < held.cached_end:
+            self.spans.advance(held.node, held.first, min(first, held.cached_end), held.cached_end)
+        gone = held.private[: max(first - max(held.first, held.cached_end), 0)]
+        if gone:
+            self.allocator.give(gone, req)
+            self.uncached -= len(gone)
+        del held.pages[: first - held.first]
+        held.first = first
+
+    def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
+        """See ``KvPool``. The tree has taken over its pages already, see ``released``."""
+        held = self.held.pop(req.rid, None)
+        if held is not None:
+            private = held.private
+            self.uncached -= len(private)
+            self.allocator.give(private, req)
+
+    def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
+        """See ``FurtherPool``."""
+        held = self.held[req.rid]
+        index = max(held.sent, held.first)
+        held.sent = held.end
+        return index, held.pages[index - held.first :]
+
+    def usable_match(self, path: MatchPath) -> int:
+        """See ``TreePart``."""
+        return self.spans.usable_match(path)
+
+    def num_locked(self, path: MatchPath) -> int:
+        """See ``TreePart``."""
+        return self.spans.num_locked(path)
+
+    def attached(self, req: CachedRequest, node: Node) -> None:
+        """See ``TreePart``."""
+        end = len(req.pages)
+        first = max(end - self._num_before, 0)
+        self.held[req.rid] = WindowPages(first, self.spans.pages_of(node, first, end), end, first, node)
+        self.spans.lock(node, first, end)
+
+    def published(self, req: CachedRequest, node: Node, start: int) -> None:
+        """See ``TreePart``. Nodes wholly behind the window get no pages."""
+        held = self.held[req.rid]
+        end = start + len(node.pages)
+        begin = max(start, held.first)
+        own = held.pages[max(begin - held.first, 0) : max(end - held.first, 0)]
+        if own:
+            pages = self.spans.publish(node, own, req)
+            self.uncached -= len(own)
+            held.pages[begin - held.first : end - held.first] = pages
+            num_same = next(
+                (index for index, pair in enumerate(zip(own, pages, strict=True)) if pair[0] != pair[1]), end
+            )
+            held.sent = min(held.sent, begin + num_same)
+        held.cached_end, held.node = end, node
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """See ``TreePart``."""
+        self.spans.split(upper, lower)
+
+    def trimmed(self, leaf: Node, num_pages: int) -> None:
+        """See ``TreePart``."""
+        self.spans.trimmed(leaf, num_pages)
+
+    def released(self, req: CachedRequest, node: Node, access_clock: int) -> None:
+        """See ``TreePart``. The request keeps its private pages."""
+        self.spans.access_clock = access_clock
+        held = self.held.get(req.rid)
+        if held is not None and held.node is not None:
+            self.spans.unlock(held.node, held.first, held.cached_end)
+            del held.pages[: held.num_shared]
+            held.first, held.node = max(held.first, held.cached_end), None
+
+    def kept(self, nodes: Collection[Node]) -> None:
+        """See ``TreePart``."""
+        self.spans.kept(nodes)
+
+    def accounting(self) -> PoolAccounting:
+        """See ``AuditedPool``."""
+        return PoolAccounting(
+            available=self.allocator.available_pages,
+            evictable=self.spans.evictable_pages,
+            protected=self.spans.protected_pages,
+            session_held=0,
+            uncached=self.uncached,
+            total=self.capacity,
+            quarantined=len(self.quarantined),
+        )
+
+    def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
+        """See ``AuditedPool``."""
+        yield from self.spans.owners()
+        for req in running:
+            yield req, self._of(req).private
+
+    def recount(self, running: Sequence[CachedRequest]) -> int:
+        """See ``AuditedPool``."""
+        held = [self.held[req.rid] for req in running if req.rid in self.held]
+        return sum([len(each.pages) - max(each.cached_end - each.first, 0) for each in held])
+
+    def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
+        """See ``AuditedPool``."""
+        return compare_with_ledger(self.allocator, self.owners(running), self.quarantined)
+
+    def sweep(self, running: Sequence[CachedRequest]) -> list[OwnershipError]:
+        """See ``AuditedPool``."""
+        errors = self._sweep.check_free_list()
+        for req in self._sweep.next_share(running):
+            errors += mismatches(self.ledger, self._of(req).private, req)
+        for owner, pages in self.spans.next_owners(self._sweep.share):
+            errors += mismatches(self.ledger, pages, owner)
+        return errors
+
+    def drop_owners(self, owners: Collection[int]) -> None:
+        """See ``FurtherPool``."""
+        self.spans.drop(owners)
+
+    def is_intact(self, req: CachedRequest) -> bool:
+        """See ``FurtherPool``."""
+        held = self._of(req)
+        shared = held.pages[: held.num_shared]
+        cached = not shared or (held.node is not None and self.spans.has(held.node, shared, held.cached_end))
+        return cached and self.quarantined.isdisjoint(held.pages)
+
+    def repair(self, running: Sequence[CachedRequest]) -> None:
+        """See ``AuditedPool``."""
+        self.held = {req.rid: self.held[req.rid] for req in running if req.rid in self.held}
+        rebuild(self.allocator, self.owners(running), self.quarantined)
+        self.uncached = self.recount(running)
+        self.spans.rebuild(self._locks(running))
+
+    def validate(self, running: Sequence[CachedRequest]) -> list[str]:
+        """See ``FurtherPool``."""
+        too_early = [
+            f"{req.tag} holds pages from index {held.first} on, but its window begins at page {first}"
+            for req in running
+            if (held := self.held.get(req.rid)) is not None
+            and held.first != (first := max(req.num_confirmed // self.page_size - self._num_before, 0))
+        ]
+        return too_early + self.spans.validate(self._locks(running))
+
+    def _locks(self, running: Iterable[CachedRequest]) -> Iterator[tuple[Node, int, int]]:
+        for req in running:
+            held = self.held.get(req.rid)
+            if held is not None and held.node is not None:
+                yield held.node, held.first, held.cached_end
+
+    def _end_for(self, req: CachedRequest, held: WindowPages, num_tokens: int) -> int:
+        """Return the page index up to which ``req`` gets pages for its first ``num_tokens`` tokens.
+
+        The next token always gets one: with a step in flight, the window has not left its last pages behind yet.
+        """
+        most = max(held.first + self.max_pages, req.computed // self.page_size + 1)
+        return min(-(-num_tokens // self.page_size), most)
+
+    def _of(self, req: CachedRequest) -> WindowPages:
+        return self.held.get(req.rid) or WindowPages()

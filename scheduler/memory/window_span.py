@@ -1,0 +1,62 @@
+"""The pages of a sliding window that one node of the prefix tree has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ebbtide.errors import InvariantViolation
+
+from .node import Node
+
+
+@dataclass(slots=True, eq=False)
+class WindowSpan:
+    """The window's pages for the last ``len(pages)`` pages of tokens of a tree node.
+
+    Attributes:
+        users: for each number of last pages that a running request reads, the number of such requests.
+        num_locked: the maximum of ``users``.
+        num_tail: number of last pages that the request that used the node last would need to continue.
+        last_access: value of the tree's access clock when a request stopped using pages of the span.
+    """
+
+    node: Node
+    pages: list[int]
+    users: dict[int, int] = field(default_factory=dict)
+    num_locked: int = 0
+    num_tail: int = 0
+    last_access: int = 0
+    is_tree_node: ClassVar[bool] = True
+
+    @property
+    def is_locked(self) -> bool:
+        """True if a running request reads pages of the span."""
+        return self.num_locked > 0
+
+    @property
+    def num_deep(self) -> int:
+        """Number of first pages that no running request reads, and that the last one would not need to continue."""
+        return len(self.pages) - max(self.num_locked, self.num_tail)
+
+    @property
+    def tag(self) -> str:
+        """The span's name in messages."""
+        return f"a window of {len(self.pages)} pages on {self.node.tag}"
+
+    def relock(self, before: int, after: int) -> None:
+        """Change the number of last pages that one request reads.
+
+        Raises InvariantViolation if no request reads ``before`` pages.
+        """
+        if before:
+            num_users = self.users.pop(before, 0)
+            if not num_users:
+                raise InvariantViolation(
+                    f"no request reads the last {before} pages of {self.tag}, so none unlocks them"
+                )
+            if num_users > 1:
+                self.users[before] = num_users - 1
+        if after:
+            self.users[after] = self.users.get(after, 0) + 1
+        self.num_locked = max(self.users, default=0)

@@ -1,0 +1,272 @@
+"""The pages of a sliding window in the prefix tree: which nodes still have them, who reads them, and their eviction.
+
+A node can lose pages of the window and keep its pages of the first pool. The pages that it has belong to its last
+tokens, because pages leave a node at its front, and a node shrinks at its end only together with its own pages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from ebbtide.errors import InvariantViolation
+
+from .allocator import PageAllocator
+from .ledger import PageOwner
+from .lru_heap import LruHeap
+from .node import Node
+from .tree_part import MatchPath
+from .window_span import WindowSpan
+
+
+class WindowSpans:
+    """All spans of one pool. Locks apply to single pages, so a span can be locked in part.
+
+    Attributes:
+        evictable_pages: number of pages that no running request reads.
+        protected_pages: number of pages that running requests read.
+        access_clock: that of the tree.
+    """
+
+    def __init__(self, allocator: PageAllocator, num_before: int) -> None:
+        """num_before: number of pages before a match that the next token reads."""
+        self.evictable_pages = 0
+        self.protected_pages = 0
+        self.access_clock = 0
+        self._allocator = allocator
+        self._num_before = num_before
+        self._spans: dict[Node, WindowSpan] = {}
+        self._rotation: deque[WindowSpan] = deque()  # in audit order; spans without pages are removed lazily
+        # Pages deep inside a path are evicted first, because only a request that branches there can use them.
+        self._deep: LruHeap[WindowSpan] = LruHeap(lambda span: span.num_deep > 0)
+        self._tails: LruHeap[WindowSpan] = LruHeap(lambda span: len(span.pages) > span.num_locked)
+
+    def usable_match(self, path: MatchPath) -> int:
+        """See ``TreePart``."""
+        usable = end = 0
+        begin = 0  # first page of the run of cached pages that ends at ``end``
+        for node, same in path:
+            span = self._spans.get(node)
+            num_missing = len(node.pages) - (0 if span is None else len(span.pages))
+            if num_missing:
+                begin = end + min(num_missing, same)
+            end += same
+            if end - begin >= self._num_before or not begin:
+                usable = end
+        return usable
+
+    def num_locked(self, path: MatchPath) -> int:
+        """See ``TreePart``."""
+        end = sum(same for _, same in path)
+        first, count = max(end - self._num_before, 0), 0
+        for node, same in reversed(path):
+            if end <= first:
+                break
+            span = self._spans.get(node)
+            if span is not None:
+                count += max(same - max(first - (end - same), len(node.pages) - span.num_locked), 0)
+            end -= same
+        return count
+
+    def pages_of(self, node: Node, first: int, end: int) -> list[int]:
+        """Return the pages from index ``first`` to ``end``, which is the end of ``node``.
+
+        Raises InvariantViolation if a page is missing.
+        """
+        parts = [span.pages[len(span.pages) - count :] for span, count in self._path(node, first, end)]
+        return [page for part in reversed(parts) for page in part]
+
+    def num_exclusive(self, node: Node, first: int, end: int) -> int:
+        """Return the number of pages that become evictable when a request that reads these pages is released."""
+        exclusive = 0
+        for span, count in self._path(node, first, end):
+            others = max((number for number in span.users if number != count or span.users[number] > 1), default=0)
+            exclusive += max(count - others, 0)
+        return exclusive
+
+    def lock(self, node: Node, first: int, end: int) -> None:
+        """Lock the pages from index ``first`` to ``end``, the end of ``node``, for a request."""
+        for span, count in self._path(node, first, end):
+            self._relock(span, 0, count)
+
+    def advance(self, node: Node, first: int, new_first: int, end: int) -> None:
+        """Unlock the pages before ``new_first`` of a request that locked the pages from index ``first`` to ``end``."""
+        remaining = end - max(new_first, 0)
+        for span, count in self._path(node, first, end):
+            kept = max(min(count, remaining), 0)
+            remaining -= len(span.node.pages)
+            if kept < count:
+                span.num_tail = min(span.num_tail, kept)
+                self._relock(span, count, kept)
+
+    def unlock(self, node: Node, first: int, end: int) -> None:
+        """Unlock the pages of a request that ends or is retracted. They are the last ones that eviction takes."""
+        for span, count in self._path(node, first, end):
+            span.num_tail = count
+            self._relock(span, count, 0)
+
+    def publish(self, node: Node, own: list[int], owner: PageOwner) -> list[int]:
+        """Move a request's pages for the last tokens of ``node`` to the node, and lock them for the request.
+
+        Frees those whose tokens the node has pages for already. Returns the node's pages for the same tokens.
+        """
+        span = self._spans.get(node)
+        if span is None:
+            span = self._spans[node] = WindowSpan(node, [])
+            self._rotation.append(span)
+        num_new = max(len(own) - len(span.pages), 0)
+        if num_new:
+            self._allocator.ledger.move(tuple(own[:num_new]), owner, span)
+            span.pages[:0] = own[:num_new]
+            self.evictable_pages += num_new
+        if num_new < len(own):
+            self._allocator.give(own[num_new:], owner)
+        self._relock(span, 0, len(own))
+        return span.pages[len(span.pages) - len(own) :]
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """See ``TreePart``."""
+        span, keep = self._spans.get(lower), len(lower.pages)
+        if span is None or len(span.pages) <= keep:
+            return
+        top = self._spans[upper] = WindowSpan(upper, span.pages[:-keep], last_access=span.last_access)
+        self._rotation.append(top)
+        self._allocator.ledger.move(tuple(top.pages), span, top)
+        del span.pages[:-keep]
+        top.num_tail, span.num_tail = max(span.num_tail - keep, 0), min(span.num_tail, keep)
+        for number, count in list(span.users.items()):
+            if number > keep:
+                del span.users[number]
+                top.users[number - keep] = count
+                span.users[keep] = span.users.get(keep, 0) + count
+        for half in (top, span):
+            half.num_locked = max(half.users, default=0)
+            self._offer(half)
+
+    def trimmed(self, leaf: Node, num_pages: int) -> None:
+        """See ``TreePart``."""
+        span = self._spans.get(leaf)
+        if span is not None:
+            freed = span.pages[max(len(span.pages) - num_pages, 0) :]
+            span.num_tail = max(span.num_tail - num_pages, 0)
+            self._free(span, freed)
+
+    def evict(self, num_pages: int, accessed_before: float = math.inf) -> int:
+        """Free up to ``num_pages`` pages, those deep inside a path first, then the ends of paths; of both, the least
+        recently used first. Returns the number of pages freed.
+        """
+        freed = 0
+        for order in (self._deep, self._tails):
+            while freed < num_pages and (span := order.pop(accessed_before)) is not None:
+                most = span.num_deep if order is self._deep else len(span.pages) - span.num_locked
+                taken = span.pages[: min(most, num_pages - freed)]
+                freed += len(taken)
+                self._free(span, taken)
+        return freed
+
+    def has(self, node: Node, pages: list[int], end: int) -> bool:
+        """True if these are the pages that end with the last page of ``node``, whose index is ``end - 1``."""
+        try:
+            return self.pages_of(node, end - len(pages), end) == pages
+        except InvariantViolation:
+            return False
+
+    def kept(self, nodes: Collection[Node]) -> None:
+        """See ``TreePart``."""
+        self._spans = {node: self._spans[node] for node in nodes if node in self._spans}
+
+    def drop(self, spans: Collection[int]) -> None:
+        """Remove the spans with these ``id()`` without freeing their pages. The caller calls ``rebuild``."""
+        self._spans = {node: span for node, span in self._spans.items() if id(span) not in spans}
+
+    def rebuild(self, locks: Iterable[tuple[Node, int, int]]) -> None:
+        """Recount pages and locks, and rebuild the eviction order. locks: the arguments of ``lock``."""
+        self._rotation = deque(self._spans.values())
+        self._deep.clear()
+        self._tails.clear()
+        self.evictable_pages, self.protected_pages = sum(len(span.pages) for span in self._rotation), 0
+        for span in self._rotation:
+            span.users, span.num_locked = {}, 0
+        for node, first, end in locks:
+            self.lock(node, first, end)
+        for span in self._rotation:
+            self._offer(span)
+
+    def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
+        """Yield every span with its pages."""
+        return ((span, span.pages) for span in self._spans.values())
+
+    def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
+        """See ``AuditedCache``."""
+        seen: list[tuple[PageOwner, Sequence[int]]] = []
+        for _ in range(math.ceil(len(self._rotation) * share)):
+            span = self._rotation.popleft()
+            if span.pages:
+                self._rotation.append(span)
+                seen.append((span, span.pages))
+        return seen
+
+    def validate(self, locks: Iterable[tuple[Node, int, int]]) -> list[str]:
+        """Return descriptions of all errors in counters and locks. locks: the arguments of ``lock`` for all requests.
+
+        The cost is proportional to the number of spans.
+        """
+        users: defaultdict[Node, Counter[int]] = defaultdict(Counter)
+        for node, first, end in locks:
+            for span, count in self._path(node, first, end):
+                users[span.node][count] += 1
+        spans = self._spans.values()
+        locked = sum(max(users[span.node], default=0) for span in spans)
+        counted = (self.evictable_pages, self.protected_pages)
+        found = (sum(len(span.pages) for span in spans) - locked, locked)
+        errors = [] if counted == found else [f"windows count {counted} evictable and locked pages, but have {found}"]
+        errors += [
+            f"{span.tag} has locks {span.users} for running requests {dict(users[span.node])}"
+            for span in spans
+            if span.users != users[span.node]
+        ]
+        errors += [f"{span.tag} has too many pages" for span in spans if len(span.pages) > len(span.node.pages)]
+        return errors
+
+    def _path(self, node: Node | None, first: int, end: int) -> Iterator[tuple[WindowSpan, int]]:
+        """Yield the spans of the pages from index ``first`` to ``end``, the end of ``node``, last span first, each with
+        the number of its last pages in that range.
+        """
+        while end > first:
+            span = None if node is None else self._spans.get(node)
+            start = end - (0 if node is None else len(node.pages))
+            count = end - max(first, start)
+            if span is None or node is None or len(span.pages) < count:
+                raise InvariantViolation(f"page {end - count} of a window that a request reads is not in the tree")
+            yield span, count
+            node, end = node.parent, start
+
+    def _relock(self, span: WindowSpan, before: int, after: int) -> None:
+        """Change the number of last pages of ``span`` that one request reads."""
+        num_locked = span.num_locked
+        span.relock(before, after)
+        self.protected_pages += span.num_locked - num_locked
+        self.evictable_pages -= span.num_locked - num_locked
+        if after < before:
+            span.last_access = self.access_clock
+            self._offer(span)
+
+    def _free(self, span: WindowSpan, pages: list[int]) -> None:
+        """Free the first or the last pages of a span."""
+        self._allocator.give(pages, span)
+        self.evictable_pages -= len(pages)
+        if span.pages[: len(pages)] == pages:
+            del span.pages[: len(pages)]
+        else:
+            del span.pages[len(span.pages) - len(pages) :]
+        if span.pages:
+            self._offer(span)
+        else:
+            del self._spans[span.node]
+
+    def _offer(self, span: WindowSpan) -> None:
+        if span.num_deep > 0:
+            self._deep.offer(span, len(self._spans))
+        elif len(span.pages) > span.num_locked:
+            self._tails.offer(span, len(self._spans))
