@@ -80,7 +80,7 @@ def test_pages_behind_the_window_leave_when_a_step_is_settled() -> None:
     """A window of 20 tokens reads 5 pages of 4 before the one that a token is written to."""
     world = World(Shape(chunk=8, second=swa(7, 20)))
     world.generate("a", text("x" * 100), greedy(40, ignore_eos=True))
-    held = []
+    held: list[int] = []
     while len(held) < 3 or not world.scheduler.idle:
         world.step()
         held += [len(pages.pages) for pages in window_pool(world).held.values()]
@@ -105,7 +105,7 @@ def test_a_pool_smaller_than_the_window_refuses_what_it_cannot_hold() -> None:
     world.generate("a", text("x" * 17), greedy(4))
     (abort,) = world.run()["a"].aborts
     assert (abort.status, abort.code) == (400, "context_length_exceeded")
-    assert "KV pool swa holds 16" in abort.message
+    assert "KV pool swa holds only 16" in abort.message
 
 
 def test_many_long_requests_run_at_once_if_only_their_windows_need_room() -> None:

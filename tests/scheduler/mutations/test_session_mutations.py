@@ -49,7 +49,7 @@ def gap_before_the_slot_is_ignored(patch: Patch) -> None:
             return original(self, req, limit)
         before = self.inner.match_prefix(req, slot.first)
         pages = before.pages + slot.pages
-        return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot, before)
+        return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot=slot, inner=before)
 
     def first_page_is_lost(self: SessionAwareCache, num_pages: int, before: int | None = None) -> int:
         return self.inner.evict(num_pages, before) or evict(self, num_pages, before)
