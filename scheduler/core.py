@@ -264,8 +264,9 @@ class Scheduler:
             req.computed += num_sampled - 1
         if req.num_shared < req.prompt_len // req.page_size:
             self.state.pool.publish(req, min(req.num_confirmed, req.prompt_len))
-        for pool in self.state.more_pools:
-            pool.settled(req)
+        if self.state.more_pools and item.start // req.page_size < req.num_confirmed // req.page_size:
+            for pool in self.state.more_pools:
+                pool.settled(req)
         if req.sibling_choices and req.num_confirmed >= req.prompt_len:
             self.state.lifecycle.queue_siblings(req)
 

@@ -74,6 +74,7 @@ class Request:
     num_shared: int = 0
     node: CacheNode | None = None  # prefix cache node at the end of its shared pages
     sent_pages: int = 0  # number of page-table entries that were sent to the runner
+    sent_elsewhere: int = 0  # number of tokens whose pages in all pools except the first were sent to the runner
     row_ready: bool = False  # True if the runner has its sampling state
     started: bool = False  # True once its first TokenItem has been sent
     is_retracted: bool = False  # True from a retraction until the request runs again
@@ -169,7 +170,7 @@ class Request:
 
     def clear_kv_state(self) -> None:
         """Reset every field that describes KV memory."""
-        self.computed = self.num_confirmed = self.sent_pages = self.num_shared = 0
+        self.computed = self.num_confirmed = self.sent_pages = self.sent_elsewhere = self.num_shared = 0
         self.node = None
         self.row_ready = False
         self.pages = []

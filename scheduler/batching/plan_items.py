@@ -38,7 +38,7 @@ class PlanItems:
             num_samples = req.num_samples
         if req.computed + num_samples > len(req.pages) * req.page_size:
             num_samples = self._make_room(req, num_samples)
-        if self._more_pools:
+        if self._more_pools and req.computed + num_samples > req.sent_elsewhere:
             num_samples = self._make_room_elsewhere(req, num_samples)
         tokens = None if req.samples_in_flight else req.known[-1:]
         return self._item(req, tokens, 1, num_samples)
@@ -73,9 +73,6 @@ class PlanItems:
     def _make_room_elsewhere(self, req: Request, num_samples: int) -> int:
         """Like ``_make_room``, for all pools except the first."""
         for pool in self._more_pools:
-            held = pool.held[req.rid]
-            if req.computed + num_samples <= (held.first + len(held.pages)) * pool.page_size:
-                continue
             num_samples = min(num_samples, pool.allocate_up_to(req, req.computed + num_samples) - req.computed)
             if num_samples <= 0:
                 raise InvariantViolation(f"{req.tag} has no page for token {req.computed} in pool {pool.name}")
@@ -83,11 +80,10 @@ class PlanItems:
 
     def _writes_elsewhere(self, req: Request) -> tuple[PageWrite, ...]:
         """Return the pages that have not been sent to the runner yet, for all pools except the first."""
-        return tuple(
-            PageWrite(number, *pool.take_unsent(req))
-            for number, pool in enumerate(self._more_pools, 1)
-            if (held := pool.held[req.rid]).sent < held.first + len(held.pages)
-        )
+        unsent = [(number, *pool.take_unsent(req)) for number, pool in enumerate(self._more_pools, 1)]
+        held = [(pool.held[req.rid], pool.page_size) for pool in self._more_pools]
+        req.sent_elsewhere = min((pages.first + len(pages.pages)) * size for pages, size in held)
+        return tuple(PageWrite(number, index, pages) for number, index, pages in unsent if pages)
 
     def _item(self, req: Request, tokens: list[int] | None, count: int, num_samples: int) -> PlanItem:
         assert req.row is not None
@@ -110,7 +106,8 @@ class PlanItems:
                 wanted = prompt_logprobs_for(req, count)
         except Exception as error:
             self._failures.append((req, error))
-        more = self._writes_elsewhere(req) if self._more_pools else ()
+        has_unsent = self._more_pools and req.computed + max(count, num_samples) > req.sent_elsewhere
+        more = self._writes_elsewhere(req) if has_unsent else ()
         embeds = req.sampling.embedding and req.computed + count == req.prompt_len
         item = PlanItem(req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted, more, embeds)
         req.computed += count

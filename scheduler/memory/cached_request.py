@@ -26,6 +26,7 @@ class CachedRequest(PageOwner, Protocol):
     num_shared: int
     node: CacheNode | None
     sent_pages: int  # number of page-table entries that were sent to the runner
+    sent_elsewhere: int  # number of tokens whose pages in all pools except the first were sent to the runner
     protected: bool  # True if the request must not be retracted
     max_samples: int  # maximum number of output tokens of one decode item
 

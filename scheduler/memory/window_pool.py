@@ -86,13 +86,7 @@ class WindowPool:
 
     def demand(self, running: Sequence[CachedRequest]) -> int:
         """See ``KvPool``."""
-        size, held = self.page_size, self.held
-        short = [
-            req
-            for req in running
-            if req.rid not in held
-            or req.computed + req.max_samples > ((pages := held[req.rid]).first + len(pages.pages)) * size
-        ]
+        short = [req for req in running if req.computed + req.max_samples > req.sent_elsewhere]
         needs = [
             (req, self.missing_pages(req, req.computed + (req.num_samples if req.is_decoding else 1))) for req in short
         ]
@@ -176,7 +170,8 @@ class WindowPool:
             num_same = next(
                 (index for index, pair in enumerate(zip(own, pages, strict=True)) if pair[0] != pair[1]), end
             )
-            held.sent = min(held.sent, begin + num_same)
+            if begin + num_same < held.sent:
+                held.sent, req.sent_elsewhere = begin + num_same, 0
         held.cached_end, held.node = end, node
 
     def split(self, upper: Node, lower: Node) -> None:
@@ -220,8 +215,15 @@ class WindowPool:
 
     def recount(self, running: Sequence[CachedRequest]) -> int:
         """See ``AuditedPool``."""
-        held = [self.held[req.rid] for req in running if req.rid in self.held]
-        return sum([len(each.pages) - max(each.cached_end - each.first, 0) for each in held])
+        held = self.held
+        return sum(
+            [
+                len((pages := held[req.rid]).pages)
+                - (end - begin if (end := pages.cached_end) > (begin := pages.first) else 0)
+                for req in running
+                if req.rid in held
+            ]
+        )
 
     def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
         """See ``AuditedPool``."""
