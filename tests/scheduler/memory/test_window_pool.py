@@ -14,9 +14,9 @@ from ebbtide.retract_policies import RETRACT_POLICIES
 from ebbtide.scheduler.memory.window_pool import WindowPool
 from ebbtide.scheduler.request import Request
 
-from .loads import Arrival, ample, assert_same, demand, play, random_load
-from .mutations.witnesses import Witness, noticed_by
-from .world import Shape, World, greedy, text
+from ..loads import Arrival, ample, assert_same, demand, play, random_load
+from ..mutations.witnesses import Witness, noticed_by
+from ..world import Shape, World, greedy, text
 
 
 def swa(num_pages: int, window: int, page_size: int = 4) -> PoolInfo:
