@@ -14,7 +14,7 @@ import torch
 
 log = logging.getLogger(__name__)
 
-MANY_CORES = 4  # with more cores than this, one is left to the front and the detokenizer
+MANY_CORES = 4  # with more cores than this, one is left to the front process and the detokenizer
 
 
 @dataclass(frozen=True, slots=True)

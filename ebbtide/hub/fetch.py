@@ -1,4 +1,4 @@
-"""Fetches models of the Hub into the cache that all Hugging Face libraries share.
+"""Downloads models from the Hub into the cache that all Hugging Face libraries share.
 
 huggingface_hub lists repositories, fetches the small files and links the large files into the snapshot. The weights are
 downloaded by ``Transfer``, because huggingface_hub starts an interrupted download from the beginning and does not
@@ -28,7 +28,7 @@ BRANCH = "main"
 
 
 def resolve_hub_model(name: HubName) -> ModelFiles:
-    """Return the files of a model of the Hub. Uses the network only if the cache does not hold all of them.
+    """Return the files of a Hub model. Uses the network only if the cache does not hold all of them.
 
     Raises StartupError if the model does not exist or cannot be downloaded.
     """

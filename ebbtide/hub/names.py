@@ -23,7 +23,7 @@ SMALL_FILES = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merge
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A model of the Hub.
+    """A model on the Hub.
 
     Attributes:
         repository: OWNER/NAME.

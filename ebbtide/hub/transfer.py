@@ -1,4 +1,4 @@
-"""Downloads one large file of the Hub. An interrupted download is resumed, and the content is verified.
+"""Downloads one large file from the Hub. An interrupted download is resumed, and the content is verified.
 
 An incomplete file has the SHA-256 of the complete file in its name, as in the cache of huggingface_hub, so that a
 download is never continued with other content.

@@ -1,4 +1,4 @@
-"""Messages between the front and the scheduler about generation requests."""
+"""Messages between the front process and the scheduler about generation requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .base import Message, Part
 
 
 class SamplingParams(Part, frozen=True):
-    """The sampling parameters of a request. The front validates all values and fills in all defaults.
+    """The sampling parameters of a request. The front process validates all values and fills in all defaults.
 
     Attributes:
-        max_tokens: maximum number of output tokens. The front's default is the limit of context and pool; 0 only
-            prefills.
+        max_tokens: maximum number of output tokens. The front process's default is the limit of context and pool; 0
+            only prefills.
         temperature: 0 means greedy.
         top_k: 0 disables it.
         seed: always set; the sample of output token i is a function of (seed, i) and the logits.
@@ -122,7 +122,7 @@ class GenerateReq(Message, frozen=True):
 
 
 class UseVocabulary(Message, frozen=True):
-    """Front → scheduler: the model's ``Vocabulary``, for grammars. The front sends it before any request."""
+    """Front → scheduler: the model's ``Vocabulary``, for grammars. The front process sends it before any request."""
 
     pieces: list[bytes]
     special_ids: list[int]
@@ -130,13 +130,13 @@ class UseVocabulary(Message, frozen=True):
 
 
 class AbortReq(Message, frozen=True):
-    """From the front: abort this request. To the front, from any other process: this request was aborted.
+    """From the front process: abort this request. To the front process, from another process: this request was aborted.
 
-    The following attributes are set only in messages to the front.
+    The following attributes are set only in messages to the front process.
 
     Attributes:
-        num_output_tokens: number of the request's output tokens; if not 0, the front delivers their text before the
-            error.
+        num_output_tokens: number of the request's output tokens; if not 0, the front process delivers their text before
+            the error.
         status: HTTP status of the error response; ``code``, ``message`` and ``retry_after_s`` are its other fields.
     """
 

@@ -1,4 +1,4 @@
-"""Messages that carry output: tokens to the detokenizer, text to the front."""
+"""Messages that carry output: tokens to the detokenizer, text to the front process."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class DaemonRecord(msgspec.Struct, frozen=True):
     """A daemon that is ready.
 
     Attributes:
-        pid: process id of the front.
+        pid: process id of the front process.
         url: base URL for a client on this machine, without /v1.
         model: the argument MODEL of the daemon's command line.
         names: the model's names in the API.

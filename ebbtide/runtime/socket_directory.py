@@ -47,7 +47,7 @@ def addresses_in(directory: Path, incarnation: int = 0) -> Addresses:
 
 
 def living_daemons() -> dict[int, Path]:
-    """Return process id of the front → socket directory, for this user's running daemons with the same TMPDIR."""
+    """Return front process id → socket directory, for this user's running daemons with the same TMPDIR."""
     found: dict[int, Path] = {}
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError, ValueError):  # the file belongs to another user, or was removed meanwhile

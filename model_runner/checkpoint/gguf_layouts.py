@@ -27,7 +27,7 @@ def norm_plus_one(values: Tensor, config: dict[str, Any]) -> Tensor:
 
 
 def transposed(values: Tensor, config: dict[str, Any]) -> Tensor:
-    """Transpose the weight of GPT-2's Conv1D, which is stored transposed. The biases are stored unchanged."""
+    """Transpose a weight of GPT-2's Conv1D layers, which GGUF stores transposed. The biases are stored unchanged."""
     return values.mT if values.dim() == 2 else values
 
 

@@ -1,4 +1,7 @@
-"""The encoder process. It receives texts from the front, computes them in micro-batches and returns the results."""
+"""The encoder process. It receives texts from the front process and computes their embeddings or scores.
+
+Texts are computed in micro-batches.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Inbox(Protocol):
 
 
 class Outbox(Protocol):
-    """The destination of messages to the front."""
+    """The destination of messages to the front process."""
 
     def send(self, message: ToFront) -> bool:
         """Queue a message without blocking. Returns False if the message was not queued."""
@@ -101,12 +104,12 @@ class Loop:
             rows = self._encoder.compute([one.value for one in batch])
         except Exception as error:
             if len(batch) > 1:
-                log.warning("A batch of %d texts raised %r. Each text is now computed alone.", len(batch), error)
+                log.warning("A batch of %d inputs failed with %r. Each input is now computed alone.", len(batch), error)
                 for one in batch:
                     self._compute([one])
                 return
-            log.exception("aborting request %s: its text could not be computed", batch[0].rid)
-            self._abort(batch[0].rid, 500, "internal_error", "The text could not be computed.")
+            log.exception("aborting request %s: its embedding or score could not be computed", batch[0].rid)
+            self._abort(batch[0].rid, 500, "internal_error", "The embedding or score could not be computed.")
             return
         self._send(batch, rows, self._clock() - started)
 
@@ -133,7 +136,7 @@ class Loop:
 
     def _put(self, message: ToFront) -> None:
         if not self._outbox.send(message):
-            raise RuntimeError("The queue to the front is full.")  # the front does not read its messages
+            raise RuntimeError("The queue to the front is full.")  # the front process does not read its messages
 
 
 def main(section: EncoderSection, handshake: Handshake) -> None:

@@ -38,7 +38,7 @@ def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) ->
 
 def _one_way(flat: Sequence[int], way: str, num_sources: int, num_targets: int) -> OneWay:
     if len(flat) % 2:
-        raise PlanError(f"The copies {way} are not pairs: there are {len(flat)} numbers.")
+        raise PlanError(f"The copies {way} are not pairs of pages: the list has {len(flat)} entries.")
     # If two copies have the same target page, only the later one is made: the request of the earlier copy ended before
     # the plan was complete.
     last_source = dict(zip(flat[1::2], flat[::2], strict=True))

@@ -45,7 +45,10 @@ def newest_first(candidates: Sequence[Candidate[R]], _shortfall: int) -> Candida
 
 
 class WatermarkAdmission:
-    """vLLM's admission: the known tokens must fit, and a share of the pool must stay free. No output is reserved."""
+    """vLLM's admission: the known tokens must fit, and a share of the pool must stay free.
+
+    No pages are reserved for output tokens.
+    """
 
     def __init__(self, pool: Pool, watermark: float) -> None:
         self._pool = pool
