@@ -23,7 +23,7 @@ SLAB_BYTES = GIB
 class HostPages:
     """Host memory for ``num_pages`` pages of a pool, pinned if the pool is on an accelerator.
 
-    The constructor allocates and touches all of it. Raises StartupError if the allocation fails.
+    The constructor allocates all of this memory and writes to it. Raises StartupError if the allocation fails.
     """
 
     def __init__(self, pool: KVPool, num_pages: int) -> None:

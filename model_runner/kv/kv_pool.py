@@ -24,7 +24,9 @@ class KVShape:
 
 
 class KVPool:
-    """Stores K and V of ``num_pages`` pages of ``page_size`` tokens. Slot ``page * page_size + i`` is a page's token i.
+    """Stores K and V of ``num_pages`` pages of ``page_size`` tokens.
+
+    Slot ``page * page_size + i`` holds token ``i`` of ``page``.
 
     Attributes:
         data: [layers, 2, slots, kv_heads, head_dim]. On the CPU, its memory is allocated when it is first written.

@@ -53,8 +53,8 @@ def check_architecture(checkpoint: Checkpoint) -> None:
 def has_compiled_code(checkpoint: Checkpoint, backend: str) -> bool:
     """Return True if the compiled bfloat16 code can run the model. The CPU does not need bfloat16 instructions for it.
 
-    backend: the requested attention backend. The compiled code includes its own attention, so that other backends than
-        "auto" and "cpu" exclude it.
+    backend: the requested attention backend. The compiled code includes its own attention and is therefore used only
+        with "auto" and "cpu".
     """
     if checkpoint.is_dummy or backend not in ("auto", "cpu") or _module(checkpoint) not in COMPILED:
         return False
