@@ -17,7 +17,7 @@ ARGS ?=
 # gpu-check: an interpreter with PyTorch, Triton and transformers, and its version; the wheels that it may lack.
 GPU_PYTHON ?= python3
 GPU_PYTHON_VERSION ?= 3.12
-GPU_WHEELS := fastapi gguf llguidance msgspec pyzmq setproctitle shtab starlette uvicorn
+GPU_WHEELS := fastapi gguf msgspec pyzmq setproctitle shtab starlette uvicorn
 
 VENV := .venv
 BIN := $(VENV)/bin
