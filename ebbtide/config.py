@@ -48,10 +48,10 @@ class ServerConfig:
         "seconds of silence after which a stream sends a comment line; 0 disables it",
         flag="--sse-keep-alive",
         metavar="S",
-        within="[0, inf)",
+        within="[0, 31536000]",
     )
     shutdown_timeout: float = option(
-        30.0, "seconds after the first SIGTERM until open requests are aborted", metavar="S", within="[0, inf)"
+        30.0, "seconds after the first SIGTERM until open requests are aborted", metavar="S", within="[0, 31536000]"
     )
     slow_reader_timeout: float = option(
         60.0,
@@ -69,7 +69,7 @@ class ServerConfig:
         5.0,
         "time limit for compiling a request's grammar or JSON schema, in seconds; then 400",
         metavar="S",
-        within="(0, inf)",
+        within="(0, 31536000]",
     )
     tool_call_parser: str = option(
         "auto", "format of tool calls in answers; auto detects it from the chat template", metavar="NAME"
@@ -136,7 +136,7 @@ class LimitsConfig:
         60.0,
         "seconds within which a request must arrive, else 408; no limit if it arrives at 16 KiB/s or faster",
         metavar="S",
-        within="(0, inf)",
+        within="(0, 31536000]",
     )
     max_requests_per_key: int | None = option(
         None,
@@ -148,10 +148,10 @@ class LimitsConfig:
         None,
         "seconds until a request must start to run, else 504 (default: no limit)",
         metavar="S",
-        within="[0, inf)",
+        within="[0, 31536000]",
     )
     request_timeout: float | None = option(
-        None, "seconds until a request must end, else 504 (default: no limit)", metavar="S", within="(0, inf)"
+        None, "seconds until a request must end, else 504 (default: no limit)", metavar="S", within="(0, 31536000]"
     )
 
 
@@ -172,7 +172,7 @@ class SchedulerConfig:
     schedule_conservativeness: float = option(
         1.0,
         "factor for the share of the expected output tokens that admission reserves; larger means fewer retractions",
-        within="(0, inf)",
+        within="(0, 1000]",
     )
     disable_radix_cache: bool = option(False, "do not reuse the KV of earlier prompts")
     retract_policy: str = option(
@@ -209,7 +209,7 @@ class SchedulerConfig:
         None, "limit on open sessions per API key (default: no separate limit)", metavar="N", within="[1, 2147483647]"
     )
     session_timeout: float = option(
-        600.0, "idle seconds after which a session is closed", metavar="S", within="(0, inf)"
+        600.0, "idle seconds after which a session is closed", metavar="S", within="(0, 31536000]"
     )
     test_retract_interval: int = option(
         0, "for tests: retract a running request every K steps; 0 disables it", metavar="K", within="[0, 2147483647]"
@@ -284,7 +284,7 @@ class RunnerConfig:
         "tokens of the KV pool for layers with a sliding window, per token of the other layers' pool",
         within="(0, 1]",
     )
-    sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, inf)")
+    sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, 31536000]")
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"
     )
@@ -327,22 +327,28 @@ class WatchdogConfig:
         300.0,
         "seconds with work but no progress after which the engine dumps its state and exits",
         metavar="S",
-        within="(0, inf)",
+        within="(0, 31536000]",
     )
     soft_watchdog_timeout: float | None = option(
-        None, "seconds with work but no progress after which the engine dumps its state", metavar="S", within="(0, inf)"
+        None,
+        "seconds with work but no progress after which the engine dumps its state",
+        metavar="S",
+        within="(0, 31536000]",
     )
     heartbeat_timeout: float = option(
-        20.0, "seconds without a process's heartbeat after which /ready returns 503", metavar="S", within="(0, inf)"
+        20.0,
+        "seconds without a process's heartbeat after which /ready returns 503",
+        metavar="S",
+        within="(0, 31536000]",
     )
     progress_alarm: float = option(
         30.0,
         "seconds with waiting requests and no admission after which the reason is logged",
         metavar="S",
-        within="(0, inf)",
+        within="(0, 31536000]",
     )
     load_timeout: float = option(
-        1800.0, "time limit for loading and compiling, in seconds", metavar="S", within="(0, inf)"
+        1800.0, "time limit for loading and compiling, in seconds", metavar="S", within="(0, 31536000]"
     )
     restart_on_failure: int = option(
         0, "limit on engine restarts after a failure; HTTP stays up meanwhile", metavar="N", within="[0, 2147483647]"
@@ -361,7 +367,7 @@ class LogConfig:
         10.0,
         "seconds between two log lines about the load while requests are running or waiting; 0 disables them",
         metavar="S",
-        within="[0, inf)",
+        within="[0, 31536000]",
     )
     log_requests: bool = option(
         False, "log one line at the end of each request: ids, tokens, times, retractions, status; never its text"

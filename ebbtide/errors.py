@@ -2,6 +2,7 @@
 
 EbbtideError
 ├── StartupError         the daemon cannot start; the message is one sentence for the operator
+│   └── UsageError       a flag has an invalid value: the exit code is 2
 ├── Rejected             a request is rejected, with an HTTP status and OpenAI's error fields
 ├── GrammarError         a grammar cannot be compiled, or the output cannot continue within it
 ├── PlanError            the runner cannot execute a step plan: a bug in ebbtide
@@ -26,6 +27,10 @@ class StartupError(EbbtideError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.encode("utf-8", "backslashreplace").decode().split()))
+
+
+class UsageError(StartupError):
+    """A flag has an invalid value. The message names the flag."""
 
 
 class Rejected(EbbtideError):

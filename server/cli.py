@@ -20,7 +20,7 @@ from ebbtide.config import (
     ServerConfig,
     WatchdogConfig,
 )
-from ebbtide.errors import StartupError
+from ebbtide.errors import StartupError, UsageError
 from ebbtide.tokenization.model_files import DEFAULT_MODEL, smollm2_path
 
 from .command_line.foreign_flags import translate
@@ -78,7 +78,7 @@ def _guarded(arguments: argparse.Namespace) -> int:
         log.debug("%s cannot start", arguments.command, exc_info=True)
         # A message that comes from a library may have several lines.
         print("ebbtide:", " ".join(str(error).split()), file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ebbtide.errors import StartupError
+from ebbtide.errors import UsageError
+from ebbtide.intervals import is_within
 
 C = TypeVar("C")
 
@@ -28,15 +29,15 @@ def add_flags(parser: argparse.ArgumentParser, section: type[Any]) -> None:
 def section_from(arguments: argparse.Namespace, section: type[C]) -> C:
     """Build a section of the configuration from parsed flags.
 
-    Raises StartupError if a value is outside its interval.
+    Raises UsageError if a value is outside its interval.
     """
     values = vars(arguments)
     chosen: dict[str, Any] = {}
     for flag, name, field, _ in _flags(section):
         value: Any = tuple(values[name]) if isinstance(values[name], list) else values[name]
         within = field.metadata.get("within")  # repeatable flags have no interval
-        if within is not None and value is not None and not _is_within(value, within):
-            raise StartupError(f"{flag} must be in {within}, not {value}.")
+        if within is not None and value is not None and not is_within(value, within):
+            raise UsageError(f"{flag} must be in {within}, not {value}.")
         chosen[name] = value
     return section(**chosen)
 
@@ -73,11 +74,3 @@ def _help(text: str, default: Any) -> str:
     text = text.replace("%", "%%")
     silent = default is None or default is False or default == () or "default" in text
     return text if silent else f"{text} (default: {default})"
-
-
-def _is_within(value: float, interval: str) -> bool:
-    """Return True if a number lies in an interval such as "(0, 1]". False for NaN."""
-    low, high = (float(bound) for bound in interval[1:-1].split(","))
-    above = value > low if interval[0] == "(" else value >= low
-    below = value < high if interval[-1] == ")" else value <= high
-    return above and below

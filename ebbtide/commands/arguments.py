@@ -1,4 +1,4 @@
-"""Defines the flags that several commands share, and argparse types for numbers with bounds."""
+"""Defines the flags that several commands share, and their types."""
 
 from __future__ import annotations
 
@@ -6,32 +6,14 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from ..intervals import COUNT, SECONDS, integer_in, number_in
 
-def positive_int(text: str) -> int:
-    """Parse an integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return value
-
-
-def number(description: str, accepts: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return an argparse type for numbers that ``accepts``. description: noun phrase for the error message."""
-
-    def parse(text: str) -> float:
-        value = float(text)
-        if not accepts(value):
-            raise argparse.ArgumentTypeError(f"{text} is not {description}")
-        return value
-
-    return parse
-
-
-INFINITY = float("inf")
-positive_float = number("a finite number above 0", lambda value: 0 < value < INFINITY)
-non_negative_float = number("a finite number of at least 0", lambda value: 0 <= value < INFINITY)
-fraction = number("between 0 and 1", lambda value: 0 <= value <= 1)
-fraction_below_1 = number("in [0, 1)", lambda value: 0 <= value < 1)
+count = integer_in(f"[1, {COUNT}]")
+count_or_0 = integer_in(f"[0, {COUNT}]")
+seconds = number_in(f"(0, {SECONDS}]")
+temperature = number_in("[0, 100]")
+seed = integer_in("[-9007199254740992, 9007199254740992]")  # exact as a float
+fraction = number_in("[0, 1]")
 
 
 def add_server(group: argparse._ActionsContainer) -> None:

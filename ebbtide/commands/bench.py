@@ -11,7 +11,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from .arguments import add_server, add_value, fraction, positive_float, positive_int
+from ..intervals import integer_in, number_in
+from .arguments import add_server, add_value, fraction, seconds, seed, temperature
 from .bench_load.workload import Lengths, Workload
 from .results import write_json
 
@@ -21,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_target(parser.add_argument_group("target"))
     _add_load(parser.add_argument_group("load"))
     pace = parser.add_argument_group("pace").add_mutually_exclusive_group()
-    add_value(pace, "--concurrency", positive_int, "8", "N", "requests in flight at the same time")
+    add_value(pace, "--concurrency", integer_in("[1, 65536]"), "8", "N", "requests in flight at the same time")
     pace.add_argument(
         "--request-rate",
-        type=positive_float,
+        type=number_in("(0, 1000000]"),
         metavar="R",
         help="mean arrivals per second (Poisson), with no limit on requests in flight; replaces --concurrency",
     )
@@ -34,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_target(group: argparse._ArgumentGroup) -> None:
     add_server(group)
     group.add_argument("--endpoint", choices=("chat", "completions"), default="chat", help="endpoint (default: chat)")
-    add_value(group, "--timeout", positive_float, "600", "S", "timeout of one request in seconds")
-    add_value(group, "--temperature", float, "0", "T", "sampling temperature")
+    add_value(group, "--timeout", seconds, "600", "S", "timeout of one request in seconds")
+    add_value(group, "--temperature", temperature, "0", "T", "sampling temperature")
     group.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
@@ -45,19 +46,23 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
-    add_value(group, "--num-requests", positive_int, "64", "N", "number of measured requests")
-    add_value(group, "--warmup", int, "2", "N", "number of warm-up requests, which are not measured")
+    add_value(group, "--num-requests", integer_in("[1, 1000000]"), "64", "N", "number of measured requests")
+    add_value(
+        group, "--warmup", integer_in("[0, 1000000]"), "2", "N", "number of warm-up requests, which are not measured"
+    )
     add_value(group, "--prompt-len", _lengths, "128", "N|LO:HI", "tokens per prompt")
     add_value(group, "--output-len", _lengths, "128", "N|LO:HI", "tokens per answer")
     add_value(group, "--shared-prefix", fraction, "0", "F", "fraction of each prompt that all prompts share")
-    add_value(group, "--seed", int, "0", "N", "seed of the prompts; repeating a seed may hit the prefix cache")
+    add_value(group, "--seed", seed, "0", "N", "seed of the prompts; repeating a seed may hit the prefix cache")
 
 
 def _lengths(text: str) -> Lengths:
     try:
         return Lengths.parse(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text} is neither a number of tokens nor a range such as 64:256") from error
+        raise argparse.ArgumentTypeError(
+            f"{text[:50]!r} is neither a number of tokens up to 10000000 nor a range such as 64:256"
+        ) from error
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import StartupError
-from .arguments import add_server
+from .arguments import add_server, count, temperature
 
 if TYPE_CHECKING:
     import aiohttp
@@ -33,8 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message")
     max_tokens_help = "maximum number of output tokens per answer (default: the rest of the context)"
-    parser.add_argument("--max-tokens", type=int, metavar="N", help=max_tokens_help)
-    parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature (default: the server's)")
+    parser.add_argument("--max-tokens", type=count, metavar="N", help=max_tokens_help)
+    parser.add_argument(
+        "--temperature", type=temperature, metavar="T", help="sampling temperature (default: the server's)"
+    )
     parser.add_argument("--no-session", action="store_true", help="send the whole conversation with every question")
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StartupError
+from ..intervals import integer_in, number_in
 from ..retract_policies import RETRACT_POLICIES
-from .arguments import add_value, fraction_below_1, non_negative_float, positive_float, positive_int
+from .arguments import add_value, count, count_or_0, seed
 from .results import write_json
 
 if TYPE_CHECKING:
@@ -55,20 +56,20 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     source.add_argument(
         "--mix", choices=MIX_NAMES, default="chat", help="synthetic load instead of a trace (default: chat)"
     )
-    add_value(group, "--requests", positive_int, "400", "N", "number of requests of a mix")
+    add_value(group, "--requests", integer_in("[1, 1000000]"), "400", "N", "number of requests of a mix")
     pace = group.add_mutually_exclusive_group()
-    pace.add_argument("--rate", type=positive_float, metavar="R", help="mean arrivals per second of a mix")
+    pace.add_argument("--rate", type=number_in("(0, 1000000]"), metavar="R", help="mean arrivals per second of a mix")
     load_help = "arrival rate of a mix as a fraction of the rate that the machine can sustain"
-    add_value(pace, "--load", positive_float, "0.9", "X", load_help)
-    add_value(group, "--seed", int, "0", "N", "seed of a mix")
+    add_value(pace, "--load", number_in("(0, 1000]"), "0.9", "X", load_help)
+    add_value(group, "--seed", seed, "0", "N", "seed of a mix")
 
 
 def _add_cases(group: argparse._ArgumentGroup) -> None:
     pool = group.add_mutually_exclusive_group()
-    pool.add_argument("--pool", type=positive_int, nargs="+", metavar="TOKENS", help="pool sizes in tokens")
+    pool.add_argument("--pool", type=count, nargs="+", metavar="TOKENS", help="pool sizes in tokens")
     pool.add_argument(
         "--pool-fraction",
-        type=positive_float,
+        type=number_in("(0, 1000]"),
         nargs="+",
         metavar="F",
         help="pool sizes as fractions of the demand, the load's peak KV use in an unlimited pool (default: 0.6)",
@@ -83,7 +84,7 @@ def _add_cases(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--schedule-conservativeness",
-        type=positive_float,
+        type=number_in("(0, 1000]"),
         nargs="+",
         default=[],
         metavar="X",
@@ -91,7 +92,7 @@ def _add_cases(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--watermark",
-        type=fraction_below_1,
+        type=number_in("[0, 1)"),
         nargs="+",
         default=[],
         metavar="F",
@@ -100,30 +101,37 @@ def _add_cases(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
-    add_value(group, "--page-size", positive_int, "16", "TOKENS", "tokens per page")
-    add_value(group, "--rows", positive_int, "64", "N", "maximum number of running requests")
-    add_value(group, "--chunk", positive_int, "2048", "TOKENS", "prefill tokens per step")
-    add_value(group, "--context-length", positive_int, "32768", "TOKENS", "maximum length of prompt plus output")
+    add_value(group, "--page-size", count, "16", "TOKENS", "tokens per page")
+    add_value(group, "--rows", integer_in("[1, 1048576]"), "64", "N", "maximum number of running requests")
+    add_value(group, "--chunk", count, "2048", "TOKENS", "prefill tokens per step")
+    add_value(group, "--context-length", count, "32768", "TOKENS", "maximum length of prompt plus output")
     group.add_argument(
         "--schedule-policy",
         choices=("fcfs", "lpm", "priority"),
         default="fcfs",
         help="order of the waiting queue (default: fcfs)",
     )
-    add_value(group, "--max-retractions", int, "3", "N", "as in ebbtide serve; no effect on vllm and sglang")
+    add_value(
+        group,
+        "--max-retractions",
+        integer_in("[-1, 2147483647]"),
+        "3",
+        "N",
+        "as in ebbtide serve; no effect on vllm and sglang",
+    )
     group.add_argument(
         "--headroom",
-        type=int,
+        type=count_or_0,
         metavar="PAGES",
         help="pages per running request freed beyond the next step's demand; no effect on vllm and sglang",
     )
 
 
 def _add_cost(group: argparse._ArgumentGroup) -> None:
-    add_value(group, "--step-ms", non_negative_float, "10", "MS", "base time of every step")
-    add_value(group, "--decode-row-us", non_negative_float, "50", "US", "time per decoding row")
-    add_value(group, "--prefill-token-us", non_negative_float, "50", "US", "time per prefilled token")
-    add_value(group, "--context-token-ns", non_negative_float, "60", "NS", "time per token of context read")
+    add_value(group, "--step-ms", number_in("[0, 1000000000]"), "10", "MS", "base time of every step")
+    add_value(group, "--decode-row-us", number_in("[0, 1000000000]"), "50", "US", "time per decoding row")
+    add_value(group, "--prefill-token-us", number_in("[0, 1000000000]"), "50", "US", "time per prefilled token")
+    add_value(group, "--context-token-ns", number_in("[0, 1000000000]"), "60", "NS", "time per token of context read")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ebbtide import __version__
 from ebbtide.config import (
@@ -24,6 +24,7 @@ from ebbtide.config import (
     ServerConfig,
     WatchdogConfig,
 )
+from ebbtide.intervals import integer_in
 from ebbtide.tokenization.model_files import DEFAULT_MODEL
 
 from ..flags import add_flags
@@ -67,6 +68,11 @@ class Parser(argparse.ArgumentParser):
             message += did_you_mean(wrong[2], re.findall(r"[\w-]+", wrong[3]))
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def default_of(self, flag: str) -> Any:
+        """Return the default value of a flag; "" if there is no such flag."""
+        action = self._option_string_actions.get(flag)
+        return "" if action is None else action.default
+
     @property
     def flags(self) -> list[str]:
         """All flags of the command."""
@@ -89,7 +95,17 @@ def parse(words: list[str]) -> argparse.Namespace | None:
     if unknown:
         command: Parser = commands[arguments.command]
         command.error(_unknown(unknown, command, arguments.command))
+    _check_not_empty(words, commands[arguments.command])
     return arguments
+
+
+def _check_not_empty(words: list[str], command: Parser) -> None:
+    """Exit with code 2 if a flag has an empty text as its value and not as its default."""
+    for word, following in zip(words, [*words[1:], "-"], strict=True):
+        flag, equals, value = word.partition("=")
+        default = command.default_of(flag)
+        if default != "" and (value == "" if equals else following == ""):
+            command.error(f"argument {flag}: must not be empty")
 
 
 def _unknown(unknown: list[str], command: Parser, name: str) -> str:
@@ -136,6 +152,6 @@ def _add_arguments(command: Parser, name: str) -> None:
             command.add_argument("name", metavar="NAME", help=text)
         case "dump":
             text = "process id of the server, if several are running"
-            command.add_argument("--pid", type=int, metavar="PID", help=text)
+            command.add_argument("--pid", type=integer_in("[1, 4194304]"), metavar="PID", help=text)
         case "completion":
             command.add_argument("shell", choices=SHELLS, help="the shell")

@@ -104,8 +104,8 @@ def test_serve_without_a_model_pulls_the_packaged_one_first(monkeypatch: pytest.
     assert steps == ["pull smollm2", "serve smollm2"]
 
 
-def test_a_value_out_of_range_is_one_sentence_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["serve", "sim", "--port", "70000"]) == 1
+def test_a_value_out_of_range_is_one_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "sim", "--port", "70000"]) == 2
     assert capsys.readouterr().err == "ebbtide: --port must be in [0, 65535], not 70000.\n"
 
 

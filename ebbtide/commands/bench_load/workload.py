@@ -17,6 +17,7 @@ door health person art war history party result change morning reason research g
 force order paper space ground form event matter center couple site project base activity star table need
 court oil half sea north south light road green white
 """
+MAX_LENGTH = 10_000_000  # tokens of a prompt or an answer
 # Short and common words. In most vocabularies, each of them is one token.
 WORDS = tuple(WORD_LIST.split())
 
@@ -33,8 +34,8 @@ class Lengths:
         """Parse a length such as ``"128"`` or a range such as ``"64:256"``. Raises ValueError for any other string."""
         low, colon, high = text.partition(":")
         lengths = cls(int(low), int(high if colon else low))
-        if not 1 <= lengths.low <= lengths.high:
-            raise ValueError(f"lengths must be at least 1 and ascending: {text}")
+        if not 1 <= lengths.low <= lengths.high <= MAX_LENGTH:
+            raise ValueError(f"lengths must be from 1 to {MAX_LENGTH} and ascending: {text}")
         return lengths
 
     def __str__(self) -> str:

@@ -7,7 +7,8 @@ import os
 import sys
 
 from ...errors import StartupError
-from ..arguments import positive_int
+from ...intervals import integer_in
+from ..arguments import count, temperature
 from ..chat import answer_once, chat
 from .own_daemon import server_for
 
@@ -21,9 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "prompt", nargs="?", metavar="PROMPT", help="a prompt to answer, instead of a chat; piped input is appended"
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--max-tokens", type=positive_int, metavar="N", help="maximum output tokens per answer")
-    parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature (default: the server's)")
-    parser.add_argument("--context-length", type=positive_int, metavar="TOKENS", help="context length of a new server")
+    parser.add_argument("--max-tokens", type=count, metavar="N", help="maximum output tokens per answer")
+    parser.add_argument(
+        "--temperature", type=temperature, metavar="T", help="sampling temperature (default: the server's)"
+    )
+    parser.add_argument(
+        "--context-length", type=integer_in("[2, 2147483647]"), metavar="TOKENS", help="context length of a new server"
+    )
     parser.add_argument("--api-key", metavar="KEY", help=f"API key of a running server (default: {KEY_VARIABLE})")
 
 
