@@ -56,7 +56,15 @@ class StoredVocabulary:
 
 
 def stored_vocabulary(header: GGUFHeader) -> StoredVocabulary:
-    """Return the vocabulary of a file. A token without a stored type is treated as a normal token."""
+    """Return the vocabulary of a file; without stored types, all tokens are normal tokens.
+
+    Raises StartupError if there are no tokens, or not as many types as tokens.
+    """
     tokens = header.strings(f"{PREFIX}tokens")
-    kinds = [int(value) for value in header.array(f"{PREFIX}token_type")][: len(tokens)]
-    return StoredVocabulary(header, tokens, [*kinds, *[NORMAL] * (len(tokens) - len(kinds))])
+    kinds = [int(value) for value in header.array(f"{PREFIX}token_type")] or [NORMAL] * len(tokens)
+    if len(kinds) != len(tokens) or not tokens:
+        raise StartupError(
+            f"The tokenizer in {header.path} cannot be loaded: it has {len(tokens)} tokens ({PREFIX}tokens) and"
+            f" the types of {len(kinds)} ({PREFIX}token_type)."
+        )
+    return StoredVocabulary(header, tokens, kinds)

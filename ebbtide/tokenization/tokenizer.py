@@ -33,6 +33,8 @@ RESERVED_VARIABLES = frozenset(
         *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "kwargs"),
     }
 )
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model")
+MAX_SPARSE_IDS, IDS_PER_TOKEN = 1 << 20, 8  # bounds of the ids of a vocabulary with gaps
 Skip = Callable[[str], int]  # rendered chat → number of leading characters to drop
 
 
@@ -109,9 +111,20 @@ def load_parts(files: ModelFiles) -> TokenizerParts:
     except StartupError:
         raise
     except Exception as error:  # the libraries that read the files do not document their exceptions for invalid values
+        if not files.gguf:
+            _find_damaged_file(Path(files.directory))
         where = f"{files.directory}/{files.gguf}" if files.gguf else files.directory
         hint = " Is the file complete?" if files.gguf and "support" not in str(error) else ""
         raise StartupError(f"The tokenizer in {where} cannot be loaded: {one_line(error)}.{hint}") from error
+
+
+def _find_damaged_file(directory: Path) -> None:
+    """Raises StartupError if a file of the tokenizer is missing or is not a JSON object, to name the file."""
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+        raise StartupError(f"The folder {directory} has no tokenizer: there is no tokenizer.json.")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (directory / name).exists():
+            read_json_object(directory / name)
 
 
 class FastTokenizer:
@@ -125,7 +138,7 @@ class FastTokenizer:
         self._backend = backend
         self._template = ChatTemplate(parts.chat_template)
         self._special_text = re.compile("|".join(map(re.escape, longest_first(parts.special.values()))) or r"(?!)")
-        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab_size = _vocab_size(backend.get_vocab(with_added_tokens=True))
         ends = parts.eos_ids | self._end_of_turn()
         self.vocabulary = Vocabulary(
             pieces=token_bytes(backend, self.vocab_size),
@@ -206,6 +219,18 @@ class FastTokenizer:
             return set()
         tail = self.encode(rendered.rpartition("Kittens")[2], add_special_tokens=False)
         return set([token for token in tail if token in self._parts.special][:1])
+
+
+def _vocab_size(ids: dict[str, int]) -> int:
+    """Return the number of token ids. Raises StartupError if the ids are not those of a vocabulary."""
+    if not ids:
+        raise StartupError("The tokenizer of the model has no tokens.")
+    token, largest = max(ids.items(), key=lambda item: item[1])
+    if largest >= max(MAX_SPARSE_IDS, IDS_PER_TOKEN * len(ids)):  # the bytes of every id are kept
+        raise StartupError(
+            f"The tokenizer of the model has {len(ids)} tokens, but the id of the token {token[:50]!r} is {largest}."
+        )
+    return largest + 1
 
 
 class SimTokenizer:

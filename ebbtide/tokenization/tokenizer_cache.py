@@ -55,7 +55,8 @@ def load_cached_tokenizer(files: ModelFiles) -> TextTokenizer:
 def _key(directory: Path) -> str:
     """Return a hash of the libraries' versions and of the names and contents of the tokenizer's files."""
     digest = hashlib.sha256(repr([version(name) for name in ("ebbtide", "transformers", "tokenizers")]).encode())
-    for path in sorted({path for pattern in PATTERNS for path in directory.glob(pattern)}):
+    found = {path for pattern in PATTERNS for path in directory.glob(pattern)}
+    for path in sorted(path for path in found if path.is_file()):
         content = path.read_bytes()
         digest.update(repr((path.name, len(content))).encode() + content)
     return digest.hexdigest()[:32]

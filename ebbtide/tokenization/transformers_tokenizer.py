@@ -17,10 +17,27 @@ def load_with_transformers(directory: Path) -> TokenizerParts:
     """Load the tokenizer. Raises StartupError if it has no fast version. transformers may raise any other exception."""
     from transformers import AutoTokenizer
 
+    _check_template(directory / "tokenizer_config.json")
     tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, **_plain_config(directory))
     if not tokenizer.is_fast:
         raise StartupError(f"The tokenizer in {directory} has no fast version (tokenizer.json), which is needed.")
     return parts_of(tokenizer, configured_eos(directory))
+
+
+def _check_template(path: Path) -> None:
+    """Raises StartupError if the field ``chat_template`` in the file has another form than those of transformers."""
+    if not path.exists():
+        return
+    template = read_json_object(path).get("chat_template")
+    named = template if isinstance(template, list) else []
+    if isinstance(template, dict):
+        named = [{"name": name, "template": text} for name, text in template.items()]
+    is_valid = isinstance(template, str | None) or all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("template"), str)
+        for one in named or [None]
+    )
+    if not is_valid:
+        raise StartupError(f"The field chat_template in {path} must be a text or texts by name, not {template!r:.80}.")
 
 
 def parts_of(tokenizer: Any, eos_ids: set[int] | frozenset[int] = frozenset()) -> TokenizerParts:

@@ -66,6 +66,7 @@ DTYPE_FIELDS = ("dtype", "torch_dtype")
 DTYPE_NAMES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
 ROPE_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta")
 ROPE_LISTS = {"short_factor", "long_factor"}
+ROPE_TYPES = {"rope_type", "type"}
 ZERO_MEANS_NONE = {"mscale", "mscale_all_dim"}
 
 
@@ -105,6 +106,7 @@ def _normalized(stored: Mapping[str, Any], config_class: Any, path: Path) -> dic
     names: dict[str, str] = config_class.attribute_map
     sizes = SIZES | {names.get(name, name) for name in SIZES}
     fields: dict[str, Any] = {}
+    _check_type("quantization_config", stored.get("quantization_config"), dict | None, "an object", path)
     for name, value in stored.items():
         if name in IRRELEVANT or (name in DTYPE_FIELDS and value in (None, "auto")):
             continue
@@ -199,8 +201,7 @@ def _checked_rope(name: str, rope: Any, path: Path) -> Any:
     if not isinstance(rope, dict):
         return rope
     checked = {key: value for key, value in rope.items() if value is not None}
-    for key in ROPE_LISTS & checked.keys():
-        _check_numbers(f"{name}.{key}", checked[key], path)
+    _check_types_and_lists(name, checked, path)
     for key, value in checked.items():
         if key in ROPE_NUMBERS:
             _check_number(f"{name}.{key}", value, path, or_zero=key in ZERO_MEANS_NONE)
@@ -209,6 +210,18 @@ def _checked_rope(name: str, rope: Any, path: Path) -> Any:
         elif isinstance(value, dict):
             checked[key] = _checked_rope(f"{name}.{key}", value, path)
     return checked
+
+
+def _check_types_and_lists(name: str, rope: Mapping[str, Any], path: Path) -> None:
+    for key in ROPE_TYPES & rope.keys():
+        _check_type(f"{name}.{key}", rope[key], str, "a text", path)
+    for key in ROPE_LISTS & rope.keys():
+        _check_numbers(f"{name}.{key}", rope[key], path)
+
+
+def _check_type(name: str, value: object, kind: Any, kind_name: str, path: Path) -> None:
+    if not isinstance(value, kind):
+        raise StartupError(f"The field {name} in {path} must be {kind_name}, not {value!r:.80}.")
 
 
 def _check_number(name: str, value: object, path: Path, *, or_zero: bool = False) -> None:

@@ -83,7 +83,7 @@ class SafetensorsFiles:
         Integer tensors that are not weights, such as a stored mask, do not count.
         """
         for name, tensor in self.stored.items():
-            is_weight = name.endswith("weight") and len(tensor.shape) > 1
+            is_weight = name.endswith("weight") and bool(tensor.shape)
             if name.endswith(QUANTIZED_SUFFIXES) or tensor.dtype.startswith("F8"):
                 return self._side_file_method() or _method_of(tensor.dtype)
             if is_weight and tensor.dtype not in PLAIN_DTYPES:

@@ -126,13 +126,14 @@ def _gguf_config(gguf: GGUFFile) -> ModelConfig:
     config = read_native(fields)
     if config is not None:
         return config
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     from .rotary_check import check_rotary
 
     try:
         other: ModelConfig = AutoConfig.for_model(**fields)
-    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+    except (StrictDataclassError, ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise StartupError(
             f"The GGUF file {gguf.path} cannot be served: its metadata is not valid: {one_line(error)}."
         ) from error

@@ -254,7 +254,7 @@ def _one_sentence(architecture: str) -> Iterator[None]:
     try:
         yield
     except StartupError as error:
-        raise StartupError(f"The architecture {architecture} is not supported: {error}.") from error
+        raise StartupError(f"The architecture {architecture} is not supported: {str(error).rstrip('.')}.") from error
     except FOREIGN_ERRORS as error:
         reason = (" ".join(str(error).split()) or type(error).__name__)[:300].rstrip(".")
         raise StartupError(

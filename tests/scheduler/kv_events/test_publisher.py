@@ -39,7 +39,7 @@ def example() -> Any:
 def context() -> Iterator[zmq.Context[Any]]:
     made: zmq.Context[Any] = zmq.Context()
     yield made
-    made.term()
+    made.destroy(linger=0)  # closes sockets that a failed test left open: term would wait for them
 
 
 @pytest.fixture
@@ -60,9 +60,11 @@ class Far:
         """A subscriber that receives all batches from now on."""
         socket = self._connect(zmq.SUB, events.address)
         socket.subscribe(b"")
-        while not socket.poll(10):  # publish until the subscription has arrived
+        for _ in range(PATIENCE_MS // 10):  # publish until the subscription has arrived
+            if socket.poll(10):
+                return socket
             say(events, 1)
-        return socket
+        raise TimeoutError("no batch arrives")
 
     def dealer(self, events: KvEventPublisher) -> zmq.Socket[Any]:
         """A client of the replay socket."""
