@@ -375,6 +375,23 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TracingConfig:
+    """Traces."""
+
+    otlp_endpoint: str | None = option(
+        None,
+        "send a trace of each request to this OpenTelemetry collector, such as http://127.0.0.1:4318; needs the extra "
+        "otel",
+        metavar="URL",
+    )
+    otlp_protocol: Literal["auto", "http/protobuf", "grpc"] = option(
+        "auto",
+        "protocol of --otlp-endpoint; auto: the value of OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or "
+        "OTEL_EXPORTER_OTLP_PROTOCOL, otherwise http/protobuf",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ServeConfig:
     """The whole configuration of ``ebbtide serve``.
 
@@ -391,6 +408,7 @@ class ServeConfig:
     access: AccessConfig = field(default_factory=AccessConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +430,7 @@ class SchedulerSection:
 
     Attributes:
         dump_path: path of the file for its dumps.
+        records_phases: True to send ``PhaseChanges``, because requests are traced.
     """
 
     files: ModelFiles
@@ -421,6 +440,7 @@ class SchedulerSection:
     addresses: Addresses
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     dump_path: str = ""
+    records_phases: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from .memory.session_aware_cache import SessionAwareCache
 from .memory.window_pool import WindowPool
 from .metrics import SchedulerMetrics
 from .outbox import Outbox
+from .phase_recorder import PhaseRecorder
 from .request_memory import Memory
 from .retraction import Retractor
 from .sessions.session import SessionKvStore, SessionLimits
@@ -59,6 +60,7 @@ class Extras:
         observer: notified when pages are added to or removed from the prefix cache.
         on_free: pool name → function that is called with all pages of the pool that become free.
         pools: pool name → constructor, for artificial pools in ``RunnerInfo.pools`` after the first one.
+        records_phases: True to send ``PhaseChanges`` for traces.
     """
 
     policies: SchedulingPolicies | None = None
@@ -66,6 +68,7 @@ class Extras:
     observer: CacheObserver | None = None
     on_free: Mapping[str, Callable[[Sequence[int]], None]] = field(default_factory=dict)
     pools: Mapping[str, Callable[[PoolInfo], FurtherPool]] = field(default_factory=dict)
+    records_phases: bool = False
 
 
 def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | None = None) -> Scheduler:
@@ -164,9 +167,9 @@ def _build_state(
     policies: SchedulingPolicies,
     extras: Extras,
 ) -> tuple[State, Memory]:
-    metrics = SchedulerMetrics()
     outbox = Outbox()
     pool, more_pools = pools
+    metrics = SchedulerMetrics(PhaseRecorder(outbox) if extras.records_phases else None)
     tier = HostTier(info, metrics.count) if info.num_host_pages and not more_pools else None
     memory = Memory(pool, tier, config.max_retractions, more_pools)
     audited: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, tier]

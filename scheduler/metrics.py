@@ -9,6 +9,7 @@ from ebbtide.messages import Resumption, Stats
 from ebbtide.plan import PlanItem
 
 from .memory.accounting import AuditedPool
+from .phase_recorder import PhaseRecorder
 from .request import Request
 
 
@@ -30,9 +31,13 @@ class SchedulerMetrics:
     """Totals since the start, and histogram samples since the last snapshot.
 
     The keys are metric names, see ``Stats``.
+
+    Attributes:
+        phases: records the phases of requests for traces; None if requests are not traced.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, phases: PhaseRecorder | None = None) -> None:
+        self.phases = phases
         self.totals: Counter[str] = Counter()
         self.num_ends = 0
         self._observations: defaultdict[str, list[float]] = defaultdict(list)
@@ -68,6 +73,8 @@ class SchedulerMetrics:
             self.count("prompt_tokens_total", req.prompt_len)
             self.count("cached_tokens_total", cached_tokens)
             self.observe("queue_time_seconds", now - history.arrival_s)
+        if self.phases is not None:
+            self.phases.started(req, now)
 
     def retracted(self, req: Request, now: float) -> None:
         """Count a retraction."""
@@ -75,6 +82,8 @@ class SchedulerMetrics:
         self.count("num_retracted_requests_total")
         self.count("num_retracted_input_tokens_total", req.prompt_len)
         self.count("num_retracted_output_tokens_total", req.num_outputs)
+        if self.phases is not None:
+            self.phases.retracted(req, now)
 
     def planned(self, items: Iterable[PlanItem]) -> None:
         """Count a step that computes ``items``."""
@@ -100,6 +109,8 @@ class SchedulerMetrics:
         for req in self._finished:
             self._observe_durations(req, now)
         self._without_first_token_time, self._finished = [], []
+        if self.phases is not None:
+            self.phases.stamp(now)
 
     def ended(self, req: Request, reason: str, *, aborted: bool) -> None:
         """Count the end of a request.
@@ -119,6 +130,8 @@ class SchedulerMetrics:
             self.observe("request_generation_tokens", req.num_outputs)
             self._finished.append(req)
         self.observe("retractions_per_request", req.history.retraction_count)
+        if self.phases is not None:
+            self.phases.ended(req)
 
     def refused(self, reason: str, num_requests: int) -> None:
         """Count requests that were refused without having been registered."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ebbtide.messages import (
     AbortReq,
     Finish,
+    PhaseChange,
     PressureEvent,
     PressureUsage,
     PromptLogprobs,
@@ -30,6 +31,7 @@ class Output:
     aborts: list[AbortReq] = field(default_factory=list)
     events: list[PressureEvent] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    phases: list[PhaseChange] = field(default_factory=list)
 
 
 class Outbox:

@@ -11,7 +11,7 @@ import zmq
 
 from ebbtide.config import SchedulerSection
 from ebbtide.errors import EbbtideError
-from ebbtide.messages import PoolInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
+from ebbtide.messages import PhaseChanges, PoolInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
 from ebbtide.model_runner import build_runner
 from ebbtide.plan import Runner
 from ebbtide.runtime.channel import Receiver, Sender
@@ -162,6 +162,8 @@ class Loop:
         output = self._scheduler.take_output()
         if output.items and not self._channels.detokenizer.send(TokenBatch(output.items)):
             raise EbbtideError("the queue to the detokenizer is full: the detokenizer has stopped reading its messages")
+        if output.phases:  # before the aborts and the pressure events, which refer to them
+            self._channels.send_to_tokenizer.send(PhaseChanges(output.phases))
         for abort in output.aborts:
             self._channels.send_to_tokenizer.send(abort)
         for event in output.events:
@@ -193,6 +195,7 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     extras = Extras(
         compiler=GrammarCompilerThread(info.vocab_size, info.eos_token_ids),
         observer=None if kv_events is None else kv_events.recorder,
+        records_phases=section.records_phases,
     )
     scheduler = build_scheduler(section.scheduler, info, extras)
     loop = Loop(scheduler, runner, channels, watchdog.loop, kv_events)

@@ -42,6 +42,7 @@ class History:
     retracted_stain: bool = (
         False  # True after a retraction: later cache hits may be its own pages, so they are not counted
     )
+    restored_tokens: int = 0  # tokens copied back from the host tier when the request last started
     times_passed: int = 0  # number of younger requests that have overtaken it in the queue
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -49,6 +49,8 @@ from .metrics.http_counts import CountRequests
 from .metrics.metrics import FrontMetrics
 from .route import TEXT, Route
 from .state import AppState
+
+Wrapper = Callable[[ASGIApp], ASGIApp]  # returns the application with one more middleware
 
 
 def routes(state: AppState) -> list[Route]:
@@ -137,19 +139,22 @@ class _Basis(Protocol):
     def metrics(self) -> FrontMetrics: ...
 
 
-def create_app(state: AppState) -> ASGIApp:
+def create_app(state: AppState, trace: Wrapper | None = None) -> ASGIApp:
     """Build the application of a server with a chat model; see ``_assemble``."""
-    return _assemble(state, routes(state), None if state.access.config.disable_console else state)
+    return _assemble(state, routes(state), trace, None if state.access.config.disable_console else state)
 
 
-def create_encoder_app(service: PoolingService, created: int) -> ASGIApp:
+def create_encoder_app(service: PoolingService, created: int, trace: Wrapper | None = None) -> ASGIApp:
     """Build the application of a server that has only an embedding model; see ``_assemble``."""
-    return _assemble(service, encoder_routes(service, created))
+    return _assemble(service, encoder_routes(service, created), trace)
 
 
-def _assemble(basis: _Basis, table: list[Route], console: AppState | None = None) -> ASGIApp:
+def _assemble(
+    basis: _Basis, table: list[Route], trace: Wrapper | None = None, console: AppState | None = None
+) -> ASGIApp:
     """Build the ASGI application, which serves only HTTP (no lifespan events, no WebSockets). Starts no tasks.
 
+    trace: adds the middleware that traces requests; None for no traces.
     console: the state that the console shows; None for no console.
     """
     access = basis.access.config
@@ -181,16 +186,21 @@ def _assemble(basis: _Basis, table: list[Route], console: AppState | None = None
     install_error_replies(app)
     describe(app, table, key_required=basis.access.keys.required)
     admin_get_paths = [route.path for route in table if route.is_admin and route.method == "GET"]
-    return _add_middleware(app, basis, admin_get_paths, has_console=console is not None)
+    inner: ASGIApp = BodyLimit(SuppressLoggedErrors(app), basis.config.max_body_bytes)
+    if trace is not None:
+        inner = trace(inner)
+    counted = CountRequests(
+        _add_middleware(inner, basis, admin_get_paths, has_console=console is not None), app.routes, basis.metrics.http
+    )
+    return RequestIds(SetErrorFormats(RootPath(counted, access.root_path), ERROR_FORMATS))
 
 
-def _add_middleware(fastapi: FastAPI, basis: _Basis, admin_get_paths: Sequence[str], *, has_console: bool) -> ASGIApp:
-    """Wrap ``fastapi`` in the middleware, innermost first.
+def _add_middleware(app: ASGIApp, basis: _Basis, admin_get_paths: Sequence[str], *, has_console: bool) -> ASGIApp:
+    """Wrap ``app`` in the middleware that refuses requests, innermost first.
 
     FastAPI's ``add_middleware`` is not used, because FastAPI's replies to unhandled exceptions would bypass the
     middleware.
     """
-    app: ASGIApp = BodyLimit(SuppressLoggedErrors(fastapi), basis.config.max_body_bytes)
     access = basis.access
     root_path = access.config.root_path
     app = KeyCheck(app, access.keys, root_path, console_files() if has_console else ())
@@ -199,6 +209,4 @@ def _add_middleware(fastapi: FastAPI, basis: _Basis, admin_get_paths: Sequence[s
     app = OriginGuard(app, access.config.allowed_origins, admin_get_paths)
     # CORS wraps the key check, because preflight requests have no key, and because a page must be able to read a 401
     # response.
-    app = add_cors(app, access.config.allowed_origins)
-    app = CountRequests(app, fastapi.routes, basis.metrics.http)
-    return RequestIds(SetErrorFormats(RootPath(app, root_path), ERROR_FORMATS))
+    return add_cors(app, access.config.allowed_origins)

@@ -18,6 +18,7 @@ from ebbtide.config import (
     SchedulerConfig,
     ServeConfig,
     ServerConfig,
+    TracingConfig,
     WatchdogConfig,
 )
 from ebbtide.errors import StartupError, UsageError
@@ -124,6 +125,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         log=section_from(arguments, LogConfig),
         watchdog=section_from(arguments, WatchdogConfig),
         limits=section_from(arguments, LimitsConfig),
+        tracing=section_from(arguments, TracingConfig),
         access=with_all_keys(section_from(arguments, AccessConfig), os.environ),
     )
     if config.model == DEFAULT_MODEL and not smollm2_path().is_file():

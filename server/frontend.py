@@ -14,7 +14,17 @@ from starlette.types import ASGIApp
 
 from ebbtide.config import Addresses, ServeConfig
 from ebbtide.errors import Rejected
-from ebbtide.messages import EncodedBatch, Heartbeat, PressureEvent, Reply, RunnerInfo, Stats, UseVocabulary
+from ebbtide.messages import (
+    EncodedBatch,
+    Heartbeat,
+    PhaseChanges,
+    PressureEvent,
+    Reply,
+    RunnerInfo,
+    Stats,
+    ToFront,
+    UseVocabulary,
+)
 from ebbtide.runtime.suspend_aware_clock import SuspendAwareClock
 from ebbtide.tokenization.tokenizer import TextTokenizer
 from ebbtide.tokenization.vocabulary import Vocabulary
@@ -37,6 +47,7 @@ from .metrics.pressure_log import PressureLog
 from .parsers.chat_template_profile import probe_chat_template
 from .state import AppState
 from .structured.structured import StructuredOutput
+from .tracing.opening import open_tracing
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +90,11 @@ class LoadedModels:
     def context_length(self) -> int:
         """The context length of the first model, in tokens."""
         return self.chat.info.context_length if self.chat is not None else self._encoder.info.context_length
+
+    @property
+    def page_sizes(self) -> dict[str, int]:
+        """The tokens per page of each pool, by its name."""
+        return {} if self.chat is None else {pool.name: pool.page_size for pool in self.chat.info.pools}
 
     @property
     def processes(self) -> list[str]:
@@ -125,6 +141,8 @@ class Frontend:
         self.manager = TokenizerManager(self._link, self._metrics, time.monotonic, self.liveness.refusal)
         if config.log.log_requests:
             self.manager.request_log = RequestLog(time.monotonic)
+        self._tracing = open_tracing(config.tracing, models.page_sizes, self._metrics)
+        self.manager.keeps_facts = config.log.log_requests or config.tracing.otlp_endpoint is not None
         self._load_log = LoadLog(self._metrics, time.monotonic, config.log.log_interval)
         self._control = ControlClient(self._link, self.liveness.refusal)
         self._chat: _ChatParts | None = None
@@ -137,7 +155,7 @@ class Frontend:
             models=() if models.encoder is None else (models.encoder,),
         )
         if models.chat is None:
-            self.app = create_encoder_app(service, int(time.time()))
+            self.app = create_encoder_app(service, int(time.time()), self._tracing.wrap)
         else:
             self.app = self._chat_app(config, models.chat, service)
         self._metrics.gauge("open_http_requests", lambda: self.manager.num_open)
@@ -169,7 +187,7 @@ class Frontend:
             settings=public_settings(config),
             encoder=next(iter(service.models), None),
         )
-        return create_app(state)
+        return create_app(state, self._tracing.wrap)
 
     async def start(self) -> None:
         """Start receiving messages from the child processes. After that, ``/ready`` answers 200."""
@@ -228,6 +246,7 @@ class Frontend:
         self.liveness.mark_dead(name)
         self._metrics.on_scheduler_death(self.manager.take_num_sent())
         self._pressure.on_scheduler_death()
+        self._tracing.on_scheduler_death()
         self._accepts_stats = False
         error = Rejected(f"The {name} process ended unexpectedly.", status=500, kind="server_error", code="engine_dead")
         self.manager.fail_all(error)
@@ -241,6 +260,7 @@ class Frontend:
         if self._chat is not None:
             self._chat.prompts.close()
             self._chat.structured.close()
+        await self._tracing.stop()
         self._link.close()
 
     async def _stop_receiving(self) -> None:
@@ -256,22 +276,27 @@ class Frontend:
 
     async def _receive(self) -> None:
         while True:
-            message = await self._link.receive()
-            match message:
-                case Stats():
-                    if self._accepts_stats:
-                        self._metrics.apply_stats(message)
-                        self._load_log.on_snapshot()
-                        self._pressure.resumed(message.resumptions)
-                case PressureEvent():
-                    self._pressure.add(message)
-                case Heartbeat():
-                    self.liveness.record_heartbeat(message)
-                case Reply():
-                    self._control.resolve(message)
-                case EncodedBatch():
-                    self._metrics.observe("embedding_batch_inputs", len(message.items))
-                    self._metrics.observe("embedding_batch_seconds", message.seconds)
-                    self.manager.handle(message)
-                case _:
-                    self.manager.handle(message)
+            self._handle(await self._link.receive())
+
+    def _handle(self, message: ToFront) -> None:
+        match message:
+            case Stats():
+                if self._accepts_stats:
+                    self._metrics.apply_stats(message)
+                    self._load_log.on_snapshot()
+                    self._pressure.resumed(message.resumptions)
+            case PressureEvent():
+                self._pressure.add(message)
+                self._tracing.handle(message)
+            case PhaseChanges():
+                self._tracing.handle(message)
+            case Heartbeat():
+                self.liveness.record_heartbeat(message)
+            case Reply():
+                self._control.resolve(message)
+            case EncodedBatch():
+                self._metrics.observe("embedding_batch_inputs", len(message.items))
+                self._metrics.observe("embedding_batch_seconds", message.seconds)
+                self.manager.handle(message)
+            case _:
+                self.manager.handle(message)

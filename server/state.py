@@ -29,6 +29,7 @@ from .metrics.name_log import NameLog
 from .metrics.pressure_log import PressureLog
 from .parsers.chat_template_profile import ChatTemplateProfile
 from .structured.compiled_elsewhere import CompiledElsewhere, Grammars
+from .tracing.scope import trace_of
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class AppState:
     def submit(self, prepared: PreparedRequest, sender: Sender, request: Request, received_s: float) -> ResponseStream:
         """Send a request to the engine, as described at ``TokenizerManager.submit``.
 
-        Logs the ids that the engine uses for the request.
+        Logs the ids that the engine uses for the request, and adds them to the request's trace.
         """
         stream = self.manager.submit(prepared, sender, received_s=received_s)
         try:
@@ -93,6 +94,9 @@ class AppState:
             stream.facts.prompt_tokens = {i * prepared.n: len(ids) for i, ids in enumerate(prepared.prompts)}
             self.metrics.observe_request(prepared.n, [sampling.max_tokens for sampling in prepared.sampling])
             self._log_ids(prepared, stream, request)
+            trace = trace_of(request.scope)
+            if trace is not None:
+                trace.submitted(stream, prepared, self.model_name)
         except BaseException:
             stream.close()
             raise

@@ -98,6 +98,7 @@ class TokenizerManager:
         self._client_ids = ClientIds()
         self._num_sent = 0
         self.request_log: RequestLog | None = None  # set once, before the first request
+        self.keeps_facts = False  # True to fill ``ResponseStream.facts``; set once, before the first request
 
     @property
     def num_open(self) -> int:
@@ -151,7 +152,8 @@ class TokenizerManager:
             stream.deadline_s = received_s + sender.timeout_s
         try:
             self._register(stream, sender.ids)
-            self._send_all(prepared, sender, rids, self.clock() - received_s)
+            stream.sent_s = self.clock()
+            self._send_all(prepared, sender, rids, stream.sent_s - received_s)
         except BaseException:
             self._close(stream)
             raise
@@ -218,7 +220,7 @@ class TokenizerManager:
             return  # the request has already ended: by a stop string, a disconnect, or the failure of another choice
         if item.tokens:
             self._time_tokens(choice, len(item.tokens))
-        if self.request_log is not None:
+        if self.keeps_facts:
             choice.stream.facts.add(choice.index, item)
         if item.finish == "abort":
             self._handle_closing_item(choice, item)

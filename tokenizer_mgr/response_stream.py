@@ -100,6 +100,7 @@ class ResponseStream:
         self.rids = rids
         self.owner = owner
         self.received_s = received_s
+        self.sent_s = received_s  # time at which the request was sent to the engine
         self.deadline_s = (
             math.inf
         )  # on the clock of received_s; enforced here only while the scheduler is not responding

@@ -22,6 +22,8 @@ from .telemetry import (
     FULL_POOL,
     SWA_POOL,
     Heartbeat,
+    PhaseChange,
+    PhaseChanges,
     PoolInfo,
     PressureEvent,
     PressureVictim,
@@ -57,4 +59,4 @@ ToScheduler = (
 ToDetokenizer = TokenBatch
 ToEncoder = EncodeReq | AbortReq
 ToEngine = ToScheduler | EncodeReq
-ToFront = AbortReq | Stats | Heartbeat | TextBatch | PressureEvent | Reply | EncodedBatch
+ToFront = AbortReq | Stats | Heartbeat | TextBatch | PressureEvent | PhaseChanges | Reply | EncodedBatch

@@ -114,6 +114,30 @@ class PoolInfo(Part, frozen=True):
     window: int | None = None
 
 
+class PhaseChange(Part, frozen=True):
+    """The moment at which a request entered a phase. Times are seconds on the system's monotonic clock.
+
+    Attributes:
+        phase: "prefill", "decode", "queue" (it was retracted) or "end".
+        tokens_to_compute: tokens that a prefill computes.
+        cached_tokens: tokens whose K/V a prefill takes from the prefix cache.
+        restored_tokens: tokens whose K/V a prefill takes from the host tier.
+    """
+
+    rid: str
+    phase: str
+    time_s: float
+    tokens_to_compute: int = 0
+    cached_tokens: int = 0
+    restored_tokens: int = 0
+
+
+class PhaseChanges(Message, frozen=True):
+    """Scheduler → front: the phase changes of one step, in order. Sent only if requests are traced."""
+
+    changes: list[PhaseChange]
+
+
 class RunnerInfo(Part, frozen=True):
     """Properties of the model runner, sent once when the scheduler process is ready.
 

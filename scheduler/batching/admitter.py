@@ -99,9 +99,11 @@ class Admitter:
         tier = self.memory.host_tier
         if tier is None:
             return
+        req.history.restored_tokens = 0
         num_tokens = tier.restorable(req, len(req.pages))
         if num_tokens > req.computed and self.memory.allocate_up_to(req, num_tokens) >= num_tokens:
             tier.restore(req)
+            req.history.restored_tokens = num_tokens - req.computed
             req.computed = req.num_confirmed = num_tokens
         tier.discard(req)
 

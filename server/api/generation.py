@@ -21,6 +21,7 @@ from ..http.streaming import ChunkWriter, CompleteReply, EventStream, Framing
 from ..http.strict_json import read_json
 from ..route import Route
 from ..state import AppState
+from ..tracing.scope import note_model
 from .neutral import body_of
 from .unsupported import CHECKED_APART, refuse_unsupported
 
@@ -105,6 +106,7 @@ async def _generate(request: Request, state: AppState, spec: RouteSpec[B]) -> Re
     received_s = state.manager.clock()
     state.liveness.require_ready()
     body = await read_body(request, state, spec)
+    note_model(request.scope, body.model)
     sender = state.sender(request, assign_client_ids(request.scope, body.names), body.timeout)
     streams, held = body.stream, [body]
     del body

@@ -26,6 +26,7 @@ RENAMED = {
     "--no-enable-prefix-caching": "--disable-radix-cache",
     "--disable-fastapi-docs": "--disable-docs",
     "--enforce-eager": "--disable-cuda-graph",
+    "--otlp-traces-endpoint": "--otlp-endpoint",
     # SGLang
     "--max-prefill-tokens": "--chunked-prefill-size",
     # llama-server

@@ -22,6 +22,7 @@ from ebbtide.config import (
     RunnerConfig,
     SchedulerConfig,
     ServerConfig,
+    TracingConfig,
     WatchdogConfig,
 )
 from ebbtide.intervals import integer_in
@@ -32,7 +33,7 @@ from .foreign_flags import MODEL, RENAMED, WITHOUT_EQUIVALENT
 
 SECTIONS = (
     *(ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, EncoderConfig),
-    *(SchedulerConfig, WatchdogConfig, LogConfig),
+    *(SchedulerConfig, WatchdogConfig, LogConfig, TracingConfig),
 )
 MODEL_HELP = (
     "a folder in Hugging Face format, a .gguf file, OWNER/NAME[:QUANTIZATION] of the Hub, smollm2 (the default), or sim"

@@ -89,6 +89,7 @@ class Engine:
                 self.addresses,
                 config.watchdog,
                 str(self.dump_path("scheduler")),
+                records_phases=config.tracing.otlp_endpoint is not None,
             )
         )
 

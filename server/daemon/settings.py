@@ -12,6 +12,7 @@ from ..http.cors import check_origins_and_root_path
 from ..http.tls import Tls, tls_from
 from ..metrics.compat import parse_metric_aliases
 from ..parsers.chat_template_profile import check_parsers
+from ..tracing.settings import check_tracing
 
 
 def check_settings(config: ServeConfig) -> Tls | None:
@@ -23,6 +24,7 @@ def check_settings(config: ServeConfig) -> Tls | None:
     check_use_of_keys(config.access, config.limits)
     parse_metric_aliases(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)
+    check_tracing(config.tracing)
     return tls_from(config.access)
 
 

@@ -18,7 +18,14 @@ from .error_replies import error_reply
 
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#]+")
 ROOT_PATH = re.compile(r"(/[^/\s?#]+)*")
-EXPOSED_HEADERS = ("x-request-id", "request-id", "retry-after", "x-should-retry", "openai-processing-ms")
+EXPOSED_HEADERS = (
+    "x-request-id",
+    "request-id",
+    "retry-after",
+    "x-should-retry",
+    "openai-processing-ms",
+    "traceresponse",
+)
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 PREFLIGHT_MAX_AGE_S = 600

@@ -26,6 +26,7 @@ ErrorFormats = Mapping[
     str, Callable[[Rejected], dict[str, Any]]
 ]  # path prefix -> function that returns the body of an error below that path
 ERROR_FORMATS = "ebbtide.error_formats"  # key of the ErrorFormats in the ASGI scope
+ERROR_CODE = "ebbtide.error_code"  # key of the code of the error that was the response, in the ASGI scope
 
 
 def envelope(error: Rejected) -> dict[str, Any]:
@@ -70,6 +71,7 @@ def _body_for(scope: Scope) -> Callable[[Rejected], dict[str, Any]]:
 
 async def _rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, Rejected)
+    request.scope[ERROR_CODE] = error.code
     return error_reply(error, request.scope)
 
 

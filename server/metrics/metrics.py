@@ -90,6 +90,10 @@ class FrontMetrics:
         """
         self._snapshots.front_gauges[name] = read
 
+    def counter(self, name: str, read: Callable[[], float]) -> None:
+        """Register a total of the front that another object counts. read: called at each scrape."""
+        self._snapshots.front_totals[name] = read
+
     def apply_stats(self, stats: Stats) -> None:
         """Apply a snapshot from the scheduler."""
         self._snapshots.apply(stats)

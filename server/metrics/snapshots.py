@@ -32,6 +32,7 @@ class Snapshots:
         self._last: dict[str, float] = dict.fromkeys((*PLAIN_TOTALS, *KNOWN_LABELS), 0.0)
         self._before: dict[str, float] = {}
         self.front_gauges: dict[str, Callable[[], float]] = {}
+        self.front_totals: dict[str, Callable[[], float]] = {}  # counted outside of this class
 
     def apply(self, stats: Stats) -> None:
         """Replace the gauges and update the totals, which never decrease."""
@@ -67,6 +68,8 @@ class Snapshots:
 
     def total(self, key: str) -> float:
         """Return a total over all scheduler restarts."""
+        if key in self.front_totals:
+            return self.front_totals[key]()
         return self._before.get(key, 0.0) + self._last.get(key, 0.0)
 
     def hit_rate(self) -> float:

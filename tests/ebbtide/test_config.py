@@ -12,6 +12,7 @@ from ebbtide.tokenization.vocabulary import sim_vocabulary
 FLAGGED = (
     *(config.ServerConfig, config.SchedulerConfig, config.RunnerConfig, config.LogConfig),
     *(config.AccessConfig, config.LimitsConfig, config.EncoderConfig, config.WatchdogConfig),
+    config.TracingConfig,
 )
 ADDRESSES = Addresses("ipc:///f", "ipc:///s", "ipc:///d")
 

@@ -12,6 +12,7 @@ from ebbtide.grammar import Guidance, grammar_of
 from ebbtide.messages import (
     AbortReq,
     GenerateReq,
+    PhaseChange,
     PoolInfo,
     PressureEvent,
     PressureUsage,
@@ -178,6 +179,7 @@ class World:
         self.outcomes: dict[str, Outcome] = {}
         self.prompts: dict[str, int] = {}  # prompt lengths, for loads that keep them
         self.events: list[PressureEvent] = []
+        self.phases: list[PhaseChange] = []
         self.items: list[TokenItem] = []
         self.replies: dict[str, Reply] = {}
         self.steps = 0
@@ -257,6 +259,7 @@ class World:
         for item in output.items:
             self._take(item)
         self.events += output.events
+        self.phases += output.phases
         self.replies |= {reply.call: reply for reply in output.replies}
         for abort in output.aborts:
             self.outcomes.setdefault(abort.rid, Outcome()).aborts.append(abort)

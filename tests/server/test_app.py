@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ebbtide.errors import Rejected
+from ebbtide.server.app import routes
 from ebbtide.server.http.middleware import VALID_ID
+from ebbtide.server.tracing.middleware import OPERATIONS
 
 from .conftest import World
 
@@ -208,3 +210,9 @@ async def test_should_retry_and_retry_after_become_headers(world: World) -> None
     assert reply.status_code == 429
     assert reply.headers["retry-after"] == "1"
     assert "x-should-retry" not in reply.headers
+
+
+async def test_every_route_that_uses_the_model_is_traced(world: World) -> None:
+    pooling = "ebbtide.server.api.pooling."
+    table = routes(world.state)
+    assert {r.path for r in table if r.streams or r.endpoint.__module__.startswith(pooling)} == set(OPERATIONS)

@@ -470,6 +470,7 @@ def test_an_exception_in_any_step_of_submit_leaves_nothing(step: str, monkeypatc
 def logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, logger="ebbtide.tokenizer_mgr.request_log")
     desk.manager.request_log = RequestLog(lambda: desk.now)
+    desk.manager.keeps_facts = True
     return caplog
 
 

@@ -29,6 +29,7 @@ from ...metrics.liveness import Liveness
 from ...metrics.metrics import FrontMetrics
 from ...metrics.name_log import NameLog
 from ...state import unknown_model
+from ...tracing.scope import trace_of
 from ..generation_request import CacheSalt, Priority, Timeout
 from ..neutral import body_of
 from ..unsupported import refuse_unsupported
@@ -173,6 +174,10 @@ class PoolingService:
         with self.manager.register(sender), self.metrics.count_refusals():
             prepared = await _prepared(work, num_bytes=len(await request.body()))
         stream = self.manager.submit(prepared, sender, received_s=received_s)
+        trace = trace_of(request.scope)
+        if trace is not None:
+            trace.requested_model = body.model
+            trace.submitted(stream, prepared, body.model or self.models[0].name)
         return PooledReply(stream, self.metrics, sender.ids[0], work)
 
     def _checked(self, raw: dict[str, Any], kind: type[B], unsupported: tuple[str, ...]) -> B:
