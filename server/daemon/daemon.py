@@ -10,9 +10,10 @@ import logging
 import socket
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from ebbtide.config import ServeConfig
+from ebbtide.config import AccessConfig, ServeConfig
 from ebbtide.errors import StartupError
 from ebbtide.runtime.child import WATCHDOG_EXIT_CODE
 from ebbtide.runtime.garbage import collect_rarely
@@ -55,6 +56,11 @@ def run_daemon(
         return runner.run(daemon.run())
 
 
+def _page_access(config: ServeConfig) -> AccessConfig:
+    """Return the access settings; without a chat model, the server has no console."""
+    return config.access if config.model else replace(config.access, disable_console=True)
+
+
 class _Daemon:
     """The front process on its event loop, from loading to the last response."""
 
@@ -75,7 +81,7 @@ class _Daemon:
         self._service = service
         self._restarts = Restarts(config.watchdog.restart_on_failure)
         self._progress = ProgressLine(logs=config.log.log_format == "json")
-        self._app_switch = AppSwitch()
+        self._app_switch = AppSwitch(_page_access(config), lambda: self._progress.step)
         self._tls = tls
         self.http = http_server(self._app_switch, tls, wire_limits(config.limits))
 

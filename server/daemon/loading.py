@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import sys
+from collections.abc import Callable
 from typing import TextIO
 
-from starlette.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ebbtide.config import AccessConfig
 from ebbtide.errors import Rejected
 from ebbtide.runtime.log import CLEAR_LINE
 
 from ..api.error_formats import ERROR_FORMATS
+from ..console.files import accepts_html
 from ..http.error_replies import SetErrorFormats, error_reply
 from ..http.middleware import RequestIds
 
 log = logging.getLogger(__name__)
 
 
+REFRESH_S = 2  # interval in seconds at which a browser requests the page again
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "vary": "Accept",
+    "retry-after": str(REFRESH_S),
+}
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="{refresh_s}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>ebbtide is loading</title>
+<style>
+:root {{ color-scheme: light dark; font: 1.1rem system-ui, sans-serif }}
+body {{ margin: 20vh auto; width: 80% }}
+</style>
+<h1>ebbtide is loading</h1>
+<p role="status">{step} …</p>
+<p>This page becomes the console when the model is ready.</p>
+</html>
+"""
+
+
 class AppSwitch:
     """The ASGI application.
 
-    Until ``switch_to`` is called, it answers every request with "The model is still loading".
+    Until ``switch_to`` is called, it answers every request with "The model is still loading". A browser
+    that requests the path of the console gets a page that reloads itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, access: AccessConfig | None = None, step: Callable[[], str] = str) -> None:
+        """step: returns the current step of loading."""
+        access = access or AccessConfig()
         self._app: ASGIApp | None = None
+        self._step = step
+        root_path = access.root_path
+        self._page_paths = () if access.disable_console else ("/", f"{root_path}/", root_path or "/")
 
     def switch_to(self, app: ASGIApp) -> None:
         """Forward all further requests to ``app``."""
@@ -37,15 +73,23 @@ class AppSwitch:
         if self._app is not None:
             await self._app(scope, receive, send)
         else:
-            await RequestIds(SetErrorFormats(_loading, ERROR_FORMATS))(scope, receive, send)
+            await RequestIds(SetErrorFormats(self._loading, ERROR_FORMATS))(scope, receive, send)
+
+    async def _loading(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # /health reports liveness only; every other path, including /ready, answers 503.
+        reply: Response = JSONResponse({}) if scope["path"] == "/health" else error_reply(_still_loading(), scope)
+        if scope["path"] in self._page_paths and scope["method"] in ("GET", "HEAD"):
+            if accepts_html(Headers(scope=scope)):
+                text = PAGE.format(refresh_s=REFRESH_S, step=html.escape(self._step() or "Starting"))
+                reply = Response(text, status_code=503, headers=PAGE_HEADERS, media_type="text/html")
+            else:
+                reply.headers["vary"] = "Accept"
+        await reply(scope, receive, send)
 
 
-async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
+def _still_loading() -> Rejected:
     text = "The model is still loading."
-    error = Rejected(text, status=503, kind="overloaded_error", code="loading", retry_after_s=5)
-    # /health reports liveness only; every other path, including /ready, answers 503.
-    reply = JSONResponse({}) if scope["path"] == "/health" else error_reply(error, scope)
-    await reply(scope, receive, send)
+    return Rejected(text, status=503, kind="overloaded_error", code="loading", retry_after_s=5)
 
 
 class ProgressLine:
@@ -59,6 +103,11 @@ class ProgressLine:
         self._logs = logs
         self._terminal = stream.isatty() and not logs
         self._last = ""
+
+    @property
+    def step(self) -> str:
+        """The loading step that was shown last; "" before the first one."""
+        return self._last
 
     def show(self, text: str) -> None:
         """Show the current loading step. Does nothing if ``text`` is unchanged."""

@@ -1,3 +1,4 @@
+import asyncio
 import io
 import logging
 
@@ -5,6 +6,7 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
+from ebbtide.config import AccessConfig
 from ebbtide.server.daemon.loading import AppSwitch, ProgressLine
 
 
@@ -18,15 +20,16 @@ def app_switch() -> AppSwitch:
     return AppSwitch()
 
 
-async def _get(app_switch: AppSwitch, path: str) -> httpx.Response:
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+async def _get(app_switch: AppSwitch, path: str, headers: dict[str, str]) -> httpx.Response:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app_switch), base_url="http://app_switch") as client:
-        return await client.get(path)
+        return await client.get(path, headers=headers)
 
 
-def get(app_switch: AppSwitch, path: str) -> httpx.Response:
-    import asyncio
-
-    return asyncio.run(_get(app_switch, path))
+def get(app_switch: AppSwitch, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    return asyncio.run(_get(app_switch, path, headers or {}))
 
 
 def test_while_loading_it_is_alive_but_not_ready(app_switch: AppSwitch) -> None:
@@ -36,6 +39,22 @@ def test_while_loading_it_is_alive_but_not_ready(app_switch: AppSwitch) -> None:
         assert reply.status_code == 503
         assert reply.json()["error"]["code"] == "loading"
         assert reply.headers["retry-after"] == "5"
+
+
+def test_a_browser_gets_a_page_that_reloads_itself_and_shows_the_step() -> None:
+    app_switch = AppSwitch(AccessConfig(root_path="/llm"), lambda: "Reading <the> weights")
+    for path in ("/", "/llm", "/llm/"):
+        page = get(app_switch, path, BROWSER)
+        assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
+        assert '<meta http-equiv="refresh" content="2">' in page.text
+        assert "Reading &lt;the&gt; weights …" in page.text
+        assert get(app_switch, path).json()["error"]["code"] == "loading"
+    assert get(app_switch, "/v1/models", BROWSER).json()["error"]["code"] == "loading"
+
+
+def test_a_server_without_a_console_has_no_page_either() -> None:
+    app_switch = AppSwitch(AccessConfig(disable_console=True))
+    assert get(app_switch, "/", BROWSER).json()["error"]["code"] == "loading"
 
 
 def test_after_the_switch_every_request_goes_to_the_application(app_switch: AppSwitch) -> None:
