@@ -5,7 +5,7 @@ from __future__ import annotations
 from ebbtide.messages import AbortReq
 from ebbtide.scheduler.phase_recorder import PhaseRecorder
 
-from .world import Shape, World, greedy
+from ..scheduler.world import Shape, World, greedy
 
 
 def recorded(shape: Shape) -> World:
