@@ -454,9 +454,14 @@ class DetokenizerSection:
 
 @dataclass(frozen=True, slots=True)
 class EncoderSection:
-    """The configuration of the encoder process, sent to the new process once, before it loads the model."""
+    """The configuration of the encoder process, sent to the new process once, before it loads the model.
+
+    Attributes:
+        max_queued: limit on waiting inputs; None for no limit.
+    """
 
     files: ModelFiles
     encoder: EncoderConfig
     log: LogConfig
     addresses: Addresses
+    max_queued: int | None = None

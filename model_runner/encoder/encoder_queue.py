@@ -27,13 +27,26 @@ class WaitingInput:
 class EncoderQueue:
     """The waiting inputs, in order of arrival."""
 
-    def __init__(self, max_batch_tokens: int) -> None:
-        """max_batch_tokens: maximum number of tokens of a batch, including padding. A single input may exceed it."""
+    def __init__(self, max_batch_tokens: int, limit: int | None = None) -> None:
+        """max_batch_tokens: maximum number of tokens of a batch, including padding. A single input may exceed it.
+
+        limit: maximum number of waiting inputs; None for no limit.
+        """
         self._max_tokens = max_batch_tokens
+        self.limit = limit
         self._waiting: dict[str, WaitingInput] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def has_room(self, rid: str) -> bool:
+        """True if an input may be added: the limit is not reached, or no other HTTP request has the oldest input.
+
+        A request with more inputs than the limit is accepted if none waits, because a retry would not help.
+        """
+        if self.limit is None or len(self._waiting) < self.limit:
+            return True
+        return _request_of(next(iter(self._waiting))) == _request_of(rid)
 
     def add(self, one: WaitingInput) -> None:
         """Append an input."""
@@ -72,3 +85,8 @@ class EncoderQueue:
         for one in batch:
             del self._waiting[one.rid]
         return batch
+
+
+def _request_of(rid: str) -> str:
+    """Return the part of an id that the inputs of one HTTP request share."""
+    return rid.rpartition("-")[0]

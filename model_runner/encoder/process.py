@@ -77,6 +77,11 @@ class Loop:
             self._compute(batch)
 
     def _receive(self, message: EncodeReq) -> None:
+        if not self._queue.has_room(message.rid):
+            limit = self._queue.limit
+            text = f"The server is busy: no more than {limit} requests may wait (--max-queued-requests)."
+            self._abort(message.rid, 429, "queue_full", text)
+            return
         value: str | tuple[str, str] | list[int] = message.text if message.ids is None else message.ids
         if message.other is not None:
             value = (message.text, message.other)
@@ -149,7 +154,7 @@ def main(section: EncoderSection, handshake: Handshake) -> None:
     context: zmq.Context[Any] = zmq.Context()
     inbox: Receiver[ToEncoder] = Receiver(context, section.addresses.encoder, ToEncoder)
     outbox: Sender[ToFront] = Sender(context, section.addresses.front)
-    queue = EncoderQueue(config.embedding_batch_tokens or default)
+    queue = EncoderQueue(config.embedding_batch_tokens or default, section.max_queued)
     handshake.ready(encoder=encoder.info)
     loop = Loop(encoder, queue, inbox, outbox, time.monotonic)
     while True:

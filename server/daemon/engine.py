@@ -77,7 +77,8 @@ class Engine:
         self.encoder_files = encoder_files
         config = self._config
         if encoder_files is not None:
-            self.child("encoder").send(EncoderSection(encoder_files, config.encoder, config.log, self.addresses))
+            limit = config.scheduler.max_queued_requests
+            self.child("encoder").send(EncoderSection(encoder_files, config.encoder, config.log, self.addresses, limit))
         if files is None:
             return
         self.child("scheduler").send(

@@ -45,9 +45,10 @@ class Bench:
     sent: list[ToFront] = field(default_factory=list)
     now: float = 0.0
     handled: int = 0
+    limit: int | None = None
 
     def __post_init__(self) -> None:
-        self.queue = EncoderQueue(20)
+        self.queue = EncoderQueue(20, self.limit)
         self.loop = Loop(self.model, self.queue, self, self, lambda: self.now)
 
     def drain(self, wait_s: float = 0.0) -> list[ToEncoder]:
@@ -139,3 +140,16 @@ def test_heartbeats_are_sent_twice_a_second_and_name_the_state() -> None:
         (0, "idle", 0),
         (5, "running", 3),
     ]
+
+
+def test_inputs_above_the_limit_are_refused_like_chat_requests() -> None:
+    bench = Bench(limit=2).run(*(EncodeReq(f"{name}-0", "ebb") for name in "abcd"))
+    assert set(bench.vectors) == {"a-0", "b-0"}
+    assert bench.aborts == {"c-0": (429, "queue_full"), "d-0": (429, "queue_full")}
+    assert set(bench.run(EncodeReq("e-0", "ebb")).vectors) == {"a-0", "b-0", "e-0"}
+
+
+def test_a_large_request_is_accepted_if_nothing_waits() -> None:
+    bench = Bench(limit=2).run(*(EncodeReq(f"a-{number}", "ebb") for number in range(5)), EncodeReq("b-0", "ebb"))
+    assert set(bench.vectors) == {f"a-{number}" for number in range(5)}
+    assert bench.aborts == {"b-0": (429, "queue_full")}
