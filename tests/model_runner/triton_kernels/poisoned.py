@@ -9,5 +9,6 @@ from torch import Tensor
 
 
 def full_of_nan(x: Tensor, *size: Any, **options: Any) -> Tensor:
-    """Replaces ``Tensor.new_empty``."""
-    return x.new_full(size[0] if isinstance(size[0], torch.Size | tuple) else size, torch.nan, **options)
+    """Replaces ``Tensor.new_empty``; integers, which the interpreter creates, are 0."""
+    value = torch.nan if options.get("dtype", x.dtype).is_floating_point else 0
+    return x.new_full(size[0] if isinstance(size[0], tuple) else size, value, **options)
