@@ -168,13 +168,13 @@ def second_pool_treats_the_pages_of_a_new_row_as_sent(patch: Patch) -> None:
     patch.setattr(SecondPool, "release_kv_cache", release)
 
 
-def pages_of_the_window_are_freed_one_page_early(patch: Patch) -> None:
+def pages_of_the_window_are_freed_two_pages_early(patch: Patch) -> None:
     original = SecondPool._first_needed
 
     def first(self: SecondPool, req: CachedRequest) -> int:
         needed = original(self, req)
         last = self._of(req).end - 1
-        return min(needed + 1, last) if needed and last > needed else needed
+        return min(needed + 2, last) if needed and last > needed else needed
 
     patch.setattr(SecondPool, "_first_needed", first)
 
@@ -205,7 +205,7 @@ SECOND_POOL_BUGS: dict[Bug, Witness] = {
     wrong_index_of_the_second_pool_in_the_plan: Witness.PLAN_AUDIT,
     later_pages_of_the_second_pool_are_not_sent: Witness.RUNNER,
     second_pool_treats_the_pages_of_a_new_row_as_sent: Witness.PLAN_AUDIT,
-    pages_of_the_window_are_freed_one_page_early: Witness.TEXT,
+    pages_of_the_window_are_freed_two_pages_early: Witness.TEXT,
     shortage_of_the_second_pool_is_overlooked: Witness.PLANNER,
 }
 BY_ACCOUNTING = [bug for bug, by in SECOND_POOL_BUGS.items() if by in (Witness.EQUATION, Witness.PLAN_AUDIT)]
