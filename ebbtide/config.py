@@ -226,6 +226,12 @@ class RunnerConfig:
         "element type of weights and KV cache; auto: on CUDA the stored type; on the CPU bfloat16, but float32 if the "
         "model has no compiled code and the CPU cannot compute bfloat16",
     )
+    tp: int = option(
+        1,
+        "tensor parallelism: the number of processes that share the weights, each with a GPU of its own on CUDA",
+        metavar="N",
+        within="[1, 64]",
+    )
     num_threads: int = option(
         0,
         "threads of a step on the CPU; 0: the usable cores, one fewer if there are more than 4, and fewer while other "
@@ -425,12 +431,33 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranks:
+    """The tensor-parallel ranks of one engine. The scheduler process is rank 0.
+
+    Attributes:
+        rendezvous: path of a file through which the ranks find each other.
+        addresses: ZMQ addresses of the ranks 1, 2, …
+        timeout_s: limit for the connection of the ranks and for each operation between them, in seconds.
+    """
+
+    rendezvous: str
+    addresses: tuple[str, ...]
+    timeout_s: float
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.addresses) + 1
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerSection:
     """The configuration of the scheduler process, sent to the new process once, before it loads the model.
 
     Attributes:
         dump_path: path of the file for its dumps.
         records_phases: True to send ``PhaseChanges``, because requests are traced.
+        ranks: None without tensor parallelism.
     """
 
     files: ModelFiles
@@ -441,6 +468,18 @@ class SchedulerSection:
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     dump_path: str = ""
     records_phases: bool = False
+    ranks: Ranks | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankSection:
+    """The configuration of a tensor-parallel rank other than 0, sent once before it starts. rank: its number."""
+
+    files: ModelFiles
+    runner: RunnerConfig
+    log: LogConfig
+    ranks: Ranks
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)

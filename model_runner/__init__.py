@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ebbtide.config import RunnerConfig
+from ebbtide.config import Ranks, RunnerConfig
 from ebbtide.errors import StartupError
-from ebbtide.plan import Runner
+from ebbtide.plan import Runner, StepPlan
 from ebbtide.tokenization.model_files import ModelFiles, one_line
 
+if TYPE_CHECKING:
+    from ebbtide.runtime.channel import Sender
 
-def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None]) -> Runner:
+
+@dataclass(frozen=True, slots=True)
+class RankSenders:
+    """The other tensor-parallel ranks, as rank 0 sees them. senders: channels to the ranks 1, 2, …"""
+
+    ranks: Ranks
+    senders: Sequence[Sender[StepPlan]]
+
+
+def build_runner(
+    files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None], others: RankSenders | None = None
+) -> Runner:
     """Load a model, choose the size of the KV pool, and return a runner that is ready for the first plan.
 
-    progress: called with one line at each stage of loading.
+    Args:
+        progress: called with one line at each stage of loading.
+        others: the other tensor-parallel ranks; None if there are none.
+
     Raises StartupError if the model cannot be loaded.
     """
     if config.max_total_tokens is not None and config.max_total_tokens < config.tokens_per_page:
@@ -28,6 +46,10 @@ def build_runner(files: ModelFiles, config: RunnerConfig, progress: Callable[[st
     from .runner import ModelRunner
 
     try:
+        if others is not None:
+            from .tensor_parallel.runner import load_rank_0
+
+            return load_rank_0(files, config, progress, others.ranks, others.senders)
         return ModelRunner.load(files, config, progress)
     except StartupError:
         raise

@@ -52,9 +52,12 @@ def choose_threads(asked: int, environment: Mapping[str, str], cores: int, quota
     return ThreadChoice(usable, adapts=True, reason=f"{limit}, fewer while they are busy")
 
 
-def use_threads(asked: int) -> bool:
-    """Set torch's number of threads and log it. Returns True if steps may use fewer threads."""
-    choice = choose_threads(asked, os.environ, usable_cores(), cpu_quota())
+def use_threads(asked: int, num_ranks: int = 1) -> bool:
+    """Set torch's number of threads and log it. Returns True if steps may use fewer threads.
+
+    num_ranks: number of tensor-parallel processes that share the cores.
+    """
+    choice = choose_threads(asked, os.environ, max(usable_cores() // num_ranks, 1), cpu_quota() / num_ranks)
     torch.set_num_threads(choice.count)
     log.info("threads of a step: %d (%s)", choice.count, choice.reason)
     return choice.adapts

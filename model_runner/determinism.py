@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from ebbtide.config import RunnerConfig
 from ebbtide.errors import StartupError
+from ebbtide.tokenization.model_files import ModelFiles
+
+UNEVEN_HEADS = "its head size is not a multiple of 16"
 
 
-def require_deterministic(name: str, reason: str | None) -> None:
-    """Raise StartupError if ``reason``, why the model ``name`` is not deterministic, is not None."""
-    if reason is not None:
+def require_deterministic(files: ModelFiles, config: RunnerConfig, reason: str | None) -> None:
+    """Raise StartupError if ``--deterministic`` is set and there is a ``reason`` why the model is not deterministic."""
+    if config.deterministic and reason is not None:
         raise StartupError(
-            f"--deterministic is not supported for {name} with these settings: {reason}. The compiled CPU code in "
-            "bfloat16 for Llama, Mistral, Qwen2 and Qwen3 is deterministic."
+            f"--deterministic is not supported for {files.name} with these settings: {reason}. The compiled CPU "
+            "code in bfloat16 for Llama, Mistral, Qwen2 and Qwen3 is deterministic."
         )
 
 

@@ -25,7 +25,7 @@ from .attention import AttentionBackend, choose_backend
 from .checkpoint.weights import Checkpoint, open_checkpoint
 from .cpu_threads import use_threads
 from .cuda_graphs import choose_graphs, cuda_capture, side_stream
-from .determinism import obstacle, require_deterministic
+from .determinism import UNEVEN_HEADS, obstacle, require_deterministic
 from .device import choose_device, choose_dtype
 from .graphs import Capture, DecodeGraphs, GraphParts
 from .isolation import Computed, compute_isolated
@@ -42,9 +42,10 @@ from .pooling import normalized
 from .sampling.prompt_logprobs import compute_prompt_logprobs, stage_targets
 from .sampling.sampler import PendingLogprobs, Sampler, SampleSpec, SamplingInputs
 from .sampling.sampling_functions import sampling_functions
-from .sizes import build_pool, choose_context_length
+from .sizes import PoolPlace, build_pool, choose_context_length
 from .start_report import log_choices, start_memory
 from .step_inputs import StepInputs
+from .tensor_parallel.group import RankError, RankPlace, join
 from .transfers import DeviceToHostCopy, SideUpload, upload
 
 log = logging.getLogger(__name__)
@@ -77,19 +78,23 @@ class ModelRunner:
         files: ModelFiles,
         config: RunnerConfig,
         progress: Callable[[str], None],
+        place: RankPlace | None = None,
         capture: Capture | None = None,
     ) -> ModelRunner:
         """Load the weights and allocate the pool. Raises StartupError if loading or allocation fails.
 
-        capture: function that captures decode graphs; None for CUDA's on CUDA, and for no graphs on other devices.
+        Args:
+            place: this process among the tensor-parallel ranks; None if there is only one.
+            capture: function that captures decode graphs; None for CUDA's on CUDA, and for no graphs on other devices.
         """
-        adapts = use_threads(config.num_threads)
-        device = choose_device(config.device)
+        adapts = use_threads(config.num_threads, num_ranks=config.tp)
+        device = choose_device(config.device, rank=0 if place is None else place.rank)
         checkpoint = replace(open_checkpoint(files), is_dummy=config.load_format == "dummy")
         dtype, has_kernels = _checked_dtype(checkpoint, config, device)
         backend, module = choose_backend(config.attention_backend, device, dtype)
         context_length = choose_context_length(checkpoint, config.context_length)
-        free_bytes = free_memory(device)
+        group = None if place is None else join(place, device)
+        free_bytes = free_memory(device) // (config.tp if device.type == "cpu" else 1)
         progress(f"Reading the weights ({checkpoint.architecture})")
         memory = start_memory(device)
         with memory.part("the weights"):
@@ -99,9 +104,9 @@ class ModelRunner:
                 device=device,
                 compiled=has_kernels and dtype == torch.bfloat16,
                 quantization=config.quantization,
+                group=group,
             )
-        if config.deterministic and not model.is_deterministic:
-            require_deterministic(files.name, "its head size is not a multiple of 16")
+        require_deterministic(files, config, None if model.is_deterministic else UNEVEN_HEADS)
         if adapts:
             model.adapt_threads()
         if capture is None and device.type == "cuda":
@@ -110,7 +115,7 @@ class ModelRunner:
         progress("Allocating the KV pool")
         num_padding_pages = 1 if graphs.sizes else 0
         with memory.part("the KV pool"):
-            pool = build_pool(model, config, num_padding_pages, dtype=dtype, device=device, free_bytes=free_bytes)
+            pool = build_pool(model, config, num_padding_pages, PoolPlace(dtype, device, free_bytes, group))
         pool_info = PoolInfo(pool.num_pages - num_padding_pages, pool.page_size)
         table = PageTable(config.max_running_requests, context_length, pool_info, device=device)
         info = RunnerInfo(
@@ -119,7 +124,7 @@ class ModelRunner:
             pools=(pool_info,),
             num_rows=config.max_running_requests,
             eos_token_ids=tuple(token for token in checkpoint.eos_token_ids if token < model.vocab_size),
-            pool_bytes=pool.num_bytes,
+            pool_bytes=pool.num_bytes * config.tp,
             device=device.type,
             dtype=str(dtype).removeprefix("torch."),
             attention=backend,
@@ -172,7 +177,7 @@ class ModelRunner:
         failures: list[ItemFailure] = []
         if plan.items:  # a plan that only copies pages has an empty result
             compute = partial(self._compute, num_ids=plan.num_token_ids)
-            parts, failures = compute_isolated(plan.items, compute, fatal=(torch.AcceleratorError,))
+            parts, failures = compute_isolated(plan.items, compute, fatal=(torch.AcceleratorError, RankError))
         self._pending.append(PendingStep(plan.number, plan.items, parts, failures))
 
     def collect(self) -> StepResult:
@@ -183,7 +188,8 @@ class ModelRunner:
 
     def _with_host_pages(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
         """If ``kv_offload_gb`` is set, allocate host pages and measure the copy costs. Returns this runner."""
-        num_pages = num_host_pages(config.kv_offload_gb, bytes_per_page(pool), free_memory(torch.device("cpu")))
+        free_bytes = free_memory(torch.device("cpu")) // config.tp
+        num_pages = num_host_pages(config.kv_offload_gb / config.tp, bytes_per_page(pool), free_bytes)
         if num_pages:
             progress("Allocating the host tier")
             self._host = HostPages(pool, num_pages)
@@ -285,11 +291,10 @@ def _checked_dtype(checkpoint: Checkpoint, config: RunnerConfig, device: torch.d
 
     Raises StartupError if the model is not supported with this configuration.
     """
-    check_architecture(checkpoint)
-    has_kernels = device.type == "cpu" and has_compiled_code(checkpoint, config.attention_backend)
+    check_architecture(checkpoint, num_ranks=config.tp)
+    has_kernels = config.tp == 1 and device.type == "cpu" and has_compiled_code(checkpoint, config.attention_backend)
     dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype, has_kernels=has_kernels)
-    if config.deterministic:
-        require_deterministic(checkpoint.files.name, obstacle(device, dtype, has_kernels=has_kernels))
+    require_deterministic(checkpoint.files, config, obstacle(device, dtype, has_kernels=has_kernels))
     return dtype, has_kernels
 
 

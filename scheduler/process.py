@@ -9,10 +9,10 @@ from typing import Any
 
 import zmq
 
-from ebbtide.config import SchedulerSection
+from ebbtide.config import Ranks, SchedulerSection
 from ebbtide.errors import EbbtideError
 from ebbtide.messages import PhaseChanges, PoolInfo, ToDetokenizer, ToFront, TokenBatch, ToScheduler
-from ebbtide.model_runner import build_runner
+from ebbtide.model_runner import RankSenders, build_runner
 from ebbtide.plan import Runner
 from ebbtide.runtime.channel import Receiver, Sender
 from ebbtide.runtime.child import Handshake, run_child
@@ -185,7 +185,7 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     context: zmq.Context[Any] = zmq.Context()
     kv_events = open_kv_events(context, section.scheduler, section.runner.tokens_per_page)
     with without_collections():
-        runner = build_runner(section.files, section.runner, progress)
+        runner = build_runner(section.files, section.runner, progress, _connect(context, section.ranks))
     addresses = section.addresses
     inbox: Receiver[ToScheduler] = Receiver(context, addresses.scheduler, ToScheduler)
     channels = Channels(inbox, Sender(context, addresses.detokenizer), Sender(context, addresses.front))
@@ -208,6 +208,12 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
 def _pool_line(pool: PoolInfo) -> str:
     reads = "all tokens" if pool.window is None else f"a window of {pool.window} tokens"
     return f"{pool.name} with {pool.num_pages * pool.page_size} tokens, for layers that read {reads}"
+
+
+def _connect(context: zmq.Context[Any], ranks: Ranks | None) -> RankSenders | None:
+    if ranks is None:
+        return None
+    return RankSenders(ranks, [Sender(context, address) for address in ranks.addresses])
 
 
 if __name__ == "__main__":

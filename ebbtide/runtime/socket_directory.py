@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ebbtide.config import Addresses
+from ebbtide.config import Addresses, Ranks
 from ebbtide.errors import StartupError
 
 PREFIX = "ebbtide-"
@@ -41,9 +41,21 @@ def socket_directory() -> Iterator[Path]:
 
 def addresses_in(directory: Path, incarnation: int = 0) -> Addresses:
     """Return the addresses of all processes. incarnation: number of engines that this daemon has started before."""
-    suffix = f"-{incarnation}" if incarnation else ""
     names = ("front", "scheduler", "detokenizer", "encoder")
-    return Addresses(*(f"ipc://{directory}/{name}{suffix}" for name in names))
+    return Addresses(*(_address(directory, name, incarnation) for name in names))
+
+
+def ranks_in(directory: Path, size: int, incarnation: int, timeout_s: float) -> Ranks:
+    """Return the addresses and the rendezvous file of ``size`` tensor-parallel ranks."""
+    return Ranks(
+        rendezvous=str(directory / f"rendezvous-{incarnation}"),
+        addresses=tuple(_address(directory, f"rank-{rank}", incarnation) for rank in range(1, size)),
+        timeout_s=timeout_s,
+    )
+
+
+def _address(directory: Path, name: str, incarnation: int) -> str:
+    return f"ipc://{directory}/{name}{f'-{incarnation}' if incarnation else ''}"
 
 
 def living_daemons() -> dict[int, Path]:

@@ -78,9 +78,12 @@ def free_memory(device: torch.device) -> int:
     return max(available_memory() - promised_bytes(), 0)
 
 
-def pool_limit(device: torch.device) -> int | None:
-    """Return the maximum size in bytes of a pool whose size was not requested; None for no limit."""
-    return CPU_POOL_LIMIT if device.type == "cpu" else None
+def pool_limit(device: torch.device, num_ranks: int = 1) -> int | None:
+    """Return the maximum size in bytes of a pool whose size was not requested; None for no limit.
+
+    num_ranks: number of processes that share the limit of the CPU.
+    """
+    return CPU_POOL_LIMIT // num_ranks if device.type == "cpu" else None
 
 
 def _gib(num_bytes: int) -> str:

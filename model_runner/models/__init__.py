@@ -13,8 +13,9 @@ from ebbtide.errors import StartupError
 from ..checkpoint.weights import Checkpoint
 from ..kernels.llama_forward import load_kernels
 from ..kernels.native_build import BuildError
+from ..tensor_parallel.group import Group
 from .llama_fields import READ_BY, refuse_unread_fields
-from .model import CompiledModule, Model, ModelModule, Quantization, refuse_int8
+from .model import CompiledModule, Model, ModelModule, ParallelModule, Quantization, refuse_int8
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +30,17 @@ NATIVE: dict[str, str] = {
 FALLBACK = "transformers_backed"
 # Module → the module with compiled bfloat16 code for the CPU, which is used with the attention backend "cpu".
 COMPILED = {"llama": "llama_native"}
+# Modules whose weights tensor-parallel ranks can share.
+PARALLEL = {"llama"}
 
 
-def check_architecture(checkpoint: Checkpoint) -> None:
-    """Raise StartupError if the class, the configuration or the stored tensors show that the model is not supported."""
+def check_architecture(checkpoint: Checkpoint, num_ranks: int = 1) -> None:
+    """Raise StartupError if the class, the configuration or the stored tensors show that the model is not supported.
+
+    num_ranks: number of tensor-parallel ranks.
+    """
+    if num_ranks > 1 and _module(checkpoint) not in PARALLEL:
+        raise StartupError(f"--tp {num_ranks} is not supported for {checkpoint.architecture} models (docs/models.md).")
     if checkpoint.is_dummy and (checkpoint.gguf is not None or _module(checkpoint) == FALLBACK):
         raise StartupError(
             f"--load-format dummy is not supported for {checkpoint.files.name}: it needs a folder with the config.json "
@@ -73,11 +81,14 @@ def load_model(
     device: torch.device,
     compiled: bool = False,
     quantization: Quantization = "none",
+    group: Group | None = None,
 ) -> Model:
     """Load a checkpoint with native code if the table has its architecture, else through transformers.
 
     compiled: True to use the compiled CPU code; see ``has_compiled_code``.
     quantization: format of the weights in the compiled code. Other code widens all weights.
+    group: the tensor-parallel ranks, for a module in ``PARALLEL``; None for one process.
+
     Raises StartupError if the model is not supported, or if int8 is requested without compiled code.
     """
     name = _module(checkpoint)
@@ -85,6 +96,9 @@ def load_model(
         with_kernels = cast(CompiledModule, import_module(f".{COMPILED[name]}", __package__))
         return with_kernels.load(checkpoint, dtype=dtype, device=device, quantization=quantization)
     refuse_int8(quantization, checkpoint.files.name)
+    if group is not None:
+        parallel = cast(ParallelModule, import_module(f".{name}", __package__))
+        return parallel.load(checkpoint, dtype=dtype, device=device, group=group)
     module = cast(ModelModule, import_module(f".{name}", __package__))
     return module.load(checkpoint, dtype=dtype, device=device)
 

@@ -16,6 +16,9 @@ from ..kv.kv_pool import KVShape
 from ..layers.linear import Linear
 from ..layers.ops import choose_ops
 from ..layers.rotary import Rotary
+from ..tensor_parallel.group import Group
+from ..tensor_parallel.layers import RowParallelLinear, VocabParallelHead
+from ..tensor_parallel.shards import check_divisible, local_config, local_parts, vocab_range
 from .llama_config import LlamaConfig
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -48,14 +51,33 @@ class Layer:
 class LlamaModel:
     """A model of the Llama family with its weights on the device."""
 
-    def __init__(self, config: LlamaConfig, rotary: Rotary, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: LlamaConfig,
+        rotary: Rotary,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group | None = None,
+    ) -> None:
+        """group: the tensor-parallel ranks that share the weights; None if this model has all weights."""
+        config = config if group is None else local_config(config, group.size)
         self.config = config
         self.rotary = rotary
         self.embedding = torch.empty(config.vocab_size, config.hidden, dtype=dtype, device=device)
         self.norm = torch.empty(config.hidden, dtype=dtype, device=device)
-        self.head = Linear(self.embedding if config.tied else torch.empty_like(self.embedding))
         self._ops = choose_ops(device)
+        if group is None:
+            self.head = Linear(self.embedding if config.tied else torch.empty_like(self.embedding))
+        else:
+            part = self.embedding.narrow(0, *vocab_range(config.vocab_size, group))
+            weight = part if config.tied else torch.empty_like(part)
+            self.head = VocabParallelHead.of(weight, config.vocab_size, group)
         self.layers = [_empty_layer(config, index, dtype=dtype, device=device) for index in range(config.num_layers)]
+        if group is not None:
+            for layer in self.layers:
+                layer.out = RowParallelLinear.of(layer.out, group)
+                layer.down = RowParallelLinear.of(layer.down, group)
 
     @property
     def kv_shape(self) -> KVShape:
@@ -143,16 +165,24 @@ class LlamaModel:
         return self._ops.add_norm(x, added, weight, self.config.norm_eps)
 
 
-def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> LlamaModel:
-    """Load a model. Raises StartupError if its configuration needs a feature that is not implemented."""
+def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, group: Group | None = None) -> LlamaModel:
+    """Load a model. Raises StartupError if its configuration needs a feature that is not implemented.
+
+    group: the tensor-parallel ranks that share the weights; None for one process.
+    """
     config, rotary, _ = planned(checkpoint, dtype=dtype, device=device)
-    model = LlamaModel(config, rotary, dtype=dtype, device=device)
+    if group is not None:
+        check_divisible(config, group.size, checkpoint.files.name)
+    model = LlamaModel(config, rotary, dtype=dtype, device=device, group=group)
     if checkpoint.is_dummy:
         fill_randomly(model.targets())
         model.pack()
         return model
     targets = _stored_targets(model, checkpoint)
-    fill(targets, checkpoint.tensors(targets), name=checkpoint.files.name)
+    tensors = checkpoint.tensors(targets)
+    if group is not None:
+        tensors = local_parts(tensors, targets, config, group)
+    fill(targets, tensors, name=checkpoint.files.name)
     model.pack()
     return model
 

@@ -13,6 +13,7 @@ from ..attention import AttentionBackend
 from ..batch import ForwardBatch
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
+from ..tensor_parallel.group import Group
 
 # "auto": quantized GGUF weights stay quantized. "none": all weights are widened. "int8": as "auto", and the other
 # weights are quantized to int8.
@@ -75,6 +76,13 @@ class CompiledModule(Protocol):
         self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, quantization: Quantization
     ) -> Model:
         """Load a model. Raises StartupError if its architecture or the quantization is not supported."""
+
+
+class ParallelModule(Protocol):
+    """The interface of a module whose weights tensor-parallel ranks can share."""
+
+    def load(self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, group: Group) -> Model:
+        """Read this rank's part of the weights. Raises StartupError if the ranks cannot share them equally."""
 
 
 def refuse_int8(quantization: Quantization, name: str) -> None:

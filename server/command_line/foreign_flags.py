@@ -20,6 +20,8 @@ RENAMED = {
     "--max-num-batched-tokens": "--chunked-prefill-size",
     "--gpu-memory-utilization": "--mem-fraction-static",
     "-q": "--quantization",
+    "--tensor-parallel-size": "--tp",
+    "-tp": "--tp",
     "--block-size": "--page-size",
     "--enable-log-requests": "--log-requests",
     "--scheduling-policy": "--schedule-policy",
@@ -29,6 +31,7 @@ RENAMED = {
     "--otlp-traces-endpoint": "--otlp-endpoint",
     # SGLang
     "--max-prefill-tokens": "--chunked-prefill-size",
+    "--tp-size": "--tp",
     # llama-server
     "-c": "--context-length",
     "--ctx-size": "--context-length",
@@ -44,7 +47,7 @@ RENAMED = {
     "--ssl-cert-file": "--ssl-certfile",
 }
 
-ONE_DEVICE = "ebbtide runs a model on one device."
+ONE_DEVICE = "ebbtide shares a model among devices by tensor parallelism only: see --tp."
 NO_LORA = "ebbtide has no LoRA adapters."
 NO_SPECULATION = "ebbtide has no speculative decoding."
 HOST_TIER = "Host memory can hold only the KV of retracted requests: see --kv-offload-gb."
@@ -71,7 +74,6 @@ def _ignored(says: str, *, takes_value: bool = False) -> Foreign:
 
 
 WITHOUT_EQUIVALENT = {
-    **dict.fromkeys(("--tensor-parallel-size", "-tp", "--tp", "--tp-size"), Foreign(ONE_DEVICE, harmless=("1",))),
     **dict.fromkeys(("--pipeline-parallel-size", "-pp", "--pp-size"), Foreign(ONE_DEVICE, harmless=("1",))),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--dp", "--dp-size"), Foreign(ONE_DEVICE, harmless=("1",))),
     **dict.fromkeys(("--tensor-split", "-ts", "--split-mode", "-sm"), Foreign(ONE_DEVICE)),

@@ -1,4 +1,5 @@
-"""Starts, configures and stops the engine processes: the scheduler, the detokenizer and the encoder, as configured.
+"""Starts, configures and stops the engine processes: the scheduler, the detokenizer, the encoder and the further
+tensor-parallel ranks, as configured.
 
 No other file names the modules that the processes run.
 """
@@ -11,16 +12,25 @@ from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
-from ebbtide.config import Addresses, DetokenizerSection, EncoderSection, SchedulerSection, ServeConfig
+from ebbtide.config import (
+    Addresses,
+    DetokenizerSection,
+    EncoderSection,
+    Ranks,
+    RankSection,
+    SchedulerSection,
+    ServeConfig,
+)
 from ebbtide.runtime.child import Child, stop_children
 from ebbtide.runtime.daemon_record import DaemonRecord, write_record
-from ebbtide.runtime.socket_directory import addresses_in
+from ebbtide.runtime.socket_directory import addresses_in, ranks_in
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.vocabulary import Vocabulary
 
 SCHEDULER = "ebbtide.scheduler.process"
 DETOKENIZER = "ebbtide.detokenizer.process"
 ENCODER = "ebbtide.model_runner.encoder.process"
+RANK = "ebbtide.model_runner.tensor_parallel.process"
 GRACE_S = 5.0
 
 
@@ -81,6 +91,10 @@ class Engine:
             self.child("encoder").send(EncoderSection(encoder_files, config.encoder, config.log, self.addresses, limit))
         if files is None:
             return
+        ranks = self._ranks()
+        for rank in range(1, config.runner.tp):
+            assert ranks is not None
+            self.child(_rank_title(rank)).send(RankSection(files, config.runner, config.log, ranks, rank))
         self.child("scheduler").send(
             SchedulerSection(
                 files,
@@ -91,6 +105,7 @@ class Engine:
                 config.watchdog,
                 str(self.dump_path("scheduler")),
                 records_phases=config.tracing.otlp_endpoint is not None,
+                ranks=ranks,
             )
         )
 
@@ -100,6 +115,7 @@ class Engine:
         if self._config.model:
             self.children.append(Child(SCHEDULER, "scheduler"))
             self.children.append(Child(DETOKENIZER, "detokenizer"))
+            self.children += [Child(RANK, _rank_title(rank)) for rank in range(1, self._config.runner.tp)]
         if self._config.encoder.embedding_model:
             self.children.append(Child(ENCODER, "encoder"))
 
@@ -144,5 +160,18 @@ class Engine:
         """Stop the processes and remove their sockets. Further calls have no effect."""
         stop_children(self.children, GRACE_S)
         if self._incarnation >= 0:
-            for address in filter(None, astuple(self.addresses)):
+            ranks = self._ranks()
+            further = (*ranks.addresses, ranks.rendezvous) if ranks is not None else ()
+            for address in filter(None, (*astuple(self.addresses), *further)):
                 Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    def _ranks(self) -> Ranks | None:
+        """The tensor-parallel ranks of the current processes; None without tensor parallelism."""
+        size = self._config.runner.tp
+        if size == 1:
+            return None
+        return ranks_in(self._directory, size, self._incarnation, self._config.watchdog.load_timeout)
+
+
+def _rank_title(rank: int) -> str:
+    return f"rank-{rank}"

@@ -21,6 +21,8 @@ def check_settings(config: ServeConfig) -> Tls | None:
     check_model_names(config.server.served_model_name)
     if not config.model and len(config.server.served_model_name) > 1:
         raise StartupError("--served-model-name may be given only once if the server has only an embedding model.")
+    if config.model == "sim" and config.runner.tp > 1:
+        raise StartupError("--tp must be 1 for sim: the simulated model has no weights to share among ranks.")
     check_use_of_keys(config.access, config.limits)
     parse_metric_aliases(config.server.metrics_compat)
     check_parsers(config.server.tool_call_parser, config.server.reasoning_parser)

@@ -123,4 +123,4 @@ def load_with_graphs(path: Path, capture: Capture | None, **options: object) -> 
         files = ModelFiles(path.stem, str(path.parent), path.name)
     else:
         files = ModelFiles(path.name, str(path))
-    return ModelRunner.load(files, RunnerConfig(**(defaults | options)), lambda line: None, capture)  # type: ignore[arg-type]
+    return ModelRunner.load(files, RunnerConfig(**(defaults | options)), lambda line: None, capture=capture)  # type: ignore[arg-type]

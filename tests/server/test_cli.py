@@ -52,8 +52,11 @@ def test_flags_of_another_server_are_translated_with_a_note(
 
 
 def test_a_flag_that_would_change_the_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["serve", "sim", "--tensor-parallel-size", "2"]) == 2
-    text = "ebbtide: --tensor-parallel-size has no equivalent. ebbtide runs a model on one device.\n"
+    assert cli.main(["serve", "sim", "--pipeline-parallel-size", "2"]) == 2
+    text = (
+        "ebbtide: --pipeline-parallel-size has no equivalent. ebbtide shares a model among devices by tensor "
+        "parallelism only: see --tp.\n"
+    )
     assert capsys.readouterr().err == text
 
 

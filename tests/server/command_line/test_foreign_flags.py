@@ -34,8 +34,8 @@ def test_flags_that_a_sentence_names_exist() -> None:
         ("m --enable-prefix-caching --port 1", "m --port 1"),
         ("m -ngl 99 --jinja", "m"),
         ("m -fa --port 1", "m --port 1"),
-        ("m --tensor-parallel-size 1", "m"),
-        ("m --tensor-parallel-size=1", "m"),
+        ("m --tensor-parallel-size 2", "m --tp 2"),
+        ("m --pipeline-parallel-size=1", "m"),
         ("m --port 1", "m --port 1"),
     ],
 )
@@ -48,7 +48,10 @@ def test_flags_are_renamed_or_left_out(words: str, translated: str) -> None:
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        ("m --tp 2", "--tp has no equivalent. ebbtide runs a model on one device."),
+        (
+            "m --pp-size 2",
+            "--pp-size has no equivalent. ebbtide shares a model among devices by tensor parallelism only: see --tp.",
+        ),
         ("m --enable-lora", "--enable-lora has no equivalent. ebbtide has no LoRA adapters."),
     ],
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ebbtide.config import RunnerConfig, ServeConfig
 from ebbtide.errors import StartupError
-from ebbtide.server.daemon.settings import check_model_names
+from ebbtide.server.daemon.settings import check_model_names, check_settings
 
 
 @pytest.mark.parametrize("name", ["", " "])
@@ -17,3 +18,9 @@ def test_an_empty_model_name_is_refused_at_start(name: str) -> None:
 def test_other_model_names_are_accepted() -> None:
     check_model_names([])
     check_model_names(["tide", "org/a model"])
+
+
+def test_the_simulated_model_has_one_rank() -> None:
+    check_settings(ServeConfig(model="sim", runner=RunnerConfig(tp=1)))
+    with pytest.raises(StartupError, match="--tp must be 1 for sim"):
+        check_settings(ServeConfig(model="sim", runner=RunnerConfig(tp=2)))
