@@ -169,14 +169,21 @@ class SchedulerConfig:
         "fcfs",
         "order of the waiting queue: first come first served, longest prefix match (bounded waiting), or priority",
     )
+    retraction_risk: float | None = option(
+        None,
+        "accepted probability that running requests outgrow the KV pool; a smaller value means fewer retractions and "
+        "more waiting (default: 0.03 to the power of --schedule-conservativeness)",
+        metavar="P",
+        within="(0, 1)",
+    )
     schedule_conservativeness: float = option(
         1.0,
-        "factor for the share of the expected output tokens that admission reserves; larger means fewer retractions",
+        "exponent of the default --retraction-risk; a larger value means fewer retractions and more waiting",
         within="(0, 1000]",
     )
     disable_radix_cache: bool = option(False, "do not reuse the KV of earlier prompts")
     retract_policy: str = option(
-        "length",
+        "cost",
         f"request that is retracted first: {', '.join(policy.first for policy in RETRACT_POLICIES.values())}",
         choices=tuple(RETRACT_POLICIES),
     )

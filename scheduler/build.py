@@ -9,7 +9,8 @@ from ebbtide.config import SchedulerConfig
 from ebbtide.messages import PoolInfo, RunnerInfo
 
 from .batching.admitter import Admitter
-from .batching.new_token_ratio import OutputLengths
+from .batching.look_ahead import LookAhead
+from .batching.output_lengths import OutputLengths
 from .batching.plan_items import PlanItems
 from .batching.planner import Planner
 from .batching.policies import ADMISSION_ORDERS
@@ -77,7 +78,9 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
     if config.chunked_prefill_size is None:
         chunk_size = CUDA_CHUNK_SIZE if info.device == "cuda" else CPU_CHUNK_SIZE
         config = replace(config, chunked_prefill_size=chunk_size)
-    policies = extras.policies or default_policies(config.retract_policy)
+    policies = extras.policies or default_policies(
+        config.retract_policy, risk=config.retraction_risk, conservativeness=config.schedule_conservativeness
+    )
     more_pools = _build_more_pools(config, info, extras)
     pool, slots = _build_pool(config, info, extras, more_pools)
     state, memory = _build_state(config, info, (pool, more_pools), policies, extras)
@@ -98,9 +101,9 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         state.outbox,
         audit=_no_audit if config.memory_check == "off" else checker.on_idle,
     )
-    planner = _build_planner(
-        config, state, memory, retractor, policies.admission(pool, state.ratio, lengths, memory.more_pools)
-    )
+    admission = policies.admission(pool, state.ratio, lengths, memory.more_pools)
+    state.lifecycle.on_leave = admission.left
+    planner = _build_planner(config, state, memory, retractor, admission)
     dispatcher = Dispatcher(
         lifecycle=state.lifecycle,
         memory=memory,
@@ -211,6 +214,7 @@ def _build_planner(
             gates=state.gates,
             order=ADMISSION_ORDERS[config.schedule_policy],
         ),
+        look_ahead=LookAhead(state.lifecycle, memory, admission, state.metrics),
         items=items,
         ratio=state.ratio,
         chunked_prefill_size=config.chunked_prefill_size,

@@ -55,6 +55,7 @@ class Lifecycle:
         free_rows: the rows without a request.
         num_retracted: number of requests that were retracted and are not running again yet.
         end_listeners: called in order at the end of each request.
+        on_leave: called for each request that stops running, before it ends or waits.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Lifecycle:
         self.free_rows = list(range(num_rows - 1, -1, -1))
         self.num_retracted = 0
         self.end_listeners: list[EndListener] = []
+        self.on_leave: Callable[[Request], None] = _ignore
         self._num_rows = num_rows
         self._release_req = release_req
         self._outbox = outbox
@@ -199,10 +201,15 @@ class Lifecycle:
 
     def filter_batch(self, req: Request) -> None:
         """Remove a request from the running batch and free its row."""
+        self.on_leave(req)
         self.running.remove(req)
         assert req.row is not None
         self.free_rows.append(req.row)
         req.row = None
+
+
+def _ignore(_req: Request) -> None:
+    """Does nothing."""
 
 
 def _move(req: Request, phase: Phase) -> None:

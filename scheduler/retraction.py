@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from http import HTTPStatus
 
@@ -208,6 +208,9 @@ class Retractor:
         """
         unprotected = [self._candidate(req, shortage.pool) for req in running if not req.protected]
         candidates = [candidate for candidate in unprotected if candidate.frees] or unprotected
+        tier = self._memory.host_tier
+        if tier is not None:
+            candidates = [replace(candidate, cost=tier.price(candidate.cost)) for candidate in candidates]
         if candidates:
             return self._policies.select_victim(candidates, shortage.num_pages).req
         return max(running, key=lambda req: req.arrival)

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from .simulation.trace import TraceRequest
     from .simulation.virtual import Machine
 
-MIX_NAMES = ("chat", "long-prompt", "long-output", "agents", "bursty", "known-output")
-POLICY_NAMES = (*RETRACT_POLICIES, "vllm", "sglang")
+MIX_NAMES = (
+    *("chat", "long-prompt", "long-output", "agents", "bursty", "known-output"),
+    *("azure-conversation", "azure-code", "burstgpt", "sessions", "leaving", "priorities"),
+)
+POLICY_NAMES = (*RETRACT_POLICIES, "vllm", "sglang", "no-evict", "oracle")
 COMPARED = ("length", "cost", "vllm", "sglang")
 SWEPT = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import sqrt
+from statistics import NormalDist
 
 from ..memory.kv_pool import KvPool, promised_pages
 from ..memory.pool import Pool
 from ..memory.prefix_cache import MatchResult
 from ..request import Request
-from .new_token_ratio import NewTokenRatio, OutputLengths
+from .forecast import HORIZONS, Forecast
+from .new_token_ratio import NewTokenRatio
+from .output_lengths import OutputLengths
 
-MIN_REMAINDER = 64  # minimum of the expected remaining output, in tokens; max_tokens may limit it further
+DEFAULT_RISK = 0.03  # see docs/decisions/0021-*.md
+SMALLEST_RISK = 1e-12  # smaller risks, and risks closer to 1, make no difference
+SOON = HORIZONS.index(64) + 1  # horizons up to this place count as soon
 
 
 class Verdict(Enum):
@@ -32,85 +38,60 @@ class AdmissionResult:
     match: MatchResult
 
 
-class _Reservations:
-    """The memory of one pool that running requests are expected to need."""
-
-    def __init__(self, pool: KvPool) -> None:
-        self.pool = pool
-        self._page_size = pool.page_size
-        self.clear()
-
-    def clear(self) -> None:
-        """Remove all reservations."""
-        self._reserved = 0.0  # number of tokens for which running requests are expected to need more memory
-        self._missing_pages = 0  # pages that the running requests lack for their known tokens
-        self._protected_need = 0  # pages reserved for running protected requests
-
-    def charge(self, req: Request, growth: float) -> None:
-        """Reserve memory for a running request that is expected to grow by ``growth`` tokens."""
-        missing = self.pool.missing_pages(req, len(req.known))
-        growth = min(growth, max(self.pool.max_pages - self.pool.num_pages(req) - missing, 0) * self._page_size)
-        if missing:
-            self._missing_pages += missing
-            growth += missing * self._page_size
-        if req.protected:
-            need = promised_pages(self.pool, req)
-            self._protected_need += need
-            self._reserved += max(need - self.pool.num_pages(req), 0) * self._page_size
-        else:
-            self._reserved += growth
-
-    def exceeds_promise(self, req: Request) -> bool:
-        """True if the pool is too small for ``req`` and the running protected requests at their maximum lengths."""
-        return self._protected_need + promised_pages(self.pool, req) > self.pool.capacity
-
-    def fits(self, num_tokens: int, num_locked: int, usable: int, growth: float) -> bool:
-        """Return True if ``usable`` pages are enough for all reservations and a candidate with ``num_tokens`` tokens.
-
-        num_locked: number of pages of the candidate's cached prefix that are already locked.
-        growth: number of tokens by which the candidate is expected to grow.
-        """
-        size = self._page_size
-        needed = min(self.pool.pages_for(num_tokens) * size + growth, self.pool.max_pages * size)
-        return self._reserved + needed - num_locked * size <= usable * size
-
-    def fits_now(self, num_tokens: int, num_locked: int, usable: int) -> bool:
-        """Like ``fits``, but reserve memory only for the known tokens of running requests."""
-        return self._missing_pages + self.pool.pages_for(num_tokens) - num_locked <= usable
-
-
 class Admission:
-    """Decides in each step which waiting requests may start.
+    """Admits a request if the pools will suffice for it and all running requests, with a probability of ``1 - risk``.
 
-    Every evaluation reads the current number of usable pages of each pool.
+    The demand is that of ``Forecast``: its expected value and as many standard deviations as the risk asks for, at each
+    horizon. A protected request reserves its maximum length instead of an expected one.
     """
 
     def __init__(
-        self, pool: Pool, ratio: NewTokenRatio, lengths: OutputLengths, more_pools: Sequence[KvPool] = ()
+        self,
+        pool: Pool,
+        ratio: NewTokenRatio,
+        lengths: OutputLengths,
+        more_pools: Sequence[KvPool] = (),
+        *,
+        risk: float = DEFAULT_RISK,
     ) -> None:
-        """pool: the pool with the prefix cache."""
+        """pool: the pool with the prefix cache. risk: accepted probability that a request must be retracted."""
         self._tree_pool = pool
-        self._pools = [_Reservations(each) for each in (pool, *more_pools)]
+        self._pools: tuple[KvPool, ...] = (pool, *more_pools)
         self._ratio = ratio
-        self._lengths = lengths
+        self._forecast = Forecast(self._pools, lengths)
+        self._deviations = NormalDist().inv_cdf(min(max(1 - risk, SMALLEST_RISK), 1 - SMALLEST_RISK))
+        self._promised: dict[str, list[int]] = {}  # pages reserved for running protected requests, per pool
         self._protected_waits = False
-        self._alone = True
 
-    def start_step(self, running: Iterable[Request]) -> None:
-        """Reserve the memory that the requests in ``running`` are expected to need."""
-        for reservations in self._pools:
-            reservations.clear()
+    def start_step(self, _running: Iterable[Request]) -> None:
+        """See ``AdmissionRule``. The running requests are known already."""
         self._protected_waits = False
-        self._alone = True
-        for req in running:
-            self.charge(req)
+        self._forecast.refresh()
 
     def charge(self, req: Request) -> None:
-        """Reserve the memory that ``req``, which is now running, is expected to need."""
-        self._alone = False
-        growth = self._growth(req)
-        for reservations in self._pools:
-            reservations.charge(req, growth)
+        """Reserve the memory that ``req``, which now runs, is expected to need."""
+        self._forecast.started(req)
+        if req.protected:
+            self._promised[req.rid] = [promised_pages(pool, req) for pool in self._pools]
+
+    def left(self, req: Request) -> None:
+        """Free what is reserved for ``req``, which no longer runs."""
+        self._forecast.left(req)
+        self._promised.pop(req.rid, None)
+
+    def advance(self) -> None:
+        """Record that a step with decode rows was planned."""
+        self._forecast.advance()
+
+    def expects_room(self) -> bool:
+        """True if the running requests are expected to fit into every pool at one of the next horizons."""
+        self._forecast.refresh()
+        changes = [self._forecast.change(number) for number in range(len(self._pools))]
+        usable = [pool.usable_pages * pool.page_size for pool in self._pools]
+        return any(
+            all(change[place] <= tokens for change, tokens in zip(changes, usable, strict=True))
+            for place in range(1, SOON)
+        )
 
     def evaluate(self, req: Request, *, without: Sequence[Request] = ()) -> AdmissionResult:
         """Decide whether ``req`` may start, as if the requests in ``without`` had been retracted.
@@ -118,25 +99,40 @@ class Admission:
         Call this method for waiting requests in the order of admission.
         """
         known = len(req.known)
-        if any(each.pool.pages_for(known) > each.pool.capacity for each in self._pools):
+        if any(pool.pages_for(known) > pool.capacity for pool in self._pools):
             return AdmissionResult(Verdict.NEVER_FITS, MatchResult())
         match = self._tree_pool.tree_cache.match_prefix(req)
-        if req.protected and not self._alone and self._breaks_promise(req):
+        alone = len(self._forecast) <= len(without)
+        if req.protected and not alone and self._breaks_promise(req):
             return AdmissionResult(Verdict.SKIP, match)
-        growth = self._growth(req)
-        for number, each in enumerate(self._pools):
-            num_locked = match.num_locked_in(number)
-            usable = each.pool.usable_pages + sum(map(each.pool.freed_by, without))
-            if self._alone or req.protected:
-                fits = each.fits_now(known, num_locked, usable)
-            else:
-                num_tokens = min(
-                    known + req.max_samples, req.max_kv_tokens
-                )  # the known tokens and those of the first decode item
-                fits = each.fits(num_tokens, num_locked, usable, growth)
-            if not fits:
-                return AdmissionResult(Verdict.WAIT, match)
-        return AdmissionResult(Verdict.ADMIT, match)
+        locked = [match.num_locked_in(number) for number in range(len(self._pools))]
+        if alone or req.protected:
+            fits = self._fits_now(req, locked, without)
+        else:
+            fits = self._fits(req, locked, without)
+        return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
+
+    def _fits_now(self, req: Request, locked: Sequence[int], without: Sequence[Request]) -> bool:
+        """True if every pool has room for all known tokens of ``req`` and the running requests."""
+        for number, (pool, pages) in enumerate(zip(self._pools, locked, strict=True)):
+            usable = pool.usable_pages + sum(map(pool.freed_by, without))
+            if self._forecast.missing(number, without) + pool.pages_for(len(req.known)) - pages > usable:
+                return False
+        return True
+
+    def _fits(self, req: Request, locked: Sequence[int], without: Sequence[Request]) -> bool:
+        """True if every pool is expected to suffice at every horizon, with the accepted risk."""
+        reserved, fits = 0.0, True
+        for number, term in enumerate(self._forecast.candidate(req, locked)):
+            pool = self._pools[number]
+            usable = (pool.usable_pages + sum(map(pool.freed_by, without))) * pool.page_size
+            change, variance = self._forecast.change(number, without), self._forecast.variance(number, without)
+            for place, expected in enumerate(change):
+                spread = self._deviations * sqrt(max(variance[place] + term.variance[place], 0.0))
+                reserved = max(reserved, expected + spread)
+                fits = fits and expected + spread + term.change[place] <= usable
+        self._ratio.report(reserved, self._forecast.rest)
+        return fits
 
     def _breaks_promise(self, req: Request) -> bool:
         """Return True if the protected request ``req`` must wait.
@@ -144,10 +140,8 @@ class Admission:
         This is so if the running protected requests leave too little memory for ``req``, or for a protected request
         before it in the queue.
         """
-        self._protected_waits = self._protected_waits or any(each.exceeds_promise(req) for each in self._pools)
+        self._protected_waits = self._protected_waits or any(
+            sum(pages[number] for pages in self._promised.values()) + promised_pages(pool, req) > pool.capacity
+            for number, pool in enumerate(self._pools)
+        )
         return self._protected_waits
-
-    def _growth(self, req: Request) -> float:
-        """Return the number of output tokens that ``req`` is still expected to produce, times the new-token ratio."""
-        likely = max(self._lengths.expected - req.num_outputs, MIN_REMAINDER)
-        return self._ratio.value * min(req.sampling.max_tokens - req.num_outputs, likely)

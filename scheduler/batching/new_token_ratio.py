@@ -5,8 +5,6 @@ A retraction never lowers the ratio; each step with a decode row decays it; an i
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Iterable
 
 from ..request import Request
@@ -30,6 +28,9 @@ class NewTokenRatio:
         """Lower the ratio, but not below its minimum. Call it after each step with a decode row."""
         self.value = max(self.value - self._decay, self.minimum)
 
+    def report(self, reserved: float, rest: float) -> None:
+        """Ignored: the value follows its own law."""
+
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
         """Raise the ratio after a retraction, which shows that it was too low.
 
@@ -48,33 +49,12 @@ class NewTokenRatio:
         self.value = self.initial
 
 
-class OutputLengths:
-    """The 90th percentile of the output lengths of the last ``window`` finished requests.
+class ReportedRatio(NewTokenRatio):
+    """The ratio that the admission rule amounts to: the rule reports it, and a retraction raises it until then."""
 
-    Admission uses it as the expected output length if max_tokens is absent or far too large.
-    """
+    def decay(self) -> None:
+        """No change: the rule reports a new ratio instead."""
 
-    def __init__(self, *, first_guess: int = 512, window: int = 512) -> None:
-        self._first_guess = first_guess
-        self._window = window
-        self._recent: deque[int] = deque()
-        self._sorted: list[int] = []
-
-    def ended(self, req: Request, *, finished: bool) -> None:
-        """See ``EndListener``. Requests with ``max_tokens`` 0 are not counted."""
-        if finished and req.sampling.max_tokens:
-            self.add(req.num_outputs)
-
-    def add(self, length: int) -> None:
-        """Record that a request finished with ``length`` output tokens."""
-        self._recent.append(length)
-        insort(self._sorted, length)
-        if len(self._recent) > self._window:
-            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
-
-    @property
-    def expected(self) -> int:
-        """The percentile in tokens; ``first_guess`` until a request has finished."""
-        if not self._sorted:
-            return self._first_guess
-        return self._sorted[min(len(self._sorted) * 9 // 10, len(self._sorted) - 1)]
+    def report(self, reserved: float, rest: float) -> None:
+        """Record that ``reserved`` tokens are reserved for requests that may make ``rest`` more tokens."""
+        self.value = min(max(reserved / rest, 0.0), 1.0) if rest > 0 else self.value

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ebbtide.plan import PlanItem
 
 from ..lifecycle import Lifecycle
+from ..request import Request
 from ..retraction import Retractor, RetractReason
 from .admitter import Admitter
+from .look_ahead import LookAhead
 from .new_token_ratio import NewTokenRatio
 from .plan_items import PlanItems
 from .preemption import ForcedRetraction, Preemption
@@ -23,6 +26,7 @@ class Planner:
     preemption: Preemption
     forced: ForcedRetraction
     admitter: Admitter
+    look_ahead: LookAhead
     items: PlanItems
     ratio: NewTokenRatio
     chunked_prefill_size: int
@@ -30,15 +34,19 @@ class Planner:
     def plan(self, now: float, *, has_steps_in_flight: bool) -> list[PlanItem]:
         """Return the items of the next step, or an empty list if nothing can run.
 
-        If a request must be retracted while steps are in flight, the list is empty too: the results of these steps must
-        be delivered first, and they may free memory.
+        If memory is short or a request must be retracted while steps are in flight, the list is empty too: the results
+        of these steps must be delivered first, and they may free memory.
         """
         reason = self._retract_reason(has_steps_in_flight=has_steps_in_flight)
         if reason is not None:
             if has_steps_in_flight:
                 return []
+            rows = self.look_ahead.rows_to_plan() if reason is RetractReason.MEMORY else []
+            if rows:
+                self.retractor.num_steps += 1
+                return self._decode_items(rows)
             self._make_room(reason, now)
-        items = self._decode_items()
+        items = self._decode_items(self.lifecycle.running)
         chunks, budget, retracted = self._prefill_items(now)
         items += chunks
         may_admit = not retracted and reason in (None, RetractReason.PRIORITY)
@@ -68,14 +76,15 @@ class Planner:
             case RetractReason.TEST:
                 self.forced.retract(now)
 
-    def _decode_items(self) -> list[PlanItem]:
+    def _decode_items(self, rows: Sequence[Request]) -> list[PlanItem]:
         items = [
             self.items.decode(req)
-            for req in self.lifecycle.running
+            for req in rows
             if req.computed == len(req.known) + req.samples_in_flight - 1 and not req.awaits_result
         ]
         if items:
             self.ratio.decay()
+            self.admitter.admission.advance()
         return items
 
     def _prefill_items(self, now: float) -> tuple[list[PlanItem], int, bool]:

@@ -138,6 +138,13 @@ class HostTier:
         self._count("kv_offloaded_tokens_total", num_tokens - first * self.page_size)
         return True
 
+    def price(self, num_tokens: int) -> int:
+        """Return how many tokens of prefill take as long as bringing back the K/V of ``num_tokens`` tokens."""
+        pages = pages_for(num_tokens, self.page_size)
+        if pages > self.allocator.available_pages or not self._pays(num_tokens, pages):
+            return num_tokens
+        return round(num_tokens * self._restore_token_s / self._recompute_token_s)
+
     def restorable(self, req: CachedRequest, num_cached: int) -> int:
         """Return the number of tokens that would have K/V after ``restore``.
 

@@ -39,6 +39,7 @@ TOTAL_TEXTS = {
     "num_retracted_input_tokens_total": "Prompt tokens of retracted requests, counted at each retraction.",
     "num_retracted_output_tokens_total": "Output tokens of retracted requests, counted at each retraction.",
     "num_recomputed_tokens_total": "Tokens whose KV was recomputed after a retraction.",
+    "num_delayed_rows_total": "Decode rows that waited one step for memory that other requests were about to free.",
     "kv_offloaded_tokens_total": "Tokens whose KV was copied to the host tier at a retraction.",
     "kv_restored_tokens_total": "Tokens whose KV was restored from the host tier instead of being recomputed.",
     "num_resumed_requests_total": "Resumptions: starts of a request after a retraction.",

@@ -246,9 +246,9 @@ def test_a_retracted_request_that_a_stop_string_ends_has_said_its_cost_before() 
 
 
 def test_an_abort_while_retracted_is_counted_as_such() -> None:
-    world = World(Shape(num_pages=8, conservativeness=0.02))
+    world = World(Shape(num_pages=40, conservativeness=0.02))
     for rid in "ab":
-        world.generate(rid, text(f"{rid} prompt"), greedy(20, ignore_eos=True))
+        world.generate(rid, text(f"{rid} prompt"), greedy(150, ignore_eos=True))
     while not world.scheduler.state.num_retracted:
         world.step()
     (victim,) = list(world.scheduler.state.waiting)

@@ -39,7 +39,7 @@ def test_the_phases_of_a_request_add_up() -> None:
 
 
 def test_a_retraction_repeats_no_observation() -> None:
-    pressed = World(Shape(num_pages=10, conservativeness=0.1))
+    pressed = World(Shape(num_pages=10, conservativeness=0.1, retract_interval=7))
     for rid in "abc":
         pressed.generate(rid, text(f"prompt {rid}"), greedy(12, ignore_eos=True))
     pressed.run()

@@ -154,9 +154,9 @@ def test_a_small_second_pool_gives_the_tokens_of_an_ample_one(seed: int, window:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("window", [None, 20])
-def test_a_small_second_pool_retracts_on_random_loads(window: int | None) -> None:
-    shape = replace(ample(4), num_rows=32, chunk=16, conservativeness=0.02, second=second(40, SIZE, window))
+@pytest.mark.parametrize(("window", "num_pages"), [(None, 30), (20, 12)])
+def test_a_small_second_pool_retracts_on_random_loads(window: int | None, num_pages: int) -> None:
+    shape = replace(ample(4), num_rows=32, chunk=16, conservativeness=1e-6, second=second(num_pages, SIZE, window))
     retracted = 0
     for seed in range(6):
         seen = play(random_load(seed), shape)

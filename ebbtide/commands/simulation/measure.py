@@ -73,7 +73,7 @@ class Outcome:
 
 def summarise(run: Run, machine: Machine) -> Summary:
     """Return the statistics of one run."""
-    done = [record for record in run.records if record.finish != "abort"]
+    done = [record for record in run.records if record.finish not in ("abort", "left")]
     latencies = sorted(record.end_s - record.request.arrival_s for record in done)
     ttfts = sorted(r.first_token_s - r.request.arrival_s for r in done if r.first_token_s is not None)
     duration_s = max(record.end_s for record in run.records) - run.records[0].request.arrival_s
@@ -90,7 +90,7 @@ def summarise(run: Run, machine: Machine) -> Summary:
         recomputed_tokens=run.recomputed_tokens,
         computed_tokens=run.computed_tokens,
         completed=len(done),
-        aborted=len(run.records) - len(done),
+        aborted=sum(record.finish == "abort" for record in run.records),
         steps=run.num_steps,
         duration_s=duration_s,
     )

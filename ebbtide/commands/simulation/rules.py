@@ -1,4 +1,5 @@
-"""The policies that the simulation compares: ebbtide's own, and those of vLLM and SGLang on ebbtide's scheduler.
+"""The policies that the simulation compares: ebbtide's own, those of vLLM, SGLang and TensorRT-LLM on ebbtide's
+scheduler, and an oracle.
 
 docs/simulate.md lists the behavior of vLLM and SGLang that is not modelled.
 """
@@ -9,15 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ebbtide.scheduler.batching.admission import AdmissionResult, Verdict
-from ebbtide.scheduler.batching.new_token_ratio import RETRACT_LOOKAHEAD, NewTokenRatio, OutputLengths
-from ebbtide.scheduler.batching.scheduling_policies import SchedulingPolicies, default_policies
+from ebbtide.scheduler.batching.new_token_ratio import RETRACT_LOOKAHEAD, NewTokenRatio
+from ebbtide.scheduler.batching.output_lengths import OutputLengths
+from ebbtide.scheduler.batching.scheduling_policies import ReservesPerStep, SchedulingPolicies, default_policies
 from ebbtide.scheduler.memory.kv_pool import KvPool
 from ebbtide.scheduler.memory.pool import Pool
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.request import Request
 
 from ...paging import pages_for
-from ...retract_policies import RETRACT_POLICIES, Candidate, R, by_length
+from ...retract_policies import RETRACT_POLICIES, Candidate, R, by_cost, by_length
+from .bounds import OracleAdmission, WholeOutputAdmission
+from .trace import TraceRequest
 
 CLIP = 4096  # maximum number of output tokens for which SGLang's admission reserves memory
 
@@ -27,13 +31,13 @@ class Policy:
     """A compared policy.
 
     Attributes:
-        policies: creates the policies from the admission parameter.
+        policies: creates the policies from the admission parameter and the requests of the load, by index.
         parameter: name of the admission parameter.
         default: default of the admission parameter.
         bounded: True if --max-retractions and --headroom apply to the policy.
     """
 
-    policies: Callable[[float], SchedulingPolicies]
+    policies: Callable[[float, Sequence[TraceRequest]], SchedulingPolicies]
     parameter: str
     default: float
     bounded: bool
@@ -44,7 +48,7 @@ def newest_first(candidates: Sequence[Candidate[R]], _shortfall: int) -> Candida
     return candidates[-1]
 
 
-class WatermarkAdmission:
+class WatermarkAdmission(ReservesPerStep):
     """vLLM's admission: the known tokens must fit, and a share of the pool must stay free.
 
     No pages are reserved for output tokens.
@@ -74,7 +78,7 @@ class WatermarkAdmission:
         return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
 
 
-class RemainderAdmission:
+class RemainderAdmission(ReservesPerStep):
     """SGLang's admission: reserves ratio × remaining output per running request, and the whole output of a candidate.
 
     The remaining output is clipped to CLIP tokens. Nothing is reserved for later chunks of a prompt. A request that
@@ -134,19 +138,22 @@ def _clipped_remainder(req: Request) -> int:
 
 
 def _own(name: str) -> Policy:
-    return Policy(lambda _: default_policies(name), "conservativeness", 1.0, bounded=True)
+    def policies(conservativeness: float, _requests: Sequence[TraceRequest]) -> SchedulingPolicies:
+        return default_policies(name, conservativeness=conservativeness)
+
+    return Policy(policies, "conservativeness", 1.0, bounded=True)
 
 
-def _vllm(watermark: float) -> SchedulingPolicies:
+def _vllm(watermark: float, _requests: Sequence[TraceRequest]) -> SchedulingPolicies:
     def admission(
         pool: Pool, _ratio: NewTokenRatio, _lengths: OutputLengths, _others: Sequence[KvPool]
     ) -> WatermarkAdmission:
         return WatermarkAdmission(pool, watermark)
 
-    return SchedulingPolicies(newest_first, admission, headroom=0)
+    return SchedulingPolicies(newest_first, admission, NewTokenRatio, headroom=0)
 
 
-def _sglang(_conservativeness: float) -> SchedulingPolicies:
+def _sglang(_conservativeness: float, _requests: Sequence[TraceRequest]) -> SchedulingPolicies:
     def admission(
         pool: Pool, ratio: NewTokenRatio, _lengths: OutputLengths, _others: Sequence[KvPool]
     ) -> RemainderAdmission:
@@ -155,8 +162,28 @@ def _sglang(_conservativeness: float) -> SchedulingPolicies:
     return SchedulingPolicies(by_length, admission, ReplacedRatio, retracted_first=False, headroom=0)
 
 
+def _no_evict(_conservativeness: float, _requests: Sequence[TraceRequest]) -> SchedulingPolicies:
+    def admission(
+        pool: Pool, _ratio: NewTokenRatio, _lengths: OutputLengths, _others: Sequence[KvPool]
+    ) -> WholeOutputAdmission:
+        return WholeOutputAdmission(pool)
+
+    return SchedulingPolicies(by_length, admission, NewTokenRatio, headroom=0)
+
+
+def _oracle(_conservativeness: float, requests: Sequence[TraceRequest]) -> SchedulingPolicies:
+    def admission(
+        pool: Pool, _ratio: NewTokenRatio, _lengths: OutputLengths, _others: Sequence[KvPool]
+    ) -> OracleAdmission:
+        return OracleAdmission(pool, requests)
+
+    return SchedulingPolicies(by_cost, admission, NewTokenRatio, headroom=0)
+
+
 POLICIES: dict[str, Policy] = {
     **{name: _own(name) for name in RETRACT_POLICIES},
     "vllm": Policy(_vllm, "watermark", 0.0, bounded=False),
     "sglang": Policy(_sglang, "conservativeness", 1.0, bounded=False),
+    "no-evict": Policy(_no_evict, "conservativeness", 1.0, bounded=False),
+    "oracle": Policy(_oracle, "conservativeness", 1.0, bounded=False),
 }

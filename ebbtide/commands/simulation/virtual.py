@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import Literal
 
 from ebbtide.scheduler.build import Extras, build_scheduler
 
 from ...config import SchedulerConfig
 from ...errors import EbbtideError
-from ...messages import GenerateReq, PoolInfo, RunnerInfo, SamplingParams, TokenItem
+from ...messages import AbortReq, GenerateReq, PoolInfo, RunnerInfo, SamplingParams, TokenItem, ToScheduler
 from ...paging import pages_for
 from ...plan import StepPlan
 from .cost import EOS, CostModel, CostRunner
@@ -30,6 +31,7 @@ class Machine:
         chunk: maximum number of prefill tokens per step.
         headroom: pages per running request that a retraction frees beyond the next step's demand; None for the policy's
             default.
+        memory_check: as --memory-check; "off" is faster.
     """
 
     page_size: int = 16
@@ -39,6 +41,7 @@ class Machine:
     schedule_policy: Literal["fcfs", "lpm", "priority"] = "fcfs"
     max_retractions: int = 3
     headroom: int | None = None
+    memory_check: Literal["strict", "off"] = "strict"
     cost: CostModel = field(default_factory=CostModel)
 
 
@@ -47,7 +50,8 @@ class Record:
     """The result of one request. Times are in seconds of the virtual clock.
 
     Attributes:
-        finish: finish reason; "abort" if the request was aborted or refused.
+        finish: finish reason; "abort" if the request was aborted or refused, "left" if its client
+            disconnected.
     """
 
     request: TraceRequest
@@ -96,9 +100,9 @@ class Simulation:
             schedule_policy=machine.schedule_policy,
             schedule_conservativeness=parameter if policy.parameter == "conservativeness" else 1.0,
             max_retractions=machine.max_retractions if policy.bounded else -1,
-            memory_check="strict",
+            memory_check=machine.memory_check,
         )
-        policies = policy.policies(parameter)
+        policies = policy.policies(parameter, requests)
         if policy.bounded and machine.headroom is not None:
             policies = replace(policies, headroom=machine.headroom)
         self._scheduler = build_scheduler(config, info, Extras(policies=policies))
@@ -106,6 +110,7 @@ class Simulation:
         self._context_length = machine.context_length
         self._prefixes: dict[str | int, int] = {}
         self._sent = 0
+        self._leaving: list[tuple[float, int]] = []  # heap of (time at which the client disconnects, request)
         self._now = 0.0
         self._run = Run([Record(request) for request in requests])
 
@@ -132,11 +137,20 @@ class Simulation:
         return self._run
 
     def _receive(self) -> None:
-        """Send the requests that have arrived to the scheduler."""
-        messages = []
+        """Send the requests that have arrived to the scheduler, and the aborts of clients that have left."""
+        messages: list[ToScheduler] = []
         while self._sent < len(self._requests) and self._requests[self._sent].arrival_s <= self._now:
+            request = self._requests[self._sent]
             messages.append(self._message(self._sent))
+            if request.leaves_s is not None:
+                heappush(self._leaving, (request.arrival_s + request.leaves_s, self._sent))
             self._sent += 1
+        while self._leaving and self._leaving[0][0] <= self._now:
+            index = heappop(self._leaving)[1]
+            record = self._run.records[index]
+            if record.finish is None:
+                record.end_s, record.finish = self._now, "left"
+                messages.append(AbortReq(str(index), "client"))
         self._scheduler.receive(messages, self._now)
 
     def _message(self, index: int) -> GenerateReq:
@@ -180,7 +194,7 @@ class Simulation:
         if item.tokens and record.first_token_s is None:
             record.first_token_s = self._now
         record.num_outputs += len(item.tokens)
-        if item.finish is not None:
+        if item.finish is not None and record.finish is None:
             record.end_s = self._now
             record.finish = item.finish
         if item.pressure is not None:

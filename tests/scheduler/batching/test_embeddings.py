@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ebbtide.messages import AbortReq, GenerateReq
-from ebbtide.scheduler.batching.new_token_ratio import OutputLengths
+from ebbtide.scheduler.batching.output_lengths import OutputLengths, kind_of
 
 from ..loads import EMBEDDING, ample, assert_same, demand, embedded, play, random_load
 from ..make import request
@@ -139,10 +139,10 @@ def test_many_embeddings_share_a_pool_that_holds_two() -> None:
 def test_embeddings_do_not_count_as_short_outputs() -> None:
     """Admission would expect answers without tokens, and reserve nothing for them."""
     lengths = OutputLengths()
-    lengths.ended(request(sampling=greedy(100), outputs=80), finished=True)
+    curve = lengths.curve(kind_of(request(sampling=EMBEDDING)))
     for _ in range(20):
         lengths.ended(request(sampling=EMBEDDING), finished=True)
-    assert lengths.expected == 80
+    assert lengths.curve(kind_of(request(sampling=EMBEDDING))) == curve
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.scheduler.batching.new_token_ratio import NewTokenRatio, OutputLengths
+from ebbtide.scheduler.batching.new_token_ratio import NewTokenRatio, ReportedRatio
 
 from ..make import request
 
@@ -45,15 +45,19 @@ def test_idleness_resets_it() -> None:
     assert ratio.value == ratio.initial
 
 
-def test_expected_length_is_512_until_something_has_finished() -> None:
-    assert OutputLengths().expected == 512
+def test_the_rule_reports_the_ratio_and_a_retraction_raises_it_until_then() -> None:
+    ratio = ReportedRatio()
+    ratio.report(50.0, 200.0)
+    ratio.decay()
+    assert ratio.value == 0.25
+    ratio.raise_after_retract([request(outputs=30, max_tokens=99)])
+    assert ratio.value == pytest.approx(0.5)
+    ratio.report(10.0, 200.0)
+    assert ratio.value == pytest.approx(0.05)
 
 
-def test_expected_length_is_the_ninetieth_percentile_of_the_latest() -> None:
-    lengths = OutputLengths(window=10)
-    for length in [10_000, *range(1, 11)]:
-        lengths.add(length)
-    assert lengths.expected == 10  # the first one has left the window
-    for length in [5] * 10:
-        lengths.add(length)
-    assert lengths.expected == 5
+@pytest.mark.parametrize(("reserved", "rest", "value"), [(-5.0, 100.0, 0.0), (300.0, 100.0, 1.0), (5.0, 0.0, 0.7)])
+def test_a_reported_ratio_is_a_share(reserved: float, rest: float, value: float) -> None:
+    ratio = ReportedRatio()
+    ratio.report(reserved, rest)
+    assert ratio.value == pytest.approx(value)

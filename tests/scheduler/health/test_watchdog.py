@@ -15,6 +15,7 @@ from ebbtide.messages import AbortReq, ControlReq, GenerateReq, PressureEvent, P
 from ebbtide.runtime.stacks import thread_stacks
 from ebbtide.runtime.suspend_aware_clock import SuspendAwareClock
 from ebbtide.scheduler.batching.admission import AdmissionResult, Verdict
+from ebbtide.scheduler.batching.scheduling_policies import ReservesPerStep
 from ebbtide.scheduler.health.dump import MAX_BYTES, render_dump, take_snapshot
 from ebbtide.scheduler.health.progress import Activity, LoopStatus, WatchdogTimeouts
 from ebbtide.scheduler.health.watchdog import LoopMonitor, WatchdogRaw, create_scheduler_watchdog
@@ -113,7 +114,7 @@ def in_time(bench: Bench, turn: Callable[[], None] | None = None) -> None:
     assert "the scheduler exits" in bench.dumps[0]
 
 
-class NeverAdmits:
+class NeverAdmits(ReservesPerStep):
     """An admission rule that never admits."""
 
     def start_step(self, running: object) -> None: ...

@@ -184,3 +184,11 @@ def test_the_accounting_of_the_tier_is_checked() -> None:
         InvariantViolation, match="is listed by no owner, but the ledger records the host copy of request"
     ):
         world.checker.on_idle()
+
+
+def test_the_price_of_a_retraction_is_that_of_the_cheaper_way_back() -> None:
+    host, _ = tier()
+    assert host.price(20) == 2
+    assert host.price(33) == 33  # nine pages, and the host has eight
+    dear, _ = tier(restore_token_s=20.0)
+    assert dear.price(20) == 20

@@ -96,7 +96,7 @@ def test_the_pool_of_a_scheduler_that_is_gone_reads_zero_too(metrics: FrontMetri
 NAMES_AT_START = """
     num_running_reqs num_queue_reqs num_retracted_reqs num_grammar_queue_reqs token_usage gen_throughput
     num_retracted_requests num_retracted_input_tokens num_retracted_output_tokens num_recomputed_tokens
-    kv_offloaded_tokens kv_restored_tokens cache_hit_rate
+    num_delayed_rows kv_offloaded_tokens kv_restored_tokens cache_hit_rate
     num_resumed_requests num_ended_while_retracted num_preempted_requests num_aborted_requests num_requests
     prompt_tokens cached_tokens generation_tokens evicted_tokens admission_alarms kv_invariant_violations
     num_invalid_logits num_received_requests embedding_requests embedding_inputs embedding_tokens
@@ -106,7 +106,7 @@ NAMES_AT_START = """
     prefill_time_seconds decode_time_seconds inference_time_seconds time_per_output_token_seconds
     request_prompt_tokens request_generation_tokens request_params_n request_params_max_tokens
     http_requests http_responses http_requests_active
-    grammar_compilation_time_seconds
+    grammar_compilation_time_seconds trace_spans_exported trace_spans_dropped
 """
 POOL_PARTS = ("available", "evictable", "protected", "session_held", "uncached", "quarantined")
 LATER = [

@@ -38,16 +38,16 @@ def request_with(outputs: int, max_tokens: int) -> Request:
 
 def test_vllm_sends_back_the_newest_where_the_others_send_back_the_longest_prompt() -> None:
     """Two that start together and are equal in output; the first has the longer prompt."""
-    pair = [TraceRequest(0.0, 97, 40, None, 0, 40), TraceRequest(0.0, 64, 40, None, 0, 40)]
+    pair = [TraceRequest(0.0, 97, 40), TraceRequest(0.0, 64, 40)]
     assert retracted("vllm", pair, 13) == [1]
     assert retracted("length", pair, 13) == [0]
 
 
 def test_vllm_looks_at_admission_only_and_the_others_at_the_output() -> None:
     candidates = [Candidate(request_with(outputs, 100), frees=1, cost=1) for outputs in (5, 9, 7)]
-    assert POLICIES["vllm"].policies(0.0).select_victim(candidates, 1) is candidates[-1]
-    assert POLICIES["sglang"].policies(1.0).select_victim(candidates, 1) is candidates[0]
-    assert POLICIES["length"].policies(1.0).select_victim(candidates, 1) is candidates[0]
+    assert POLICIES["vllm"].policies(0.0, []).select_victim(candidates, 1) is candidates[-1]
+    assert POLICIES["sglang"].policies(1.0, []).select_victim(candidates, 1) is candidates[0]
+    assert POLICIES["length"].policies(1.0, []).select_victim(candidates, 1) is candidates[0]
 
 
 def test_sglang_lets_a_retracted_request_wait_behind_those_that_came_meanwhile() -> None:
@@ -55,7 +55,7 @@ def test_sglang_lets_a_retracted_request_wait_behind_those_that_came_meanwhile()
     pair = [TraceRequest(0.0, 97, 60, None, 0, 60), TraceRequest(0.02, 64, 60, None, 0, 60)]
     late = [TraceRequest(0.05, 150, 60, None, 0, 60) for _ in range(2)]
     theirs = outcome("sglang", pair + late, 16, 0.01).run.records
-    ours = outcome("length", pair + late, 16, 0.01).run.records
+    ours = outcome("vllm", pair + late, 16, 0.0).run.records
     assert theirs[1].num_retractions == ours[1].num_retractions == 1
     assert theirs[1].end_s > max(record.end_s for record in theirs[2:])
     assert ours[1].end_s < min(record.end_s for record in ours[2:])
@@ -99,7 +99,7 @@ def test_less_headroom_sends_back_fewer_at_a_time() -> None:
         usage = simulate(requests, machine, Case("length", 0.01, 48 * PAGE, 0.0)).run.usage
         events[headroom] = max(after[2] - before[2] for before, after in pairwise(usage))
     assert events == {0: 2, 2: 3}  # all eight reach a page end together and a victim has six pages
-    assert POLICIES["sglang"].policies(1.0).headroom == POLICIES["vllm"].policies(0.0).headroom == 0
+    assert POLICIES["sglang"].policies(1.0, []).headroom == POLICIES["vllm"].policies(0.0, []).headroom == 0
 
 
 def test_the_front_keeps_what_nothing_else_beats() -> None:
@@ -123,3 +123,36 @@ def test_every_mix_is_the_same_for_the_same_seed_and_comes_at_the_rate_that_is_a
         assert requests != build(mix, 400, 2, 5.0)
         assert 400 / requests[-1].arrival_s == pytest.approx(5.0, rel=0.5)
         assert all(request.prefix_len <= request.prompt_len for request in requests)
+
+
+@pytest.mark.parametrize("policy", ["no-evict", "oracle"])
+def test_a_rule_that_never_retracts_admits_less_at_first(policy: str) -> None:
+    """Four requests of at most 8 + 1 pages in a pool of 16: both rules know that only one or two will fit."""
+    requests = [TraceRequest(0.0, PAGE * 4, 64, None, 0, 64) for _ in range(4)]
+    result = outcome(policy, requests, 16)
+    assert result.summary.retractions == 0
+    assert result.run.usage[0][2] == 2
+    assert outcome("vllm", requests, 16).summary.retractions > 0
+
+
+def test_the_oracle_knows_the_output_and_the_other_rule_only_max_tokens() -> None:
+    requests = [TraceRequest(0.0, PAGE * 4, 10, None, 0, 64) for _ in range(3)]
+    assert outcome("no-evict", requests, 16).run.usage[0][2] == 1
+    assert outcome("oracle", requests, 16).run.usage[0][2] == 0
+
+
+def test_quantiles_of_generated_lengths_are_the_published_ones() -> None:
+    requests = build(MIXES["burstgpt"], 4000, 0, 5.0)
+    for lengths, half, tail in (
+        (sorted(request.prompt_len for request in requests), 582, 2345),
+        (sorted(request.output_len for request in requests), 243, 669),
+    ):
+        assert lengths[2000] == pytest.approx(half, rel=0.06)
+        assert lengths[3800] == pytest.approx(tail, rel=0.06)
+
+
+def test_a_turn_of_a_session_begins_with_the_whole_turn_before() -> None:
+    requests = build(MIXES["sessions"], 8 * 24, 0, 5.0)
+    for before, after in pairwise(requests[0::24]):
+        assert before.prefix_id == after.prefix_id
+        assert before.prompt_len + before.output_len < after.prompt_len == after.prefix_len

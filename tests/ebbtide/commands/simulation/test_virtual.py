@@ -45,7 +45,7 @@ def test_every_request_ends_with_the_tokens_of_its_trace(mix: str, policy: str) 
 @pytest.mark.parametrize("policy", ["length", "vllm"])
 def test_computed_tokens_are_the_needed_ones_and_the_recomputed_ones(policy: str) -> None:
     requests = [TraceRequest(0.0, 100 + index, 60) for index in range(12)]
-    outcome = simulate(requests, MACHINE, case(policy, 800))
+    outcome = simulate(requests, MACHINE, Case(policy, 0.01, 640, 0.0))
     assert outcome.summary.retractions > 0
     needed = sum(request.prompt_len + request.output_len - 1 for request in requests)
     assert outcome.summary.computed_tokens == needed + outcome.summary.recomputed_tokens
@@ -56,7 +56,7 @@ def test_the_bound_holds_for_our_rules_and_is_none_of_vllms() -> None:
     requests = load("long-output", 12)
     machine = Machine(num_rows=16, max_retractions=1)
     pool = demand_tokens(requests, machine) // 3
-    ours, theirs = (simulate(requests, machine, case(policy, pool)).summary for policy in ("length", "vllm"))
+    ours, theirs = (simulate(requests, machine, Case(policy, 0.01, pool, 0.0)).summary for policy in ("length", "vllm"))
     assert ours.max_retractions == 1
     assert theirs.max_retractions > 1
 
@@ -111,3 +111,12 @@ def test_throughput_is_back_within_5_percent_after_a_burst(policy: str) -> None:
     assert all(record.end_s < 400 for record in records[:-4])
     assert not any(record.num_retractions for record in records[:4] + records[-4:])
     assert phase_rate(records[-4:]) == pytest.approx(phase_rate(records[:4]), rel=0.05)
+
+
+def test_a_client_that_leaves_frees_its_memory_and_counts_as_neither_completed_nor_aborted() -> None:
+    requests = [TraceRequest(0.0, 64, 4000, None, 0, 4000, leaves_s=0.5), TraceRequest(0.1, 64, 20, None, 0, 20)]
+    outcome = simulate(requests, MACHINE, case("length", 16 * 16))
+    left, stayed = outcome.run.records
+    assert (left.finish, stayed.finish, outcome.summary.completed, outcome.summary.aborted) == ("left", "stop", 1, 0)
+    assert 0.5 <= left.end_s < 0.6
+    assert left.num_outputs < 4000

@@ -1,0 +1,49 @@
+"""Looks ahead when the next step does not fit: rows wait for memory that others are about to free.
+
+A retraction costs the computed tokens of its victim. If running requests are expected to end soon and free what is
+missing, rows without a page stop for a few steps instead, and keep their memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..lifecycle import Lifecycle
+from ..metrics import SchedulerMetrics
+from ..request import Request
+from ..request_memory import Memory
+from .scheduling_policies import AdmissionRule
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead:
+    """Chooses the decode rows that go on when memory is short."""
+
+    lifecycle: Lifecycle
+    memory: Memory
+    admission: AdmissionRule
+    metrics: SchedulerMetrics
+
+    def rows_to_plan(self) -> list[Request]:
+        """Return the decode rows of the next step; an empty list if requests must be retracted instead.
+
+        A row goes on if the free pages suffice for it and the rows before it: protected requests come first, then
+        those that were admitted first. At least one row goes on in every step, so one of them ends, or all need a page.
+        """
+        running = self.lifecycle.running
+        if len(running) < 2 or not self.admission.expects_room():
+            return []
+        free = [pool.available_pages for pool in self.memory.pools]
+        rows = []
+        for req in sorted(running, key=lambda req: not req.protected):
+            if not req.is_decoding:
+                if req.protected:
+                    return []  # its next page must not be given to others
+                continue
+            needs = [pool.missing_pages(req, req.computed + req.num_samples) for pool in self.memory.pools]
+            if all(need <= left for need, left in zip(needs, free, strict=True)):
+                free = [left - need for need, left in zip(needs, free, strict=True)]
+                rows.append(req)
+        if rows:
+            self.metrics.count("num_delayed_rows_total", len(running) - len(rows))
+        return rows
