@@ -146,7 +146,8 @@ class LimitsConfig:
     )
     queue_timeout: float | None = option(
         None,
-        "seconds until a request must start to run, else 504 (default: no limit)",
+        "seconds until a request must start to run, else 504; 429 at once if the expected wait is longer "
+        "(default: no limit)",
         metavar="S",
         within="[0, 31536000]",
     )

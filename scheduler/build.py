@@ -116,6 +116,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         config=config,
         control=Control(state.lifecycle, pool, state.outbox),
         info=info,
+        waits=state.waits,
         inspector=Inspector(state.lifecycle, sessions, state.pools),
     )
     recovery = Recovery(state.lifecycle, state.pools, pool, memory.more_pools, state.steps_in_flight)
@@ -213,6 +214,7 @@ def _build_planner(
             items=items,
             gates=state.gates,
             order=ADMISSION_ORDERS[config.schedule_policy],
+            waits=state.waits,
         ),
         look_ahead=LookAhead(state.lifecycle, memory, admission, state.metrics),
         items=items,

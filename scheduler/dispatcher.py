@@ -26,6 +26,7 @@ from ebbtide.messages import (
 )
 from ebbtide.rng import choice_seed
 
+from .batching.wait_estimate import WaitEstimate
 from .control import Control
 from .deadlines import Deadlines
 from .gates import Gates
@@ -38,7 +39,7 @@ from .request import History, Request
 from .request_memory import Memory
 from .sessions.session_controller import SessionController
 
-RETRY_AFTER_S = 1.0  # sent to clients when the queue is full
+RETRY_AFTER_S = 1.0  # minimum that is sent to clients when the queue is full
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +63,7 @@ class Dispatcher:
     info: RunnerInfo
     control: Control
     inspector: Inspector
+    waits: WaitEstimate
     left_waiting: bool = False
     num_token_ids: int = field(default=0, init=False)
     _num_arrivals: int = field(default=0, init=False)
@@ -134,10 +136,17 @@ class Dispatcher:
         if problem:
             self._refuse(choices, 400, "context_length_exceeded", problem)
             return
+        if not self.lifecycle.waiting:
+            self.waits.reset()
+        expected_s = self.waits.expected_s(self.lifecycle.waiting.num_before(message.priority), now)
         if self._queue_is_full():
             limit = self.config.max_queued_requests
             text = f"The server is busy: the queue is limited to {limit} waiting requests (--max-queued-requests)."
-            self._refuse(choices, 429, "queue_full", text)
+            self._refuse(choices, 429, "queue_full", text, expected_s)
+            return
+        if message.queue_timeout_s is not None and expected_s > message.queue_timeout_s:
+            text = f"The server is busy: the expected wait is {expected_s:.0f} s, longer than --queue-timeout allows."
+            self._refuse(choices, 429, "queue_full", text, expected_s)
             return
         self.deadlines.watch(message, now)
         first.sibling_choices = choices[1:]
@@ -185,9 +194,14 @@ class Dispatcher:
         self.gates.add(req)
         return req
 
-    def _refuse(self, choices: list[Request], status: int, code: str, text: str) -> None:
-        """Abort all choices of a request that was never queued."""
-        retry_after_s = RETRY_AFTER_S if status == 429 else None
+    def _refuse(
+        self, choices: list[Request], status: int, code: str, text: str, expected_s: float | None = None
+    ) -> None:
+        """Abort all choices of a request that was never queued.
+
+        expected_s: the expected wait; None if a retry cannot help.
+        """
+        retry_after_s = None if expected_s is None else max(expected_s, RETRY_AFTER_S)
         for req in choices:
             abort = AbortReq(req.rid, code, status, code, text, retry_after_s=retry_after_s)
             self.lifecycle.abort(req, abort, tell_front=True)

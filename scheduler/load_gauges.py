@@ -17,6 +17,7 @@ def load_gauges(state: State, sessions: SessionController) -> dict[str, float]:
         "num_queue_reqs": state.lifecycle.num_queued,
         "num_retracted_reqs": state.num_retracted,
         "num_grammar_queue_reqs": state.grammars.num_waiting,
+        "expected_queue_seconds": state.waits.expected_s(len(state.waiting), state.metrics.now),
         "new_token_ratio": state.ratio.value,
         "token_usage": max(usage.values()),
         "max_total_num_tokens": accounting.total * size,

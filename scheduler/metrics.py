@@ -95,6 +95,11 @@ class SchedulerMetrics:
         if req.history.first_token_s is None:
             self._without_first_token_time.append(req)
 
+    @property
+    def now(self) -> float:
+        """The time of the last call of ``stamp``."""
+        return self._now
+
     def stamp(self, now: float) -> None:
         """Use ``now`` as the timestamp of the first tokens and of the finishes counted since the last call.
 

@@ -10,6 +10,7 @@ from ebbtide.plan import StepPlan
 
 from .batching.new_token_ratio import NewTokenRatio
 from .batching.queue import WaitingQueue
+from .batching.wait_estimate import WaitEstimate
 from .gates import Gates
 from .grammar.grammar_state import Grammars
 from .lifecycle import Lifecycle
@@ -49,6 +50,7 @@ class State:
     outbox: Outbox
     gates: Gates
     grammars: Grammars
+    waits: WaitEstimate = field(default_factory=WaitEstimate)
     steps_in_flight: StepsInFlight = field(default_factory=deque)
 
     @property

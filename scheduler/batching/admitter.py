@@ -17,6 +17,7 @@ from .admission import Verdict
 from .plan_items import PlanItems
 from .policies import AdmissionOrder
 from .scheduling_policies import AdmissionRule
+from .wait_estimate import WaitEstimate
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Admitter:
     items: PlanItems
     gates: Gates
     order: AdmissionOrder
+    waits: WaitEstimate
 
     def admit(self, budget: int, now: float) -> list[PlanItem]:
         """Start waiting requests. Return their first chunks, which have at most ``budget`` tokens in total."""
@@ -53,6 +55,7 @@ class Admitter:
         this = _Round()
         self._admit(this, budget, now)
         self.lifecycle.leave_queue(this.started)
+        self.waits.started(len(this.started), now)
         for req in this.never_fit:
             self.retractor.abort_kv_exhausted(req)
         if this.without_page:  # the cache reported more evictable pages than it could free

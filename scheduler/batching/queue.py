@@ -32,6 +32,12 @@ class WaitingQueue:
     def __contains__(self, req: Request) -> bool:
         return any(req.rid in group for group in self._classes.values())
 
+    def num_before(self, priority: int) -> int:
+        """Return the number of waiting requests that a new request of this priority is behind."""
+        if not self._by_priority:
+            return self._len
+        return sum(len(group) for rank, group in self._classes.items() if rank >= priority)
+
     def put(self, req: Request, *, front: bool) -> None:
         """Add a request to its class.
 
@@ -70,6 +76,9 @@ class _Class:
 
     def __bool__(self) -> bool:
         return bool(self._front or self._new)
+
+    def __len__(self) -> int:
+        return len(self._front) + len(self._new)
 
     def __contains__(self, rid: str) -> bool:
         return rid in self._front or rid in self._new

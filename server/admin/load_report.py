@@ -68,6 +68,7 @@ def load_of(state: AppState) -> dict[str, float]:
         "num_used_tokens": round(bar["token_usage"] * bar["max_total_num_tokens"]),
         "max_total_num_tokens": bar["max_total_num_tokens"],
         "token_usage": bar["token_usage"],
+        "expected_wait_s": gauges.get("expected_queue_seconds", 0.0),
         "gen_throughput": gauges.get("gen_throughput", 0.0),
         "cache_hit_rate": state.metrics.hit_rate,
         "utilization": bar["num_running_reqs"] / num_rows,

@@ -24,6 +24,7 @@ GAUGE_TEXTS = {
     "kv_uncached_tokens": "Tokens of pages that belong to one request and are not in the prefix cache.",
     "kv_quarantined_tokens": "Tokens of pages taken out of service after an accounting mismatch.",
     "cache_hit_rate": "Share of all prompt tokens so far that were in the prefix cache when their request first ran.",
+    "expected_queue_seconds": "Seconds until all waiting requests have started, at the current rate; 0 if unknown.",
     "gen_throughput": "Output tokens per second since the last snapshot; 0 when idle.",
     "num_streaming_sessions": "Open streaming sessions.",
     "streaming_session_held_tokens": "KV tokens held by all streaming sessions.",

@@ -17,7 +17,7 @@ KEY = re.compile(r"(?P<name>[a-z_0-9]+)(?:\{(?P<label>[a-z_]+)=(?P<value>[^{}]*)
 # Exported from the start, before the first snapshot.
 LOAD_GAUGES = (
     *("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "num_grammar_queue_reqs"),
-    *("token_usage", "gen_throughput"),
+    *("token_usage", "gen_throughput", "expected_queue_seconds"),
 )
 RECEIVED = "num_received_requests_total"
 PLAIN_TOTALS = tuple(name for name in TOTAL_TEXTS if name not in LABELS)

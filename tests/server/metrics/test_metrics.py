@@ -95,6 +95,7 @@ def test_the_pool_of_a_scheduler_that_is_gone_reads_zero_too(metrics: FrontMetri
 # Series of the scheduler that exist from the first scrape, and those added by its first snapshot.
 NAMES_AT_START = """
     num_running_reqs num_queue_reqs num_retracted_reqs num_grammar_queue_reqs token_usage gen_throughput
+    expected_queue_seconds
     num_retracted_requests num_retracted_input_tokens num_retracted_output_tokens num_recomputed_tokens
     num_delayed_rows kv_offloaded_tokens kv_restored_tokens cache_hit_rate
     num_resumed_requests num_ended_while_retracted num_preempted_requests num_aborted_requests num_requests
