@@ -154,9 +154,9 @@ def test_every_retraction_is_followed_by_one_resumption(seed: int) -> None:
 
 
 def test_a_request_that_ends_while_it_is_retracted_does_not_resume() -> None:
-    world = World(Shape(num_pages=8, page_size=4, conservativeness=0.02, num_rows=4))
+    world = World(Shape(num_pages=40, page_size=4, conservativeness=0.02, num_rows=4))
     for rid in "abc":
-        world.generate(rid, text("12 tokens in"), greedy(40, ignore_eos=True))
+        world.generate(rid, text("12 tokens in"), greedy(140, ignore_eos=True))
     while not world.events:
         world.step()
         world.read()
