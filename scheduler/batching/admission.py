@@ -16,7 +16,7 @@ from .forecast import HORIZONS, Forecast
 from .new_token_ratio import NewTokenRatio
 from .output_lengths import OutputLengths
 
-DEFAULT_RISK = 0.03  # see docs/decisions/0021-*.md
+DEFAULT_RISK = 0.03  # see docs/decisions/0025-admission-by-forecast.md
 SMALLEST_RISK = 1e-12  # smaller risks, and risks closer to 1, make no difference
 SOON = HORIZONS.index(64) + 1  # horizons up to this place count as soon
 
