@@ -126,7 +126,7 @@ def test_the_counter_sees_every_kind_of_copy() -> None:
 
 
 SOURCES = Path(runner_module.__file__).resolve().parent
-ONCE = {"models/transformers_probe.py"}  # runs only at the start
+ONCE = {"models/transformers_probe.py", "tensor_parallel/group.py"}  # run only at the start
 BLOCKING = {"torch.tensor", "torch.as_tensor", "torch.Tensor"}  # with a device: a copy that waits for the device
 
 

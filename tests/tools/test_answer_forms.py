@@ -108,7 +108,7 @@ def test_a_route_without_a_request_is_named(recorder: Any) -> None:
 
 
 def test_the_recorder_imports_nothing_of_what_it_records(recorder: Any) -> None:
-    for path in TOOLS.glob("*.py"):
+    for path in (*TOOLS.glob("record*.py"), *TOOLS.glob("answer*.py")):
         assert not re.search(r"^\s*(import|from) ebbtide", path.read_text(), re.MULTILINE), path
 
 

@@ -142,7 +142,7 @@ async def test_what_cannot_be_kept_is_refused_by_name(world: World, field: str, 
 async def test_two_constraints_are_refused(world: World) -> None:
     reply = await world.chat(regex="a", ebnf='start: "a"')
     check_refused(reply, "ebnf")
-    assert "Only one" in reply.json()["error"]["message"]
+    assert "only one constraint" in reply.json()["error"]["message"]
     check_refused(await world.chat(response_format={"type": "json_object"}, structured_outputs={"regex": "a"}))
 
 
