@@ -55,7 +55,7 @@ class ServerConfig:
     )
     slow_reader_timeout: float = option(
         60.0,
-        "seconds after which a client that reads nothing of its answer is disconnected (Linux)",
+        "seconds after which a client that has stopped reading its response is disconnected (Linux)",
         metavar="S",
         within="(0, 86400]",
     )
@@ -201,7 +201,8 @@ class SchedulerConfig:
     )
     memory_check: Literal["strict", "quarantine", "off"] = option(
         "quarantine",
-        "if the page accounting is inconsistent: end the process, take the pages out of service, or do not check",
+        "if the page accounting is inconsistent: end the process, quarantine the pages (stop using them), or do not "
+        "check",
     )
     kv_events: str | None = option(
         None, "address on which to publish prefix cache events, such as tcp://127.0.0.1:5557", metavar="ADDRESS"
@@ -253,8 +254,8 @@ class RunnerConfig:
     )
     quantization: Literal["auto", "none", "int8"] = option(
         "auto",
-        "weights of Llama families on the CPU: auto keeps GGUF's quantized weights as they are, none widens them to "
-        "--dtype, int8 also quantizes weights that are not quantized",
+        "weights of the Llama family on the CPU: auto keeps GGUF's quantized weights as they are, none dequantizes "
+        "them to --dtype, int8 also quantizes weights that are not quantized",
     )
     load_format: Literal["auto", "dummy"] = option(
         "auto", "dummy: random weights for measurements, from a folder with only config.json and a tokenizer"

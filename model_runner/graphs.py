@@ -170,7 +170,10 @@ class DecodeGraphs:
         return _Outputs(tokens, torch.empty_like(logits))
 
     def _compute(self, inputs: DecodeInputs) -> None:
-        """Queue a whole step. To be capturable, it copies nothing to or from the host and reads no tensor's values."""
+        """Launch all kernels of one decode step on the device stream.
+
+        The method can be captured: it copies nothing to or from the host, and reads no values of tensors.
+        """
         logits, rows = self._logits(inputs)
         tokens = self.parts.sample(logits, inputs.draws)
         self.parts.last_tokens.index_copy_(0, rows, tokens.clamp(min=0))

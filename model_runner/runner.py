@@ -159,7 +159,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
-        """Copy pages and compute the step. On an accelerator, this only queues the work. See ``Runner``.
+        """Copy pages and compute the step. On an accelerator, this only launches the kernels. See ``Runner``.
 
         Raises PlanError if the plan as a whole is invalid. A device error is raised too: it cannot be attributed to
         an item, and the device is unusable afterwards.
@@ -206,7 +206,7 @@ class ModelRunner:
     def _stage(self, items: list[PlanItem], num_ids: int) -> StepInputs:
         """Return the inputs of a step, on the host.
 
-        Raises PlanError if an item is invalid; no work has then been queued on the device.
+        Raises PlanError if an item is invalid; no kernel has then been launched.
         """
         pages = [table.stage(items) for table in self._tables]
         for item in items:
@@ -220,7 +220,7 @@ class ModelRunner:
         return StepInputs(pages, tokens, rows, self._sampler.stage(specs, num_ids), targets)
 
     def _compute(self, items: list[PlanItem], *, num_ids: int) -> PendingItems:
-        """Run one forward pass and sample. After an exception, it can be repeated with some of the items."""
+        """Run one forward pass and sample. After an exception, the call can be repeated with some of the items."""
         staged = self._stage(items, num_ids)
         size = None if self._graphs is None else self._graphs.size_for(staged)
         if size is not None:

@@ -35,7 +35,7 @@ class StartMemory:
 
     Attributes:
         allocated: returns the bytes that this process has allocated on the device.
-        taken: bytes by part, in order.
+        taken: part → bytes that it allocated, in the order in which the parts ran.
     """
 
     allocated: Callable[[], int]

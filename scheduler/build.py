@@ -137,9 +137,9 @@ def _build_pool(
 ) -> tuple[Pool, SessionKvStore | None]:
     """Build the first pool, and the session slots if streaming sessions are enabled.
 
-    A request can reuse computed tokens only if every pool has their K/V: the prefix cache is off if one of the other
-    pools keeps nothing in it. With several pools, session slots and the host tier are off, because they keep K/V of the
-    first pool only.
+    A request can reuse computed tokens only if every pool has their K/V. The prefix cache is therefore off if an
+    additional pool is not a ``WindowPool``, because other pools cannot cache prefixes. With several pools, session
+    slots and the host tier are off, because they keep K/V of the first pool only.
     """
     allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free.get(info.pools[0].name))
     parts = [pool for pool in more_pools if isinstance(pool, WindowPool)]

@@ -219,7 +219,7 @@ class Scheduler:
         self.state.metrics.count("kv_invariant_violations_total")
         pages = self.recovery.recover(violation.pages, everybody=everybody)
         gone = "; ".join(f"{name} {numbers}" for name, numbers in pages.items()) or "none"
-        log.error("The KV accounting does not balance: %s. Pages out of service: %s", violation, gone)
+        log.error("The KV accounting does not balance: %s. Quarantined pages: %s", violation, gone)
 
     def _repeated(self, handle: Callable[[], None]) -> None:
         """Call ``handle``. If it raises InvariantViolation, repair the state and call it again."""

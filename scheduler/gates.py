@@ -1,6 +1,6 @@
-"""Gates decide when a waiting request is ready to be admitted.
+"""Admission conditions of waiting requests. Each is a ``Gate``, which decides when a request is ready to be admitted.
 
-Grammar compilation is one gate. A further kind of gate is another class that implements ``Gate``.
+One condition is that the request's grammar is compiled. Another class that implements ``Gate`` is another condition.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Gate(Protocol):
 
 
 class Gates:
-    """Combines several gates into one."""
+    """Combines several admission conditions into one: a request is ready if all of them are met."""
 
     def __init__(self, gates: Sequence[Gate]) -> None:
         self._gates = gates
@@ -56,7 +56,7 @@ class Gates:
         return all(gate.ready(req) for gate in self._gates)
 
     def why(self, req: Request) -> str:
-        """See ``Gate``. Returns the reason of the first gate that is not ready."""
+        """See ``Gate``. Returns the reason of the first condition that is not met."""
         return next((reason for gate in self._gates if (reason := gate.why(req))), "")
 
     def ended(self, req: Request, *, finished: bool) -> None:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 0.5  # also the longest time between two heartbeats of an idle scheduler
 BLOCKED_WAIT_S = 0.05
-GATED_WAIT_S = 0.002  # a gate does not wake the loop, and most grammars compile within a few milliseconds
+GATED_WAIT_S = 0.002  # a condition that becomes met does not wake the loop; most grammars compile within milliseconds
 STATS_EVERY_S = 0.1
 HEARTBEAT_EVERY_S = 0.5
 

@@ -51,7 +51,9 @@ from .tracing.opening import open_tracing
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_TAKEOVER_S = 2.0  # seconds without a heartbeat of a child after which the front process enforces timeouts
+# Seconds without a heartbeat from a child after which the front process itself enforces the request deadlines, instead
+# of the scheduler.
+TIMEOUT_TAKEOVER_S = 2.0
 CHECK_INTERVAL_S = 0.25  # seconds between two checks for silent child processes
 
 

@@ -209,7 +209,7 @@ class TokenizerManager:
             self._abort_choices(stream, reason="timeout")
 
     def fail_all(self, error: Rejected) -> None:
-        """End with ``error`` every request that has no outcome yet."""
+        """Fail every unfinished request with ``error``."""
         for stream in list(self._streams.values()):
             stream.fail(error)
             self._abort_choices(stream, reason="shutdown")

@@ -159,7 +159,7 @@ class PromptReader:
         return self._check_embedded(ids, param)
 
     async def text_of(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Decode ``ids``. An id without a token has no text."""
+        """Decode ``ids``. An id without a token decodes to no text."""
         decode = partial(self._decoder.decode, ids, skip_special_tokens=skip_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
 
@@ -220,7 +220,7 @@ class PromptReader:
         context and pool have room, but at most ``default``.
 
         Raises Rejected ``context_length_exceeded`` if prompt and output do not fit, computed as at admission. If a
-        smaller value of ``wanted`` would fit, the error names the parameter by ``name``, its name in the request.
+        smaller ``wanted`` would fit, the error's ``param`` is ``name``, the request field that sets it.
         """
         context = self.info.context_length
         rest = context - prompt_len

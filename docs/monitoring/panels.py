@@ -163,7 +163,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "short",
             (
                 gauge("kv_invariant_violations_total", "violations"),
-                gauge("kv_quarantined_tokens", "tokens out of service", FULL),
+                gauge("kv_quarantined_tokens", "quarantined tokens", FULL),
             ),
         ),
         Panel(

@@ -6,7 +6,7 @@ import msgspec
 
 from .base import Message, Part
 
-FULL_POOL = "full"  # name of the first pool
+FULL_POOL = "full"  # name of the first pool, for the layers with full attention
 SWA_POOL = "swa"  # name of the pool of the layers with a sliding window
 
 

@@ -93,7 +93,11 @@ def _olmo2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _layer_kinds(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Return a sliding window for the layers that an array marks; without a window, all layers have full attention."""
+    """Return the configuration fields for the sliding window and the layer types.
+
+    ``attention.sliding_window_pattern`` marks the layers with a window. If the file has no window size, all layers have
+    full attention.
+    """
     window = fields.integer("attention.sliding_window", 0)
     marks = fields.array("attention.sliding_window_pattern")
     if window and len(marks) != config["num_hidden_layers"]:

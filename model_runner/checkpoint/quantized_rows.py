@@ -36,8 +36,8 @@ class Quants:
     Attributes:
         kind: name of the GGML type.
         values: the quantized integers, uint8 [N, K]; for Q8_0, the bytes of int8 values.
-        fields: tensors [N, K / 32] with the scale, and if the format has one the minimum, of each group of 32 inputs.
-            In a format with super-blocks, they are integers that are multiplied by ``above``.
+        fields: the scale of each group of 32 inputs and, in formats that have one, its minimum; one tensor [N, K / 32]
+            each. In a format with super-blocks, they are integers that are multiplied by ``above``.
         above: float16 tensors [N, K / 256] with the scales of each super-block; empty for formats without super-blocks.
     """
 
@@ -48,7 +48,7 @@ class Quants:
 
 
 def quantized(weight: Tensor) -> Quants:
-    """Quantize a weight [N, K] to int8 with one float16 scale per output and 32 inputs, as in Q8_0.
+    """Quantize a weight [N, K] to int8, with one float16 scale for each output row and group of 32 inputs, as in Q8_0.
 
     The inputs are padded with zeros to a multiple of 32.
     """

@@ -1,7 +1,7 @@
 """Checks that the rotary parameters of a configuration give finite frequencies, for every RoPE type.
 
-The frequencies are computed by transformers. If it cannot compute them for another reason, the code that loads the
-model reports the error.
+The frequencies are computed by transformers. This check reports only frequencies that are not finite. If transformers
+fails to compute them for any other reason, the check passes, and the code that loads the model reports the error.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 //
 // Weights are packed in blocks of 16 outputs. In bfloat16 a block is [K / 2][16][2]: the 32-bit lane n of a row holds the
 // two weights k, k + 1 of output n. All three use this layout: it is AMX's tile of 16 pairs, one operand of vdpbf16ps,
-// and two shifts from float32. Quantized blocks are widened part by part while they are multiplied. K is padded to a
-// multiple of 32 with zeros. An output's sum runs over k in an order that depends on the instruction set only, never on
-// the number of rows: a row's result is the same in every batch.
+// and two shifts from float32. Quantized blocks are dequantized part by part while they are multiplied. K is padded
+// to a multiple of 32 with zeros. An output's sum runs over k in an order that depends on the instruction set only, never
+// on the number of rows: a row's result is the same in every batch.
 
 #pragma once
 
@@ -210,7 +210,7 @@ struct LinearScratch {
     Buffer<Activation> widened;  // [4 blocks][inputs][16]
 };
 
-// Inputs that are widened at a time: with few rows they stay in the L1 cache, with many rows in the L2 cache.
+// Inputs that are dequantized at a time: with few rows they stay in the L1 cache, with many rows in the L2 cache.
 constexpr int64_t kFewInputs = kPairs ? 128 : 64, kManyInputs = kPairs ? 2048 : 1024;
 
 // The products of ``count`` rows with the 64 outputs of 4 blocks. take(row, sums) receives each row once.

@@ -21,7 +21,7 @@ KINDS = ("BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order in which a library expects widened weights.
+    """The order in which a library expects dequantized weights.
 
     Attributes:
         paired: True if each output's weights for two consecutive inputs are adjacent (bfloat16). False if, for each
@@ -84,7 +84,7 @@ def pack_quants(quants: Quants, order: Order) -> PackedWeight:
 
 
 def block_table(weights: list[PackedWeight], *, alternating: bool = False) -> Tensor:
-    """Return the addresses and kinds of the blocks of weights that are multiplied together, int64 [blocks, 2].
+    """Return the address and kind of every block of ``weights``, which are joined to one layer: int64 [blocks, 2].
 
     alternating: True to alternate the blocks of the weights, False to append each weight to the previous one.
     The last block is repeated up to a whole unit of ``UNIT`` blocks.
@@ -105,7 +105,7 @@ def _field(field: Tensor) -> Tensor:
 
 
 def _elements(values: Tensor, order: Order) -> Tensor:
-    """Arrange quantized integers in the order of widened weights: [N, K] → [blocks, groups, 512]."""
+    """Arrange quantized integers in the order of dequantized weights: [N, K] → [blocks, groups, 512]."""
     groups = values.view(-1, BLOCK, values.shape[1] // GROUP, GROUP)
     if order.paired:
         return groups.view(*groups.shape[:3], -1, 2).permute(0, 2, 3, 1, 4).flatten(2)

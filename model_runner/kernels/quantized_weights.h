@@ -1,8 +1,8 @@
-// Quantized weights in memory, and their widening into the format that the linear layers multiply.
+// Quantized weights in memory, and their dequantization into the format that the linear layers multiply.
 //
 // A block holds 16 outputs, as records of 32 inputs (kinds with superblocks: a header of 256 inputs before each 8). A
-// record is a header of scales, [16] each, and the quants. Quants lie in the order of the widened elements, packed so that
-// bits b * t … of a 32-bit lane belong to the t-th vector: a shift and a mask take out a vector. Widened weights are
+// record is a header of scales, [16] each, and the quants. Quants lie in the order of the dequantized elements, packed
+// so that bits b * t … of a 32-bit lane belong to the t-th vector: a shift and a mask take out a vector. Weights are
 // computed in float32 as the format defines; if activations are bfloat16, the weights are rounded to bfloat16.
 
 #pragma once
@@ -59,7 +59,7 @@ inline float widen_half(uint16_t x) {
 #endif
 }
 
-// The order of 16 outputs in the vectors of widened elements: one after the other, or each twice in pairs.
+// The order of 16 outputs in the vectors of dequantized elements: one after the other, or each twice in pairs.
 inline void spread(const float* values, Vec* out) {
     for (int part = 0; part < kParts; ++part)
         for (int i = 0; i < kLanes; ++i) out[part][i] = values[kPairs ? part * 8 + i / 2 : part * kLanes + i];
@@ -251,5 +251,5 @@ inline void widen_block(const Block& block, int64_t first, int64_t count, Activa
     kWiden[block.kind](block.data, first, count, to);
 }
 
-// The index of input k of output n among the widened weights of a block.
+// The index of input k of output n among the dequantized weights of a block.
 inline int64_t element(int64_t n, int64_t k) { return kPairs ? k / 2 * 32 + n * 2 + k % 2 : k * 16 + n; }

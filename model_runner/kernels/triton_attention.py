@@ -1,9 +1,9 @@
 """Triton kernels that write K/V and compute the attention of prefill chunks over pages.
 
-The kernels use strides and page tables, and do not depend on batches or layers. A program computes the attention of a
-block of queries that belong to one item and share a KV head. Its rows are (token, head) pairs; the head varies fastest.
-The softmax is computed online (Milakov, Gimelshein 2018), as in FlashAttention-2 (Dao 2023). The order of every sum
-depends only on the item, not on the rest of the batch.
+The kernels take tensors, strides and page tables as arguments; this module uses neither batch nor layer classes. A
+program computes the attention of a block of queries that belong to one item and share a KV head. Its rows are (token,
+head) pairs; the head varies fastest. The softmax is computed online (Milakov, Gimelshein 2018), as in FlashAttention-2
+(Dao 2023). The order of every sum depends only on the item, not on the rest of the batch.
 """
 
 # ruff: noqa: PLR0913, PLR0915, PLR0917 - a kernel takes everything as arguments and cannot be split into functions

@@ -62,7 +62,10 @@ border_of = triton.jit(_border)
 
 
 def _kept(logits, at, num_ids, peak, temperature, border, room, ties, least):  # type: ignore[no-untyped-def]
-    """The probabilities of a block that may be drawn, float64, and the number of ties with the border up to its end.
+    """Return the relative probabilities of a block's tokens, and the number of ties up to the end of the block.
+
+    The probabilities are float64, and 0 for tokens that must not be drawn. A tie is a token of the row whose relative
+    probability, as float32, has the bits ``border``.
 
     room: number of ties to keep, those with the smallest ids. ties: number of ties before the block.
     """

@@ -44,7 +44,7 @@ def check_architecture(checkpoint: Checkpoint, num_ranks: int = 1) -> None:
     if checkpoint.is_dummy and (checkpoint.gguf is not None or _module(checkpoint) == FALLBACK):
         raise StartupError(
             f"--load-format dummy is not supported for {checkpoint.files.name}: it needs a folder with the config.json "
-            "of a Llama family."
+            "of a model of the Llama family."
         )
     if _module(checkpoint) == FALLBACK:
         from .transformers_backed import check_config
@@ -86,7 +86,7 @@ def load_model(
     """Load a checkpoint with native code if the table has its architecture, else through transformers.
 
     compiled: True to use the compiled CPU code; see ``has_compiled_code``.
-    quantization: format of the weights in the compiled code. Other code widens all weights.
+    quantization: format of the weights in the compiled code. Other code dequantizes all weights.
     group: the tensor-parallel ranks, for a module in ``PARALLEL``; None for one process.
 
     Raises StartupError if the model is not supported, or if int8 is requested without compiled code.

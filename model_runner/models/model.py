@@ -15,7 +15,7 @@ from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
 from ..tensor_parallel.group import Group
 
-# "auto": quantized GGUF weights stay quantized. "none": all weights are widened. "int8": as "auto", and the other
+# "auto": quantized GGUF weights stay quantized. "none": all weights are dequantized. "int8": as "auto", and the other
 # weights are quantized to int8.
 Quantization = Literal["auto", "none", "int8"]
 
@@ -90,5 +90,5 @@ def refuse_int8(quantization: Quantization, name: str) -> None:
     if quantization == "int8":
         raise StartupError(
             f"--quantization int8 is not supported for {name} with these settings: it needs the compiled code for "
-            "Llama families on the CPU in bfloat16 (docs/models.md)."
+            "the Llama family on the CPU in bfloat16 (docs/models.md)."
         )

@@ -250,7 +250,7 @@ class SimRunner:
         return contexts
 
     def _prompt_logprobs(self, item: PlanItem, spec: PromptLogprobSpec) -> list[TokenLogprob]:
-        """Return the log-probability of each target after the tokens before it."""
+        """Return the log-probability of each target token given the preceding tokens."""
         first = item.start + spec.first
         end = min(first + len(spec.targets), item.end)
         contexts = np.stack([pool.contexts(item.row, first, end) for pool in self._pools])

@@ -10,8 +10,8 @@ from ebbtide.paging import window_pool_pages
 def further_pools(layout: str, num_pages: int, page_size: int, ratio: float) -> tuple[PoolInfo, ...]:
     """Return all pools of a layout such as ``full,swa:64`` except the first one, which must be ``full``.
 
-    num_pages: that of the first pool. ratio: pages of a window pool per page of the first pool. Raises StartupError if
-    the layout is invalid.
+    num_pages: that of the full-attention pool. ratio: pages of a window pool per page of the full-attention pool.
+    Raises StartupError if the layout is invalid.
     """
     first, *others = layout.split(",")
     if first != FULL_POOL or len(others) > 1:

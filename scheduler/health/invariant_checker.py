@@ -68,7 +68,7 @@ class InvariantChecker:
                 self._audit_elsewhere(item, req, pool, number)
 
     def _audit_elsewhere(self, item: PlanItem, req: Request, pool: FurtherPool, number: int) -> None:
-        """Check the request's pages in a further pool, and the pages that the item adds to the page table of this pool.
+        """Check the request's pages in an additional pool, and the pages that the item adds to that pool's page table.
 
         The first item after an admission adds all pages of the request.
         """

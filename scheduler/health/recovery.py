@@ -48,7 +48,7 @@ class Recovery:
                 recompute only the requests that hold a suspect page.
 
         Returns:
-            Pool name → the pages that were taken out of service.
+            Pool name → the pages that were quarantined.
         """
         before = {pool.name: set(pool.quarantined) for pool in self._pools}
         torn = set[int]().union(
@@ -72,8 +72,8 @@ class Recovery:
     def _quarantine(self, pool: AuditedPool, pages: Sequence[int], *, everybody: bool) -> set[int]:
         """Return the ``id()`` of every owner that holds a suspect page or has lost a page.
 
-        In the pools that running requests use, this function takes the suspect pages out of service. Other pools do so
-        in ``repair``.
+        In the pools that running requests use, this function quarantines the suspect pages. Other pools do so in
+        ``repair``.
         """
         everybody = everybody and pool in self._kv_pools
         running = [] if everybody else self._lifecycle.running

@@ -35,7 +35,7 @@ class PoolAccounting:
     session_held: int
     uncached: int
     total: int
-    quarantined: int = 0  # pages out of service, which are not part of ``total``
+    quarantined: int = 0  # pages that may be inconsistent; they are never used again and not part of ``total``
 
     @property
     def accounted(self) -> int:
@@ -53,7 +53,7 @@ class OwnershipError:
 
 
 class QuarantineOwner:
-    """The owner of the pages that are out of service."""
+    """The owner of the quarantined pages."""
 
     tag = "quarantine"
     is_locked = is_tree_node = False
@@ -68,7 +68,7 @@ class AuditedPool(Protocol):
     name: str
     page_size: int  # tokens
     ledger: Ledger
-    quarantined: set[int]  # page numbers out of service
+    quarantined: set[int]  # numbers of the pages that are never used again
 
     def accounting(self) -> PoolAccounting:
         """Return the accounting terms, each as its owner counts it. The cost does not depend on the pool size."""

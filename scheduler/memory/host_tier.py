@@ -66,7 +66,7 @@ class HostTier:
         self._restored: list[HostCopy] = []  # copies from which the next plan restores K/V; they are freed then
         self._to_host: list[int] = []
         self._to_device: list[int] = []
-        self.quarantined: set[int] = set()  # pages out of service
+        self.quarantined: set[int] = set()
         self._held = 0  # number of pages of all copies, updated with every change
         self._sweep = Sweep(self.allocator)
 

@@ -19,7 +19,7 @@ class KvPool(AuditedPool, Protocol):
 
     @property
     def capacity(self) -> int:
-        """Number of pages in service; a request that runs alone can use all of them."""
+        """Number of pages that are not quarantined; a request that runs alone can use all of them."""
 
     @property
     def available_pages(self) -> int:
@@ -69,7 +69,7 @@ class KvPool(AuditedPool, Protocol):
 
 
 class HeldPages(Protocol):
-    """The pages of one request in a pool besides the first one."""
+    """The pages of one request in an additional pool, which is any pool except the first."""
 
     pages: list[int]  # the pages from page index ``first`` on; the first ``num_shared`` of them belong to the tree
 
@@ -87,7 +87,7 @@ class HeldPages(Protocol):
 
 
 class FurtherPool(KvPool, Protocol):
-    """A pool besides the first one. It keeps its page lists by request id.
+    """An additional pool: any pool except the first. It keeps its page lists by request id.
 
     A request can reuse computed tokens only if all pools have their K/V: a pool that implements ``TreePart`` as well
     keeps its pages in the prefix tree, and any other pool turns the prefix cache off.
@@ -107,13 +107,16 @@ class FurtherPool(KvPool, Protocol):
         """
 
     def validate(self, running: Sequence[CachedRequest]) -> list[str]:
-        """Returns descriptions of all errors in counters, locks and windows. The cost is proportional to the pool."""
+        """Returns descriptions of all errors in counters, locks and windows.
+
+        The cost is proportional to the pool's number of pages.
+        """
 
     def drop_owners(self, owners: Collection[int]) -> None:
         """Remove cached pages from the owners with these ``id()``. The caller calls ``repair``."""
 
     def is_intact(self, req: CachedRequest) -> bool:
-        """True if all pages of ``req`` are in service, and those that it shares are cached."""
+        """True if no page of ``req`` is quarantined, and its shared pages are in the prefix tree."""
 
 
 @dataclass(frozen=True, slots=True)

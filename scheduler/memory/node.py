@@ -75,7 +75,7 @@ class Node:
 
 
 class CacheObserver(Protocol):
-    """Notified by the tree of every page that is added or removed, in order.
+    """The tree calls an observer for every page that it adds or removes, in order.
 
     The split of a node is not reported, because no page is added or removed.
     """

@@ -32,7 +32,7 @@ class Pool:
         self.ledger = allocator.ledger
         self.tree_cache = tree_cache
         self.uncached = 0  # number of private pages of running requests, updated with every change
-        self.quarantined: set[int] = set()  # pages out of service
+        self.quarantined: set[int] = set()
         self.evicted_pages = 0
         self._sweep = Sweep(allocator)
 
@@ -126,7 +126,7 @@ class Pool:
         return self.token_to_kv_pool_allocator.available_pages >= num_pages
 
     def allocate(self, req: CachedRequest, num_pages: int) -> None:
-        """Allocate ``num_pages`` further private pages to ``req``. At least that many pages must be free."""
+        """Allocate ``num_pages`` additional private pages to ``req``. At least that many pages must be free."""
         req.pages += self.token_to_kv_pool_allocator.take(num_pages, req)
         self.uncached += num_pages
 

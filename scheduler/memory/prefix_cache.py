@@ -49,7 +49,7 @@ class AuditedCache(Protocol):
         """
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:
-        """Remove from the cache each owner of one of ``pages``, and all nodes below it.
+        """Remove each node that owns one of ``pages``, and all its descendants, from the cache.
 
         Returns the ``id()`` of each remaining node. Locks, counters and the free list become inconsistent; the caller
         must rebuild them.

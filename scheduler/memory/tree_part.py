@@ -1,4 +1,4 @@
-"""Memory of further pools in the prefix tree, such as the pages of a sliding window."""
+"""The pages of additional pools in the prefix tree, such as the pages of a sliding window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MatchPath = Sequence[tuple[Node, int]]
 
 
 class TreePart(Protocol):
-    """The part of a prefix tree that is memory of one further pool.
+    """A prefix tree's pages in one additional pool (any pool except the first), such as the pages of a sliding window.
 
     The tree calls it after every change of its structure. ``req`` is always a running request whose shared pages end
     with the last page of ``node``.
@@ -26,8 +26,8 @@ class TreePart(Protocol):
         """
 
     def num_locked(self, path: MatchPath) -> int:
-        """Returns the number of this pool's pages that a request with this match shares, and that running requests
-        lock already.
+        """Returns how many pages of this pool a request with this match would share that running requests have already
+        locked.
         """
 
     def attached(self, req: CachedRequest, node: Node) -> None:
@@ -50,7 +50,7 @@ class TreePart(Protocol):
 
 
 class TreeParts:
-    """All further pools of a tree, in the order of ``RunnerInfo.pools``. ``TreePart`` describes the methods."""
+    """All additional pools of a tree, in the order of ``RunnerInfo.pools``. ``TreePart`` describes the methods."""
 
     def __init__(self, parts: Sequence[TreePart]) -> None:
         self._parts = parts

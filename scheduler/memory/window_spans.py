@@ -1,7 +1,8 @@
 """The pages of a sliding window in the prefix tree: which nodes still have them, who reads them, and their eviction.
 
-A node can lose pages of the window and keep its pages of the first pool. The pages that it has belong to its last
-tokens, because pages leave a node at its front, and a node shrinks at its end only together with its own pages.
+A node can lose its pages in the sliding-window pool and keep its pages in the full-attention pool. Its window pages
+belong to its last tokens, because they leave the node at its front, and a node shrinks at its end only together with
+its pages in the full-attention pool.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ class WindowSpans:
                 self._relock(span, count, kept)
 
     def unlock(self, node: Node, first: int, end: int) -> None:
-        """Unlock the pages of a request that ends or is retracted. They are the last ones that eviction takes."""
+        """Unlock the pages of a request that ends or is retracted.
+
+        ``evict`` frees them only after all pages deep inside paths.
+        """
         for span, count in self._path(node, first, end):
             span.num_tail = count
             self._relock(span, count, 0)

@@ -1,5 +1,6 @@
-"""POST /abort_request: aborts requests by ids that the client knows, for clients behind proxies that keep connections
-open.
+"""POST /abort_request: aborts requests by id.
+
+It is needed behind proxies that keep the connection to the server open when the client disconnects.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ TEMPLATE = "The chat template and the tokenizer come from the model's files."
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A flag without an equivalent.
+    """A flag of another server without an equivalent in ebbtide.
 
     Attributes:
         says: an explanation for the user.

@@ -52,7 +52,7 @@ COMMANDS = {
     "doctor": ("check whether this machine has what ebbtide needs", "doctor.command"),
     "dump": ("show the state of a running server: batch, queue, memory, stacks", None),
     "bench": ("measure the speed of a running server", "bench"),
-    "simulate": ("compare pool sizes and policies without a device", "simulate"),
+    "simulate": ("compare pool sizes and policies without a GPU", "simulate"),
     "build-kernels": ("compile the CPU kernels, for container images", "build_kernels"),
     "completion": ("print the completion script of a shell", None),
 }

@@ -37,7 +37,7 @@ T = TypeVar("T")
 async def read_json(request: Request, read: Callable[[dict[str, Any]], T], *, optional: bool = False) -> T:
     """Return the result of ``read`` for the JSON object in the request body.
 
-    If the body is large, it is parsed and read in a thread.
+    If the body is large, parsing and ``read`` run in a thread.
 
     optional: True to treat an absent body as an empty object.
     Raises Rejected with status 415 if the content type or charset is not supported or the body is compressed, 413 if

@@ -48,7 +48,7 @@ class ContentPartSink:
     until plain text follows.
 
     Attributes:
-        kind: kind of the latest part; before that, of the expected first part.
+        kind: kind of the latest part; until there is one, the kind that the first part is expected to have.
         num_calls: number of calls so far, at most ``max_calls`` (None for no limit); further calls are dropped.
         call_open: True if the latest call is not complete.
     """

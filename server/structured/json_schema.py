@@ -110,7 +110,7 @@ def check_schema(schema: Any, param: str) -> None:
     multiple = 1
     for count, part in enumerate(_subschemas(schema), 1):
         if count > MAX_SUBSCHEMAS:
-            raise Rejected(f"'{param}' consists of more than {MAX_SUBSCHEMAS} schemas.", param=param)
+            raise Rejected(f"'{param}' contains more than {MAX_SUBSCHEMAS} subschemas, including itself.", param=param)
         _check_keywords(part, param)
         # Limit the least common multiple: the compiler may merge the automata of alternatives, whose sizes then
         # multiply.

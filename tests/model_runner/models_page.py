@@ -45,13 +45,13 @@ space (`add_space_prefix`) is added at the start of a text and after each contro
 models are tested against the `sentencepiece` library. With llama.cpp's test vocabularies (Llama 2 and 3, Phi-3,
 Qwen 2, GPT-2, Command R, StarCoder, Refact), all 8 × 47 texts are encoded into the expected tokens.
 
-The compiled code for Llama families on the CPU keeps matrices in `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q4_K`,
-`Q5_K` and `Q6_K` quantized in memory, each tensor in its own format, and widens them while it multiplies. Where the
-CPU multiplies bfloat16 (AVX512-BF16, AMX), the result is bitwise identical to that of the dequantized weights in
-bfloat16; with AVX512 or AVX2 the weights are widened to float32. `--quantization none` widens all weights at the start,
-`--quantization int8` quantizes bfloat16, float16 and float32 weights of any Llama family to int8 with a float16 scale
-per output and 32 inputs (as `Q8_0`). ARM CPUs run the same code with vectors of four numbers, without special
-instructions for these formats.
+On the CPU, the compiled code for the Llama family keeps `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q4_K`, `Q5_K` and
+`Q6_K` matrices quantized in memory, each in its own format, and dequantizes them during the multiplication. Where the
+CPU multiplies bfloat16 (AVX512-BF16, AMX), the result is bitwise identical to that of weights that were dequantized to
+bfloat16 at the start; with AVX512 or AVX2 the weights are dequantized to float32. `--quantization none` dequantizes all
+weights at the start, `--quantization int8` quantizes the bfloat16, float16 and float32 weights of a model of the Llama
+family to int8, with a float16 scale for each output row and group of 32 inputs (as `Q8_0`). ARM CPUs run the same code
+with vectors of four numbers, without special instructions for these formats.
 
 All other weights are dequantized when they are loaded, to the values of the `gguf` package:
 """

@@ -42,7 +42,7 @@ NOTHING = Held()
 
 
 class SecondPool:
-    """A ``FurtherPool``. With a window, pages before it leave."""
+    """A ``FurtherPool``. With a window, it frees the pages before the window."""
 
     def __init__(self, info: PoolInfo, *, on_free: Callable[[Sequence[int]], None] | None = None) -> None:
         self.name = info.name

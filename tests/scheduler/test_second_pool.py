@@ -194,7 +194,7 @@ def test_requests_with_a_suspect_page_in_the_second_pool_are_recomputed() -> Non
 
 
 @noticed_by(Witness.EQUATION)
-def test_protected_requests_beyond_a_smaller_second_pool_are_requeued_without_a_count() -> None:
+def test_protected_requests_requeued_after_a_quarantine_in_the_second_pool_are_not_counted_as_retracted() -> None:
     small = world(8, Shape(memory_check="quarantine", max_retractions=0))
     for rid in ("a", "b"):
         small.generate(rid, text(rid * 20), greedy(40, ignore_eos=True))

@@ -157,7 +157,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
 
 
 async def send(session: aiohttp.ClientSession, target: Target, job: Job, started: float | None = None) -> Outcome:
-    """Send one request and wait for its end. Server and network errors are recorded in the outcome, not raised.
+    """Send one request and wait until it completes. Server and network errors are recorded in the outcome, not raised.
 
     started: ``time.perf_counter`` value from which latencies are measured; None for the time of the call.
     """

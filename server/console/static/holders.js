@@ -6,7 +6,7 @@ export const HOLDERS = [
   { key: "session_held", name: "Session-held", help: "Pages that sessions keep between their turns" },
   { key: "evictable", name: "Evictable", help: "Unused prefix-cache pages, evicted first" },
   { key: "available", name: "Free", help: "Pages without a holder" },
-  { key: "quarantined", name: "Quarantined", help: "Pages out of service after an accounting mismatch" },
+  { key: "quarantined", name: "Quarantined", help: "Pages that are no longer used, because the accounting did not match" },
 ];
 
 let known = new Map(); // reading a style is slow, and drawings read many

@@ -15,7 +15,7 @@ from ebbtide.model_runner.models.llama import LlamaModel
 
 from .small_llama import Sizes, small_llama
 
-# More inputs than the kernels widen at a time, in superblocks of 256.
+# More inputs than the kernels dequantize at a time, in superblocks of 256.
 SIZES = Sizes(hidden=256, intermediate=2304, head_dim=64, vocab_size=203)
 WIDTHS = {
     "Q8_0": 74.0,

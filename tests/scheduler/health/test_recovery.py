@@ -196,7 +196,7 @@ def test_results_in_flight_of_released_requests_are_dropped() -> None:
 
 
 @noticed_by(Witness.EQUATION)
-def test_protected_requests_beyond_a_smaller_pool_are_requeued_without_a_count() -> None:
+def test_protected_requests_that_do_not_fit_after_a_quarantine_are_requeued_but_not_counted_as_retracted() -> None:
     shape = Shape(num_pages=20, memory_check="quarantine", max_retractions=0)
     world = World(shape)
     for rid, length in (("a", 30), ("b", 30)):
@@ -282,7 +282,7 @@ def test_the_log_names_the_quarantined_pages_and_their_pool(busy: World, caplog:
     lost = busy.allocator._free.pop()
     busy.step()
     assert f"page {lost} is listed by no owner, but the ledger records the free list" in caplog.text
-    assert f"Pages out of service: full [{lost}]" in caplog.text
+    assert f"Quarantined pages: full [{lost}]" in caplog.text
 
 
 @noticed_by(Witness.EQUATION)
