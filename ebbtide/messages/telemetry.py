@@ -6,7 +6,7 @@ import msgspec
 
 from .base import Message, Part
 
-FULL_POOL = "full"  # name of the first pool, for the layers with full attention
+FULL_POOL = "full"  # name of the first pool (full attention): the K/V of all layers without a window pool
 SWA_POOL = "swa"  # name of the pool of the layers with a sliding window
 
 
@@ -143,7 +143,7 @@ class RunnerInfo(Part, frozen=True):
 
     Attributes:
         context_length: maximum number of tokens of prompt and output together.
-        pools: the device pools, at least one; a running request has pages in each pool.
+        pools: the device pools; the first one is ``FULL_POOL``. A running request has pages in each pool.
         num_rows: maximum number of running requests.
         max_in_flight: maximum number of submitted plans that are not collected yet.
         max_samples: maximum number of tokens that can be sampled per row and step.
