@@ -158,7 +158,7 @@ def test_a_small_second_pool_gives_the_tokens_of_an_ample_one(seed: int, window:
 def test_a_small_second_pool_retracts_on_random_loads(window: int | None, num_pages: int) -> None:
     shape = replace(ample(4), num_rows=32, chunk=16, conservativeness=1e-6, second=second(num_pages, SIZE, window))
     retracted = 0
-    for seed in range(6):
+    for seed in range(12):
         seen = play(random_load(seed), shape)
         retracted += seen.scheduler.state.metrics.totals["num_retracted_requests_total"]
         assert all(event.pool == "second" for event in seen.events)
