@@ -85,8 +85,12 @@ def api(start_shared_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture(scope="session")
 def slow_api(start_shared_daemon: Any) -> Iterator[Api]:
     """A daemon whose steps take time, with a pool of 64 pages and a keep-alive much shorter than a prefill."""
-    flags = ("--sim-step-ms", "10", "--max-total-tokens", "1024", "--context-length", "4096")
-    api = Api(start_shared_daemon(*flags, "--sse-keep-alive", "0.05", "--chunked-prefill-size", "16").url)
+    flags = ("--sim-step-ms", "10", "--max-total-tokens", "1024", "--retraction-risk", "0.9999999")
+    api = Api(
+        start_shared_daemon(
+            *flags, "--context-length", "4096", "--sse-keep-alive", "0.05", "--chunked-prefill-size", "16"
+        ).url
+    )
     yield api
     api.close()
 

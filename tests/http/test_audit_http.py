@@ -13,7 +13,7 @@ import pytest
 from .audit import check_idle, check_scrape, send, within
 from .conftest import Api
 
-SMALL = ("--max-total-tokens", "1024", "--context-length", "4096", "--schedule-conservativeness", "0.1")
+SMALL = ("--max-total-tokens", "1024", "--context-length", "4096", "--retraction-risk", "0.9999999")
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 

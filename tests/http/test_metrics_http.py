@@ -16,7 +16,7 @@ from .audit import LIMIT_S, check_idle, check_scrape, send, within
 from .conftest import Api
 
 FLAGS = ("--max-total-tokens", "1024", "--page-size", "16", "--sim-step-ms", "2", "--context-length", "4096")
-PRESSURE = ("--schedule-conservativeness", "0.1", "--enable-streaming-session", "--max-client-priority", "9")
+PRESSURE = ("--retraction-risk", "0.9999999", "--enable-streaming-session", "--max-client-priority", "9")
 PRIORITY = ("--schedule-policy", "priority")
 COMPAT = ("--metrics-compat", "vllm,sglang", "--served-model-name", 'odd "name"')
 

@@ -38,6 +38,7 @@ from .second_pool import SecondPool
 GUIDANCE = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ())
 MAX_TURNS = 30_000
 STUCK_AFTER = 200  # steps without a token, a computed prompt or an end
+ALMOST_CERTAIN = 1 - 1e-11  # a risk with which admission reserves next to nothing, so that requests are retracted
 
 
 @dataclass
@@ -103,6 +104,7 @@ class Shape:
     memory_check: Literal["strict", "quarantine", "off"] = "strict"
     context_length: int = 4096
     conservativeness: float = 1.0
+    risk: float | None = None
     max_samples: int = 1
     sessions: bool = False
     max_sessions: int = 1000
@@ -152,6 +154,7 @@ class World:
             chunked_prefill_size=shape.chunk,
             schedule_policy=shape.policy,
             schedule_conservativeness=shape.conservativeness,
+            retraction_risk=shape.risk,
             disable_radix_cache=not shape.cache,
             max_retractions=shape.max_retractions,
             retract_policy=shape.retract_policy,

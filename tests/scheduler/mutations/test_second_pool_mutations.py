@@ -21,7 +21,7 @@ from ebbtide.scheduler.retraction import Retractor
 from ..health.test_recovery import VIOLATIONS, play_with
 from ..loads import Arrival, ample, assert_same, play, random_load
 from ..second_pool import Held, SecondPool
-from ..world import Shape, World
+from ..world import ALMOST_CERTAIN, Shape, World
 from .witnesses import Bug, Witness, noticed
 
 Patch = pytest.MonkeyPatch
@@ -38,7 +38,7 @@ def expectations() -> list[tuple[list[Arrival], World, Shape]]:
         expected = play(load, replace(ample(4), second=PoolInfo(6000, 8, "second", window)))
         pages = 60 if window is None else 24
         tight = PoolInfo(pages, 4, "second", window)
-        cases.append((load, expected, Shape(num_pages=4000, num_rows=16, chunk=7, conservativeness=0.02, second=tight)))
+        cases.append((load, expected, Shape(num_pages=4000, num_rows=16, chunk=7, risk=ALMOST_CERTAIN, second=tight)))
     return cases
 
 
