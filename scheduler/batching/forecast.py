@@ -98,7 +98,8 @@ class Forecast:
         """Record that a step with decode rows was planned."""
         self._step += 1
         for entry in self._due.pop(self._step, ()):
-            self._partial[entry.req.rid] = entry
+            if self._entries.get(entry.req.rid) is entry:  # else the request has left, and may have started again
+                self._partial[entry.req.rid] = entry
 
     def started(self, req: Request) -> None:
         """Add a request that runs from now on."""
@@ -123,10 +124,9 @@ class Forecast:
     def refresh(self) -> None:
         """Compute the terms again that are out of date. Call it before ``demand``."""
         outdated, self._partial = self._partial, {}
-        for rid, entry in outdated.items():
-            if self._entries.get(rid) is entry:
-                self._add(entry, -1.0)
-                self._compute(entry)
+        for entry in outdated.values():
+            self._add(entry, -1.0)
+            self._compute(entry)
 
     def change(self, number: int, without: Sequence[Request] = ()) -> list[float]:
         """Return the expected change of the tokens held in a pool, per horizon.

@@ -1,0 +1,34 @@
+"""The forecast of the demand: its sums are those of the requests' present state."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.scheduler.batching.forecast import HORIZONS, Forecast
+from ebbtide.scheduler.batching.output_lengths import EDGES, OutputLengths
+
+from ..make import pool, request, run
+
+
+def test_a_request_that_starts_again_follows_its_prefill_after_its_old_bin_has_passed() -> None:
+    """The entry of its earlier life is due in the step in which its output would have reached the next bin."""
+    pages = pool(16)
+    first = run(pages, request("a", prompt=32, max_tokens=1000), computed=32)
+    other = run(pages, request("b", prompt=8, max_tokens=1, arrival=1), computed=8)
+    forecast = Forecast([pages], OutputLengths())
+    forecast.started(first)
+    forecast.started(other)
+    pages.release_kv_cache(first, is_insert=False)
+    forecast.left(first)
+    again = run(pages, request("a", prompt=32, max_tokens=1000), computed=8)
+    forecast.started(again)
+    for _ in range(EDGES[1]):
+        forecast.advance()
+    pages.allocate_up_to(again, 32)
+    again.computed = 32
+    forecast.left(other)
+    forecast.refresh()
+    expected = Forecast([pages], OutputLengths())
+    expected.started(again)
+    assert forecast.change(0) == pytest.approx(expected.change(0))
+    assert len(expected.change(0)) == len(HORIZONS)
