@@ -37,13 +37,18 @@ class Planner:
         If memory is short or a request must be retracted while steps are in flight, the list is empty too: the results
         of these steps must be delivered first, and they may free memory.
         """
+        items = self._plan(now, has_steps_in_flight=has_steps_in_flight)
+        if items:
+            self.retractor.num_steps += 1
+        return items
+
+    def _plan(self, now: float, *, has_steps_in_flight: bool) -> list[PlanItem]:
         reason = self._retract_reason(has_steps_in_flight=has_steps_in_flight)
         if reason is not None:
             if has_steps_in_flight:
                 return []
             rows = self.look_ahead.rows_to_plan() if reason is RetractReason.MEMORY else []
             if rows:
-                self.retractor.num_steps += 1
                 return self._decode_items(rows)
             self._make_room(reason, now)
         items = self._decode_items(self.lifecycle.running)
@@ -52,8 +57,6 @@ class Planner:
         may_admit = not retracted and reason in (None, RetractReason.PRIORITY)
         if may_admit or not self.lifecycle.running:
             items += self.admitter.admit(budget, now)
-        if items:
-            self.retractor.num_steps += 1
         return items
 
     def _retract_reason(self, *, has_steps_in_flight: bool) -> RetractReason | None:
