@@ -72,12 +72,12 @@ class LlamaModel:
         else:
             part = self.embedding.narrow(0, *vocab_range(config.vocab_size, group))
             weight = part if config.tied else torch.empty_like(part)
-            self.head = VocabParallelHead.of(weight, config.vocab_size, group)
+            self.head = VocabParallelHead(weight, config.vocab_size, group)
         self.layers = [_empty_layer(config, index, dtype=dtype, device=device) for index in range(config.num_layers)]
         if group is not None:
             for layer in self.layers:
-                layer.out = RowParallelLinear.of(layer.out, group)
-                layer.down = RowParallelLinear.of(layer.down, group)
+                layer.out = RowParallelLinear(layer.out, group)
+                layer.down = RowParallelLinear(layer.down, group)
 
     @property
     def kv_shape(self) -> KVShape:

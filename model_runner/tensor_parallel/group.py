@@ -49,6 +49,10 @@ class Group:
     rank: int
     size: int
 
+    def share_of(self, count: int) -> int:
+        """Return the size of a rank's part of ``count`` elements. The parts of the last ranks may be smaller."""
+        return -(-count // self.size)
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """Replace ``x`` by its sum over all ranks, in place, and return it. The sum is bitwise equal on all ranks."""
         dist.all_reduce(x)

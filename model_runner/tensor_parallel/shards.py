@@ -45,7 +45,7 @@ def vocab_range(vocab_size: int, group: Group) -> tuple[int, int]:
 
     The last rank has fewer ids if the number of ranks does not divide ``vocab_size``.
     """
-    width = -(-vocab_size // group.size)
+    width = group.share_of(vocab_size)
     first = min(group.rank * width, vocab_size)
     return first, min(width, vocab_size - first)
 

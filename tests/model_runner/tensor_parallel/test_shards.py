@@ -125,7 +125,7 @@ def test_the_logits_of_all_ranks_are_those_of_the_whole_layer(size: int) -> None
     sent = []
     for rank in range(size):
         group = Recording(rank, size)
-        head = VocabParallelHead.of(weight.narrow(0, *vocab_range(37, group)), 37, group)
+        head = VocabParallelHead(weight.narrow(0, *vocab_range(37, group)), 37, group)
         assert head(x).shape == (5, 37)
         sent += group.gathered
     torch.testing.assert_close(torch.cat(sent, -1)[:, :37], x @ weight.T)
@@ -136,12 +136,12 @@ def test_the_sum_of_all_ranks_is_the_output_of_the_whole_layer() -> None:
     own = []
     for rank in range(4):
         linear = Linear(weight[:, 4 * rank : 4 * rank + 4], bias if rank == 0 else torch.zeros(7))
-        own.append(RowParallelLinear.of(linear, Recording(rank, 4))(x[:, 4 * rank : 4 * rank + 4]))
+        own.append(RowParallelLinear(linear, Recording(rank, 4))(x[:, 4 * rank : 4 * rank + 4]))
     torch.testing.assert_close(torch.stack(own).sum(0), x @ weight.T + bias)
 
 
 def test_a_failed_operation_between_ranks_is_no_fault_of_an_item() -> None:
-    layer = RowParallelLinear.of(Linear(torch.randn(7, 4)), Failing(0, 2))
+    layer = RowParallelLinear(Linear(torch.randn(7, 4)), Failing(0, 2))
     with pytest.raises(RankError, match="connection closed by peer"):
         layer(torch.randn(5, 4))
 
