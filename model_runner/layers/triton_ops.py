@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from triton import next_power_of_2
 
 from ..kernels import triton_layers
 
@@ -33,8 +34,8 @@ class TritonOps:
     def rotate(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
         """See ``LayerOps``. Rotates in place."""
         num_tokens, num_heads, head_dim = x.shape
-        block_d = _power_of_two(head_dim // 2)
-        block_h = min(_power_of_two(num_heads), max(ROTATED_ELEMENTS // block_d, 1))
+        block_d = next_power_of_2(head_dim // 2)
+        block_h = min(next_power_of_2(num_heads), max(ROTATED_ELEMENTS // block_d, 1))
         if num_tokens:
             self._kernels.rotate[(num_tokens, -(-num_heads // block_h))](
                 x,
@@ -71,10 +72,5 @@ class TritonOps:
             eps,
             WIDTH=width,
             HAS_SUM=added is not None,
-            BLOCK=_power_of_two(width),
+            BLOCK=next_power_of_2(width),
         )
-
-
-def _power_of_two(number: int) -> int:
-    """Return the smallest power of two that is at least ``number``."""
-    return 1 << (number - 1).bit_length()
