@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from .control_groups import own_groups, text_of
+
 log = logging.getLogger(__name__)
 
 MANY_CORES = 4  # with more cores than this, one is left to the front process and the detokenizer
@@ -87,32 +89,14 @@ def cpu_quota(root: Path = Path("/")) -> float:
 
     The limit is the minimum over the process's own group and all parent groups. root: root of the file system.
     """
-    return min(_quotas(root), default=math.inf)
-
-
-def _quotas(root: Path) -> Iterator[float]:
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        # In a container, the path may be that of the host, which does not exist below the mount.
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        for length in range(len(parts) + 1):
-            yield _quota(mount.joinpath(*parts[:length]), is_v1=bool(controllers))
+    groups = own_groups(root, "cpu")
+    return min((_quota(folder, is_v1=is_v1) for folder, is_v1 in groups), default=math.inf)
 
 
 def _quota(folder: Path, *, is_v1: bool) -> float:
     # cpu.max contains a quota and a period, such as "150000 100000", or "max 100000".
     names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_v1 else ("cpu.max",)
-    match [word for name in names for word in _text(folder / name).split()]:
+    match [word for name in names for word in text_of(folder / name).split()]:
         case [quota, period] if quota.isdecimal() and period.isdecimal() and int(period):
             return int(quota) / int(period)
     return math.inf
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
