@@ -79,7 +79,7 @@ class Loop:
     def _receive(self, message: EncodeReq) -> None:
         if not self._queue.has_room(message.rid):
             limit = self._queue.limit
-            text = f"The server is busy: no more than {limit} requests may wait (--max-queued-requests)."
+            text = f"The server is busy: the queue is limited to {limit} waiting requests (--max-queued-requests)."
             self._abort(message.rid, 429, "queue_full", text)
             return
         value: str | tuple[str, str] | list[int] = message.text if message.ids is None else message.ids
