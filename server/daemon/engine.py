@@ -92,9 +92,9 @@ class Engine:
         if files is None:
             return
         ranks = self._ranks()
-        for rank in range(1, config.runner.tp):
-            assert ranks is not None
-            self.child(_rank_title(rank)).send(RankSection(files, config.runner, config.log, ranks, rank))
+        if ranks is not None:
+            for rank in range(1, ranks.size):
+                self.child(_rank_title(rank)).send(RankSection(files, config.runner, config.log, ranks, rank))
         self.child("scheduler").send(
             SchedulerSection(
                 files,
