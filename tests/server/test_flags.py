@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from ebbtide.config import option, option_list
+from ebbtide.config.options import option, option_list
 from ebbtide.errors import StartupError
 from ebbtide.server.flags import add_flags, section_from
 
