@@ -25,7 +25,7 @@ from ebbtide.messages import (
     TokenItem,
 )
 from ebbtide.runtime.channel import Receiver, Sender
-from ebbtide.runtime.child import Handshake, run_child
+from ebbtide.runtime.child_main import Handshake, run_child
 from ebbtide.tokenization.vocabulary import Vocabulary
 
 from .pieces import Pieces

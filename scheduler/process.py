@@ -15,7 +15,7 @@ from ebbtide.messages import PhaseChanges, PoolInfo, ToDetokenizer, ToFront, Tok
 from ebbtide.model_runner import RankSenders, build_runner
 from ebbtide.plan import Runner
 from ebbtide.runtime.channel import Receiver, Sender
-from ebbtide.runtime.child import Handshake, run_child
+from ebbtide.runtime.child_main import Handshake, run_child
 from ebbtide.runtime.garbage import without_collections
 
 from .build import Extras, build_scheduler

@@ -16,7 +16,7 @@ import zmq
 from ebbtide.config import EncoderSection
 from ebbtide.messages import AbortReq, EncodedBatch, EncodedItem, EncodeReq, Heartbeat, ToEncoder, ToFront
 from ebbtide.runtime.channel import Receiver, Sender
-from ebbtide.runtime.child import Handshake, run_child
+from ebbtide.runtime.child_main import Handshake, run_child
 
 from ..cpu_threads import use_threads
 from .encoder import Encoder, Rows, load_encoder

@@ -10,7 +10,7 @@ from setproctitle import setproctitle
 from ebbtide.config import RankSection
 from ebbtide.plan import Runner, StepPlan
 from ebbtide.runtime.channel import Receiver
-from ebbtide.runtime.child import Handshake, run_child
+from ebbtide.runtime.child_main import Handshake, run_child
 from ebbtide.runtime.garbage import without_collections
 
 from ..runner import ModelRunner

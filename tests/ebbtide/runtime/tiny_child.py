@@ -13,7 +13,8 @@ from setproctitle import getproctitle
 from ebbtide.config import LogConfig
 from ebbtide.errors import StartupError
 from ebbtide.messages import PoolInfo, RunnerInfo
-from ebbtide.runtime.child import WATCHDOG_EXIT_CODE, Handshake, run_child
+from ebbtide.runtime.child import WATCHDOG_EXIT_CODE
+from ebbtide.runtime.child_main import Handshake, run_child
 
 
 @dataclass(frozen=True, slots=True)
