@@ -9,7 +9,8 @@ from collections.abc import Callable
 from ebbtide.errors import Rejected
 from ebbtide.messages import Reply, ToScheduler
 
-from .manager import NEVER_RETRIED, Outbox, Refusal, error_kind, no_refusal, send_error
+from .engine_errors import NEVER_RETRIED, error_kind, send_error
+from .manager import Outbox, Refusal, no_refusal
 
 QUOTA_RETRY_S = 5.0  # Retry-After when a quota is exhausted
 

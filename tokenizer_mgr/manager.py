@@ -16,6 +16,7 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import AbortReq, EncodedBatch, EncodedItem, FinishReq, GenerateReq, TextBatch, TextItem, ToEngine
 
 from .client_ids import ClientIds, OpenRequest
+from .engine_errors import abort_error, error_kind, send_error
 from .prepared_request import Prepared, Sender
 from .preparing import PreparingRequest
 from .request_log import RequestLog
@@ -23,18 +24,7 @@ from .response_stream import ResponseStream
 
 log = logging.getLogger(__name__)
 
-STATUS_KINDS = {  # OpenAI's error types
-    404: "not_found_error",
-    409: "conflict_error",
-    410: "not_found_error",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
-NEVER_RETRIED = (409, 500, 504)  # sent with x-should-retry: false, because the official clients would retry them
 LATE = "The request timed out while the engine did not respond ('timeout' in the request, or --request-timeout)."
-PERMANENT_CODES = ("session_full",)  # clients must not retry these, because the retry would fail again
-RETRIABLE = (429, 503)
 
 Refusal = Callable[[], Rejected | None]
 
@@ -250,7 +240,7 @@ class TokenizerManager:
 
     def _fail(self, choice: _Choice, abort: AbortReq) -> None:
         self._choices.pop(abort.rid, None)
-        choice.stream.fail(_as_error(abort))
+        choice.stream.fail(abort_error(abort))
         # If the detokenizer sent the abort, the scheduler is still running the request. Otherwise the scheduler ignores
         # this message.
         self._send(AbortReq(abort.rid, abort.reason))
@@ -286,35 +276,4 @@ def _as_text_item(item: EncodedItem) -> TextItem:
     """Convert the encoder's result to a TextItem, the only one of its request."""
     return TextItem(
         item.rid, "", [], 0, finish="stop", embedding=item.vector, cached_tokens=0, prompt_tokens=item.num_tokens
-    )
-
-
-def send_error(refusal: Rejected | None) -> Rejected:
-    """Return the error for a message that could not be sent: ``refusal`` if the reason is known."""
-    return refusal or Rejected(
-        "The scheduler is not accepting new work.",
-        status=503,
-        kind="overloaded_error",
-        code="engine_silent",
-        retry_after_s=5,
-    )
-
-
-def error_kind(status: int) -> str:
-    """Return the ``type`` of OpenAI's error object for an HTTP status."""
-    return STATUS_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-
-
-def _as_error(abort: AbortReq) -> Rejected:
-    """Convert the scheduler's abort to the client's error, with retry advice."""
-    status = abort.status or 500
-    is_permanent = status in NEVER_RETRIED or abort.code in PERMANENT_CODES
-    default_s = 1.0 if status in RETRIABLE and not is_permanent else None
-    return Rejected(
-        abort.message or f"The request was aborted: {abort.reason}.",
-        status=status,
-        kind=error_kind(status),
-        code=abort.code or abort.reason,
-        retry_after_s=default_s if abort.retry_after_s is None else abort.retry_after_s,
-        should_retry=False if is_permanent else None,
     )
