@@ -27,6 +27,7 @@ from .grammar.grammar_state import GrammarCompiler, Grammars, NoCompiler
 from .health.inspection import Inspector
 from .health.invariant_checker import InvariantChecker
 from .health.recovery import Recovery
+from .item_results import ItemResults
 from .lifecycle import Lifecycle
 from .memory.accounting import AuditedPool
 from .memory.allocator import PageAllocator
@@ -127,7 +128,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         checker=checker,
         recovery=recovery,
         failures=Failures(state.lifecycle, state.outbox, state.metrics),
-        context_length=info.context_length,
+        item_results=ItemResults(state, info.context_length),
         memory_check=config.memory_check,
     )
 

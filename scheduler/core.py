@@ -14,20 +14,19 @@ from itertools import repeat
 
 from msgspec.structs import replace
 
-from ebbtide.errors import GrammarError, InvariantViolation
-from ebbtide.messages import Stats, TokenLogprob, ToScheduler
+from ebbtide.errors import InvariantViolation
+from ebbtide.messages import Stats, ToScheduler
 from ebbtide.plan import PlanItem, StepPlan, StepResult
 
 from .batching.planner import Planner
 from .dispatcher import Dispatcher
 from .failures import Failures
-from .grammar.grammar_state import grammar_abort
 from .health.invariant_checker import InvariantChecker
 from .health.recovery import Recovery
-from .item_extras import NO_EXTRAS, ItemExtras, item_extras
+from .item_extras import NO_EXTRAS, item_extras
+from .item_results import ItemResults
 from .load_gauges import load_gauges
 from .outbox import Output
-from .prompt_logprobs import record_prompt_logprobs
 from .request import Phase, Request
 from .state import State
 
@@ -47,7 +46,7 @@ class Scheduler:
     checker: InvariantChecker
     recovery: Recovery
     failures: Failures
-    context_length: int  # tokens
+    item_results: ItemResults
     memory_check: str  # "strict", "quarantine" or "off"
     _num_plans: int = field(default=0, init=False)
 
@@ -147,7 +146,7 @@ class Scheduler:
                 continue
             length = len(req.known)
             try:
-                self._settle_item(req, item, tokens, logprobs, extra)
+                self.item_results.apply(req, item, tokens, logprobs, extra)
             except InvariantViolation as violation:
                 if req.rid in self.state.requests:
                     del req.known[length:]  # do not send the tokens: the recomputation samples the same ones again
@@ -236,74 +235,3 @@ class Scheduler:
         for req, error in failed:
             self.failures.end(req, error, "planning its next step")
         return [item for item in items if item.row not in rows] if rows else items
-
-    def _settle_item(
-        self,
-        req: Request,
-        item: PlanItem,
-        tokens: list[int],
-        logprobs: list[TokenLogprob] | None,
-        extra: ItemExtras,
-    ) -> None:
-        self._computed(req, item, len(tokens))
-        if item.embeds:
-            self.state.lifecycle.finish(req, "stop", embedding=extra.embedding)
-        elif item.prompt_logprobs is not None or not req.sampling.max_tokens:
-            record_prompt_logprobs(req, item, extra.prompt_logprobs, self.state.outbox, self.state.lifecycle)
-        if item.num_samples:
-            self._sampled(req, tokens, logprobs)
-
-    def _computed(self, req: Request, item: PlanItem, num_sampled: int) -> None:
-        """Record that the K/V of the item's tokens, and of all sampled tokens except the last, is computed.
-
-        Publishes full prompt pages. Queues the other choices of the request when the prompt is complete.
-        """
-        req.num_confirmed = item.end
-        if num_sampled > 1:
-            req.num_confirmed += num_sampled - 1
-            req.computed += num_sampled - 1
-        if req.num_shared < req.prompt_len // req.page_size:
-            self.state.pool.publish(req, min(req.num_confirmed, req.prompt_len))
-        if self.state.more_pools and item.start // req.page_size < req.num_confirmed // req.page_size:
-            for pool in self.state.more_pools:
-                pool.settled(req)
-        if req.sibling_choices and req.num_confirmed >= req.prompt_len:
-            self.state.lifecycle.queue_siblings(req)
-
-    def _sampled(self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None) -> None:
-        """Apply the output tokens of one item. Tokens after the token that ends the request are dropped."""
-        req.samples_in_flight -= 1
-        lifecycle = self.state.lifecycle
-        for count, token in enumerate(tokens, 1):
-            complete = False
-            if req.grammar:
-                try:
-                    complete = self.state.grammars.advance(req, token)
-                except GrammarError as error:
-                    self._grammar_failed(req, tokens[: count - 1], logprobs, str(error))
-                    return
-            req.append(token)
-            self.state.metrics.sampled(req)
-            num_outputs = len(req.known) - req.prompt_len
-            if token in req.stop_ids and num_outputs > req.sampling.min_tokens:
-                lifecycle.finish(req, "stop", tokens=tokens[:count], logprobs=logprobs and logprobs[:count])
-                return
-            if complete:
-                self.state.outbox.emit(req, tokens[:count], logprobs and logprobs[:count])
-                lifecycle.finish(req, "stop")  # a separate message, because this token's text belongs to the output
-                return
-            if num_outputs >= req.sampling.max_tokens or len(req.known) >= self.context_length:
-                lifecycle.finish(req, "length", tokens=tokens[:count], logprobs=logprobs and logprobs[:count])
-                return
-        if tokens:
-            self.state.outbox.emit(req, tokens, logprobs)
-        else:
-            self._grammar_failed(req, tokens, None, "The grammar allows no token here.")
-
-    def _grammar_failed(
-        self, req: Request, tokens: list[int], logprobs: list[TokenLogprob] | None, problem: str
-    ) -> None:
-        """Emit ``tokens``, which match the grammar, and abort the request."""
-        if tokens:
-            self.state.outbox.emit(req, tokens, logprobs and logprobs[: len(tokens)])
-        self.state.lifecycle.abort(req, grammar_abort(req, problem), tell_front=True)

@@ -15,11 +15,11 @@ from ebbtide.model_runner.sim import sim_sampling
 from ebbtide.model_runner.sim.sim import SimRunner
 from ebbtide.model_runner.sim.sim_sampling import SimRow
 from ebbtide.model_runner.sim.sim_script import SimScript
-from ebbtide.scheduler import core
+from ebbtide.scheduler import item_results
 from ebbtide.scheduler.batching import plan_items
-from ebbtide.scheduler.core import Scheduler
 from ebbtide.scheduler.dispatcher import Dispatcher
 from ebbtide.scheduler.grammar.grammar_state import Grammars
+from ebbtide.scheduler.item_results import ItemResults
 from ebbtide.scheduler.outbox import Outbox
 from ebbtide.scheduler.sessions.session_controller import SessionController
 
@@ -65,8 +65,8 @@ LATE: dict[str, Seed] = {  # stages of every step
     ),
     "penalties": lambda m, on: patch(m, sim_sampling, "_adjusted", lambda row, *_: on() and row.prompt_len == LEN),
     "logprobs": lambda m, on: patch(m, sim_module, "choose", lambda row, *_: on() and row.prompt_len == LEN),
-    "books": lambda m, on: patch(m, Scheduler, "_computed", lambda _, req, *__: on() and req.prompt_len == LEN),
-    "tokens": lambda m, on: patch(m, Scheduler, "_sampled", lambda _, req, *__: on() and req.prompt_len == LEN),
+    "books": lambda m, on: patch(m, ItemResults, "_computed", lambda _, req, *__: on() and req.prompt_len == LEN),
+    "tokens": lambda m, on: patch(m, ItemResults, "_sampled", lambda _, req, *__: on() and req.prompt_len == LEN),
     "output": lambda m, on: patch(m, Outbox, "emit", lambda _, req, *__: on() and req.prompt_len == LEN),
     "grammar mask": lambda m, on: patch(m, Grammars, "mask", lambda _, req: on() and req.prompt_len == LEN),
     "grammar advance": lambda m, on: patch(m, Grammars, "advance", lambda _, req, __: on() and req.prompt_len == LEN),
@@ -81,7 +81,7 @@ EARLY: dict[str, Seed] = {  # stages before the first token
         m, SimRunner, "_prompt_logprobs", lambda sim, item, _: row_is_guilty(sim, item)
     ),
     "prompt logprobs read": lambda m, on: patch(
-        m, core, "record_prompt_logprobs", lambda req, *_: req.prompt_len == LEN
+        m, item_results, "record_prompt_logprobs", lambda req, *_: req.prompt_len == LEN
     ),
 }
 

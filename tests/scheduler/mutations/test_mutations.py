@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ebbtide.plan import PlanItem
 from ebbtide.scheduler.batching.plan_items import PlanItems
 from ebbtide.scheduler.batching.queue import WaitingQueue
-from ebbtide.scheduler.core import Scheduler
+from ebbtide.scheduler.item_results import ItemResults
 from ebbtide.scheduler.lifecycle import Lifecycle, ReleaseReason
 from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.radix_cache import RadixCache
@@ -196,16 +196,16 @@ def token_delivered_twice(patch: Patch) -> None:
 
 def late_result_lost(patch: Patch) -> None:
     """The last token of a request is not booked when it comes with its neighbour's end."""
-    original = Scheduler._sampled
+    original = ItemResults._sampled
 
-    def sampled(self: Scheduler, req: Request, tokens: list[int], logprobs: object) -> None:
+    def sampled(self: ItemResults, req: Request, tokens: list[int], logprobs: object) -> None:
         if req.num_outputs == 5:
             req.samples_in_flight -= 1
             req.known += tokens
             return
         original(self, req, tokens, logprobs)  # type: ignore[arg-type]
 
-    patch.setattr(Scheduler, "_sampled", sampled)
+    patch.setattr(ItemResults, "_sampled", sampled)
 
 
 def retracted_request_not_queued(patch: Patch) -> None:
@@ -236,7 +236,7 @@ OTHERS: dict[Bug, Witness] = {
     stale_page_table: Witness.TEXT,
     publish_on_abort: Witness.TEXT,
     stale_row_state: Witness.TEXT,
-    retract_keeps_the_number_of_sent_pages: Witness.TEXT,
+    retract_keeps_the_number_of_sent_pages: Witness.RUNNER,
     retract_drops_a_token: Witness.TEXT,
     resume_without_outputs: Witness.TEXT,
     match_everything: Witness.PLANNER,
