@@ -26,7 +26,6 @@ from ebbtide.messages import (
     UseVocabulary,
 )
 from ebbtide.runtime.suspend_aware_clock import SuspendAwareClock
-from ebbtide.tokenization.tokenizer import TextTokenizer
 from ebbtide.tokenization.vocabulary import Vocabulary
 from ebbtide.tokenizer_mgr.control_client import ControlClient
 from ebbtide.tokenizer_mgr.engine_link import EngineLink
@@ -35,12 +34,12 @@ from ebbtide.tokenizer_mgr.prompts import PromptReader
 from ebbtide.tokenizer_mgr.request_log import RequestLog
 
 from .admin.server_info import public_settings
-from .api.pooling.pooling_model import EncoderModel
 from .api.pooling.service import PoolingService
 from .app import create_app, create_encoder_app
 from .http.access import access_from
+from .loaded_models import ChatModelParts, LoadedModels
 from .metrics.compat import parse_metric_aliases
-from .metrics.liveness import CHILDREN, Liveness
+from .metrics.liveness import Liveness
 from .metrics.load_log import LoadLog
 from .metrics.metrics import FrontMetrics
 from .metrics.pressure_log import PressureLog
@@ -55,58 +54,6 @@ log = logging.getLogger(__name__)
 # of the scheduler.
 TIMEOUT_TAKEOVER_S = 2.0
 CHECK_INTERVAL_S = 0.25  # seconds between two checks for silent child processes
-
-
-@dataclass(frozen=True, slots=True)
-class ChatModelParts:
-    """The chat model.
-
-    Attributes:
-        name: its name in the API.
-        info: what the model runner reported.
-    """
-
-    name: str
-    tokenizer: TextTokenizer
-    info: RunnerInfo
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModels:
-    """The models of the engine. At least one of them is not None."""
-
-    chat: ChatModelParts | None = None
-    encoder: EncoderModel | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the first model, for metrics."""
-        return self.chat.name if self.chat is not None else self._encoder.name
-
-    def names(self, config: ServeConfig) -> list[str]:
-        """Return all served model names, those of the chat model first."""
-        chat = (config.server.served_model_name or (self.chat.name,)) if self.chat is not None else ()
-        return [*chat, *((self.encoder.name,) if self.encoder is not None else ())]
-
-    @property
-    def context_length(self) -> int:
-        """The context length of the first model, in tokens."""
-        return self.chat.info.context_length if self.chat is not None else self._encoder.info.context_length
-
-    @property
-    def page_sizes(self) -> dict[str, int]:
-        """The tokens per page of each pool, by its name."""
-        return {} if self.chat is None else {pool.name: pool.page_size for pool in self.chat.info.pools}
-
-    @property
-    def processes(self) -> list[str]:
-        """The names of the processes that send heartbeats."""
-        return [*(CHILDREN if self.chat is not None else ()), *(("encoder",) if self.encoder is not None else ())]
-
-    @property
-    def _encoder(self) -> EncoderModel:
-        assert self.encoder is not None, "there is no model"
-        return self.encoder
 
 
 @dataclass(frozen=True, slots=True)

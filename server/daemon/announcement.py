@@ -10,8 +10,8 @@ import socket
 from ebbtide.config import ServeConfig
 from ebbtide.messages import RunnerInfo
 
-from ..frontend import LoadedModels
 from ..http.api_keys import no_auth_warning
+from ..loaded_models import LoadedModels
 
 log = logging.getLogger(__name__)
 

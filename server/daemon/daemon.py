@@ -21,10 +21,11 @@ from ebbtide.tokenization.tokenizer import TextTokenizer
 from ebbtide.tokenization.tokenizer_cache import load_cached_tokenizer
 
 from ..api.pooling.pooling_model import EncoderModel
-from ..frontend import ChatModelParts, Frontend, LoadedModels
+from ..frontend import Frontend
 from ..http.http_server import http_server, wire_limits
 from ..http.listening import url_of
 from ..http.tls import Tls
+from ..loaded_models import ChatModelParts, LoadedModels
 from ..metrics.liveness import FRONT_TIMEOUT_FACTOR
 from .announcement import announce, log_sizes
 from .children import Children, Ready

@@ -30,7 +30,8 @@ from ebbtide.messages import (
     UseVocabulary,
 )
 from ebbtide.runtime.channel import Receiver, Sender
-from ebbtide.server.frontend import ChatModelParts, Frontend, LoadedModels
+from ebbtide.server.frontend import Frontend
+from ebbtide.server.loaded_models import ChatModelParts, LoadedModels
 from ebbtide.tokenization.tokenizer import SimTokenizer
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE, sim_vocabulary
 
