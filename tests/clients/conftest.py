@@ -39,7 +39,7 @@ def url(start_shared_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> s
     """Where the daemon is; its model is "sim"."""
     script: Path = tmp_path_factory.mktemp("clients") / "script.json"
     script.write_text(json.dumps(SCRIPT))
-    address: str = start_shared_daemon("--sim-script", str(script), "--reasoning-parser", "think").url
+    address: str = start_shared_daemon("--sim-script", str(script), "--reasoning-parser", "think", keep=True).url
     return address
 
 

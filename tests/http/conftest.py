@@ -77,7 +77,7 @@ def api(start_shared_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> I
     """A fast daemon with scripted answers for some prompts."""
     script: Path = tmp_path_factory.mktemp("script") / "script.json"
     script.write_text(json.dumps(SCRIPT))
-    api = Api(start_shared_daemon("--sim-script", str(script)).url)
+    api = Api(start_shared_daemon("--sim-script", str(script), keep=True).url)
     yield api
     api.close()
 
@@ -88,7 +88,9 @@ def slow_api(start_shared_daemon: Any) -> Iterator[Api]:
     flags = ("--sim-step-ms", "10", "--max-total-tokens", "1024", "--retraction-risk", "0.9999999")
     api = Api(
         start_shared_daemon(
-            *flags, "--context-length", "4096", "--sse-keep-alive", "0.05", "--chunked-prefill-size", "16"
+            *flags,
+            *("--context-length", "4096", "--sse-keep-alive", "0.05", "--chunked-prefill-size", "16"),
+            keep=True,
         ).url
     )
     yield api
@@ -99,7 +101,7 @@ def slow_api(start_shared_daemon: Any) -> Iterator[Api]:
 def target(start_shared_daemon: StartDaemon) -> Daemon:
     """A daemon for requests of any form; its answers are short and its log has warnings only."""
     flags = ("--context-length", "256", "--max-total-tokens", "4096", "--max-running-requests", "32")
-    return start_shared_daemon(*flags, "--log-level", "warning", "--enable-streaming-session")
+    return start_shared_daemon(*flags, "--log-level", "warning", "--enable-streaming-session", keep=True)
 
 
 @pytest.fixture(scope="session")
