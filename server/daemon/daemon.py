@@ -98,7 +98,7 @@ class _Daemon:
         finally:
             self._progress.clear()
             self._children.close()
-            self.http.should_exit = True
+            self.http.stop()
             await http
             if front is not None:
                 await front.stop()

@@ -286,7 +286,7 @@ def served(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Served]:
     thread.start()
     assert listening.wait(20)
     yield Served(url_of(listener), engine, state, loops[0])
-    server.should_exit = True
+    server.stop()
     thread.join(20)
     state.prompts.close()
     state.structured.close()

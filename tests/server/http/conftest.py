@@ -34,7 +34,7 @@ def serve(engine: ScriptedEngine, config: ServerConfig) -> Iterator[Serve]:
             thread.start()
 
             def stop() -> None:
-                server.should_exit = True
+                server.stop()
                 thread.join(20)
                 assert not thread.is_alive()
 

@@ -185,7 +185,7 @@ def test_uvicorn_has_the_internals_that_the_protocol_uses() -> None:
     assert all(name in vars(HttpToolsProtocol) for name in OVERRIDDEN)
     assert set(RequestResponseCycle.__init__.__code__.co_names) >= CYCLE
     assert "read_paused" in FlowControl.__init__.__code__.co_names
-    assert all(callable(getattr(uvicorn.Server, name)) for name in ("capture_signals", "on_tick", "serve"))
+    assert all(callable(getattr(uvicorn.Server, name)) for name in ("capture_signals", "main_loop", "on_tick", "serve"))
     assert callable(config.get_loop_factory)
 
 
