@@ -123,7 +123,7 @@ class ModelRunner:
             vocab_size=model.vocab_size,
             pools=(pool_info,),
             num_rows=config.max_running_requests,
-            eos_token_ids=tuple(token for token in checkpoint.eos_token_ids if token < model.vocab_size),
+            eos_token_ids=checkpoint.eos_ids_of(model.vocab_size),
             pool_bytes=pool.num_bytes * config.tp,
             device=device.type,
             dtype=str(dtype).removeprefix("torch."),

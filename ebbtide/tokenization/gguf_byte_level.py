@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StartupError
-from .gguf_vocabulary import PREFIX, StoredVocabulary
+from .gguf_vocabulary import NORMAL, PREFIX, StoredVocabulary
 
 # ``tokenizer.ggml.pre`` → pattern that splits the text before merges are applied, as in the models' own tokenizers.
 LLAMA3 = (
@@ -41,10 +41,17 @@ def adds_bos(stored: StoredVocabulary) -> bool:
 def byte_level(stored: StoredVocabulary) -> Any:
     """Return the tokenizer, still without added tokens and post-processor.
 
-    Raises StartupError if ``tokenizer.ggml.pre`` is unknown. Any other exception means that the vocabulary is damaged.
+    Raises StartupError if ``tokenizer.ggml.pre`` is unknown, or if the file has no merges but tokens that only merges
+    produce. Any other exception means that the vocabulary is damaged.
     """
     from tokenizers import Tokenizer, decoders, models
 
+    merged = (token for token, kind in zip(stored.tokens, stored.kinds, strict=True) if kind == NORMAL and token[1:])
+    if not stored.merges and any(merged):
+        raise StartupError(
+            f"The tokenizer in {stored.header.path} cannot be loaded: it has no {PREFIX}merges, without which every"
+            " text becomes single bytes."
+        )
     kind = _kind(stored)
     tokenizer = Tokenizer(models.BPE(stored.ids, stored.merges, ignore_merges=kind in IGNORING_MERGES))
     tokenizer.pre_tokenizer = _pre_tokenizer(kind, stored.header.path)

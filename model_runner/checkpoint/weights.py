@@ -5,6 +5,7 @@ The module does not depend on models or devices.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,8 @@ from .native_config import ARCHITECTURES, read_native
 from .quantization import quantization_method
 from .quantized_rows import QuantizedRows
 from .safetensors_files import SafetensorsFiles
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,18 @@ class Checkpoint:
         """Return the quantization method of safetensors weights; None if they are not quantized."""
         stated = quantization_method(self.fields)
         return stated if stated is not None or self.is_dummy else self.safetensors.quantization_method()
+
+    def eos_ids_of(self, vocab_size: int) -> tuple[int, ...]:
+        """Return the ``eos_token_ids`` that a model with ``vocab_size`` tokens can produce. Warn about the others."""
+        impossible = [token for token in self.eos_token_ids if not 0 <= token < vocab_size]
+        if impossible:
+            log.warning(
+                "%s: the end-of-text ids %s are ignored, because the model has only %d tokens",
+                self.files.name,
+                impossible,
+                vocab_size,
+            )
+        return tuple(token for token in self.eos_token_ids if 0 <= token < vocab_size)
 
 
 def open_checkpoint(files: ModelFiles) -> Checkpoint:

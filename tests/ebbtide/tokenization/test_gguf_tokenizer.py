@@ -18,7 +18,10 @@ ADDED = {"<｜User｜>": CONTROL, "<|end|>": CONTROL, "đem": USER_DEFINED, "na�
 USER, END, DEM = 258, 259, 260
 
 
-def write(path: Path, architecture: str = "granite", **changes: Any) -> TextTokenizer:
+MERGES = ["Ġ t", "1 2"]
+
+
+def write(path: Path, architecture: str = "granite", merges: list[str] = MERGES, **changes: Any) -> TextTokenizer:
     """A vocabulary of the bytes, two merged tokens and the added ones; ``changes`` are keys of tokenizer.ggml."""
     tokens = [*ALPHABET, "Ġt", "12", *ADDED]
     fields: dict[str, Any] = {"model": "gpt2", "pre": "qwen2", "eos_token_id": END, "bos_token_id": USER} | changes
@@ -28,7 +31,8 @@ def write(path: Path, architecture: str = "granite", **changes: Any) -> TextToke
         add(f"tokenizer.ggml.{key}", value)
     writer.add_array("tokenizer.ggml.tokens", tokens)
     writer.add_array("tokenizer.ggml.token_type", [ADDED.get(token, NORMAL) for token in tokens])
-    writer.add_array("tokenizer.ggml.merges", ["Ġ t", "1 2"])
+    if merges:
+        writer.add_array("tokenizer.ggml.merges", merges)
     writer.add_string("tokenizer.chat_template", "{{ messages[0].content }}")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -48,6 +52,11 @@ def test_text_survives_encoding_and_decoding(tmp_path: Path) -> None:
     assert text_of(tokenizer, ids) == text
     assert DEM in ids
     assert tokenizer.vocabulary.pieces[DEM].decode() == "đem"
+
+
+def test_merged_tokens_without_merges_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"tiny\.gguf cannot be loaded: it has no tokenizer\.ggml\.merges, without"):
+        write(tmp_path, merges=[])
 
 
 def test_control_tokens_may_have_characters_outside_the_byte_alphabet(tmp_path: Path) -> None:

@@ -61,6 +61,18 @@ def test_architecture_dtype_and_eos_come_from_the_files(tmp_path: Path) -> None:
     assert checkpoint.eos_token_ids == (2, 7)
 
 
+def test_an_end_of_text_id_outside_the_vocabulary_is_ignored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_checkpoint(tmp_path, "qwen3")
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 151645, 2]}))
+    checkpoint = open_checkpoint(files_of(tmp_path))
+    assert checkpoint.eos_ids_of(151646) == (2, 7, 151645)
+    assert not caplog.records
+    assert checkpoint.eos_ids_of(100) == (2, 7)
+    assert "the end-of-text ids [151645] are ignored, because the model has only 100 tokens" in caplog.text
+
+
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
 def test_damaged_files_are_named(tmp_path: Path, damage: str) -> None:
     write_checkpoint(tmp_path, "llama")
