@@ -99,16 +99,30 @@ class PlanItem(Part, frozen=True):
         return next(((write.page_index, write.pages) for write in self.more_pages if write.pool == pool), (0, []))
 
 
+class PoolCopies(Part, frozen=True):
+    """Like ``PageCopies``, for one pool other than the first one. Each pool has its own host pages.
+
+    Attributes:
+        pool: index in ``RunnerInfo.pools``.
+    """
+
+    pool: int
+    to_host: list[int]
+    to_device: list[int]
+
+
 class PageCopies(Part, frozen=True):
     """Whole pages of KV to copy before the step writes any KV: first all to the host, then all to the device.
 
     Attributes:
-        to_host: flattened pairs [device page, host page, …].
-        to_device: flattened pairs [host page, device page, …].
+        to_host: flattened pairs [device page, host page, …] of the first pool.
+        to_device: flattened pairs [host page, device page, …] of the first pool.
+        more_pools: the copies of the other pools; at most one entry per pool.
     """
 
     to_host: list[int] = msgspec.field(default_factory=list)
     to_device: list[int] = msgspec.field(default_factory=list)
+    more_pools: tuple[PoolCopies, ...] = ()
 
 
 class StepPlan(Part, frozen=True):

@@ -33,9 +33,10 @@ from .memory.accounting import AuditedPool
 from .memory.allocator import PageAllocator
 from .memory.host_tier import HostTier
 from .memory.kv_pool import FurtherPool
+from .memory.no_cache import NoCache
 from .memory.node import CacheObserver
 from .memory.pool import Pool
-from .memory.prefix_cache import BasePrefixCache, NoCache
+from .memory.prefix_cache import BasePrefixCache
 from .memory.radix_cache import RadixCache
 from .memory.session_aware_cache import SessionAwareCache
 from .memory.window_pool import WindowPool
@@ -138,17 +139,17 @@ def _build_pool(
 ) -> tuple[Pool, SessionKvStore | None]:
     """Build the first pool, and the session slots if streaming sessions are enabled.
 
-    A request can reuse computed tokens only if every pool has their K/V. The prefix cache is therefore off if an
-    additional pool is not a ``WindowPool``, because other pools cannot cache prefixes. With several pools, session
-    slots and the host tier are off, because they keep K/V of the first pool only.
+    A request can reuse computed tokens only if every pool has their K/V. The prefix cache and the session slots are
+    therefore off if an additional pool is not a ``WindowPool``, because other pools cannot cache prefixes.
     """
     allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free.get(info.pools[0].name))
     parts = [pool for pool in more_pools if isinstance(pool, WindowPool)]
-    has_cache = not config.disable_radix_cache and len(parts) == len(more_pools)
-    cache: BasePrefixCache = RadixCache(allocator, extras.observer, parts) if has_cache else NoCache()
-    if more_pools or not config.enable_streaming_session:
+    caches_all = len(parts) == len(more_pools)
+    has_cache = not config.disable_radix_cache and caches_all
+    cache: BasePrefixCache = RadixCache(allocator, extras.observer, parts) if has_cache else NoCache(parts)
+    if not (config.enable_streaming_session and caches_all):
         return Pool(allocator, cache), None
-    session_cache = SessionAwareCache(cache, allocator)
+    session_cache = SessionAwareCache(cache, allocator, parts)
     return Pool(allocator, session_cache), session_cache
 
 
@@ -175,9 +176,9 @@ def _build_state(
     outbox = Outbox()
     pool, more_pools = pools
     metrics = SchedulerMetrics(PhaseRecorder(outbox) if extras.records_phases else None)
-    tier = HostTier(info, metrics.count) if info.num_host_pages and not more_pools else None
+    tier = _build_host_tier(info, metrics, more_pools)
     memory = Memory(pool, tier, config.max_retractions, more_pools)
-    audited: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, tier]
+    audited: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, *tier.pools]
     grammars = Grammars(extras.compiler or NoCompiler(), metrics)
     waiting = WaitingQueue(by_priority=config.schedule_policy == "priority")
     state = State(
@@ -194,6 +195,14 @@ def _build_state(
         grammars=grammars,
     )
     return state, memory
+
+
+def _build_host_tier(info: RunnerInfo, metrics: SchedulerMetrics, more_pools: Sequence[FurtherPool]) -> HostTier | None:
+    """Build the host tier. Returns None if it is off, or if it cannot keep the K/V of every pool."""
+    windows = [pool for pool in more_pools if isinstance(pool, WindowPool)]
+    if not info.num_host_pages or len(windows) < len(more_pools) or len(info.more_host_pages) < len(more_pools):
+        return None
+    return HostTier(info, metrics.count, windows)
 
 
 def _build_planner(

@@ -53,6 +53,19 @@ class Memory:
             num_tokens = min(num_tokens, pool.allocate_up_to(req, num_tokens))
         return num_tokens
 
+    def allocate_for_restore(self, req: Request, num_tokens: int) -> bool:
+        """Allocate pages for the K/V of the first ``num_tokens`` tokens, which will be restored from the host tier.
+
+        Releases the pages that only a token before the last of these reads. Returns False, and changes nothing for the
+        request, if too few pages are usable.
+        """
+        if not all(pool.evict_from_tree_cache(pool.pages_to_restore(req, num_tokens)) for pool in self.pools):
+            return False
+        req.computed = req.num_confirmed = num_tokens
+        for pool in self.more_pools:
+            pool.settled(req)
+        return self.allocate_up_to(req, num_tokens) == num_tokens
+
     def release_req(self, req: Request, why: ReleaseReason) -> bool:
         """Release the K/V that ``req`` holds. No other function frees a request's memory.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from .base import Message, Part
 
 
@@ -40,8 +42,9 @@ class SessionInfo(Part, frozen=True):
     Attributes:
         state: "running" (a turn is running or waiting), "warm" (KV is held) or "cold" (no KV is held).
         num_tokens: number of tokens of all committed turns.
-        held_tokens: number of tokens in the whole pages that are held for the session.
+        held_tokens: number of tokens in the whole pages that the session holds in the first pool.
         owner: the owner given when the session was opened; never shown to clients.
+        held_in_pools: ``held_tokens`` for each pool, by name.
     """
 
     session_id: str
@@ -53,6 +56,7 @@ class SessionInfo(Part, frozen=True):
     idle_s: float
     timeout_s: float
     owner: str = ""
+    held_in_pools: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class RequestInfo(Part, frozen=True):

@@ -147,7 +147,8 @@ class RunnerInfo(Part, frozen=True):
         num_rows: maximum number of running requests.
         max_in_flight: maximum number of submitted plans that are not collected yet.
         max_samples: maximum number of tokens that can be sampled per row and step.
-        num_host_pages: number of pages of the host tier; 0 without a host tier.
+        num_host_pages: number of pages of the host tier for the first pool; 0 without a host tier.
+        more_host_pages: ``num_host_pages`` for each of the other pools. It is off if one is missing.
         recompute_token_s: measured seconds of prefill per token; 0 without a host tier.
         restore_token_s: measured seconds per token of copying KV to the host and back; 0 without a host tier.
         deterministic: True if logits are bitwise identical whether a request runs alone, in a batch or after a
@@ -165,6 +166,7 @@ class RunnerInfo(Part, frozen=True):
     attention: str = ""
     max_in_flight: int = 1
     num_host_pages: int = 0
+    more_host_pages: tuple[int, ...] = ()
     recompute_token_s: float = 0.0
     restore_token_s: float = 0.0
     max_samples: int = 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ebbtide.errors import PlanError
-from ebbtide.plan import PageCopies
+from ebbtide.plan import PageCopies, PoolCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,17 @@ class OneWay:
 
 @dataclass(frozen=True, slots=True)
 class PageMoves:
-    """The copies of a plan. All copies to the host precede all copies to the device."""
+    """The copies of a plan in one pool. All copies to the host precede all copies to the device."""
 
     to_host: OneWay
     to_device: OneWay
 
 
-def checked_moves(copies: PageCopies, *, num_pages: int, num_host_pages: int) -> PageMoves:
-    """Return the copies of a plan by direction. Raises PlanError if a page number is out of range."""
+def checked_moves(copies: PageCopies | PoolCopies, *, num_pages: int, num_host_pages: int) -> PageMoves:
+    """Return the copies of a plan in one pool by direction. Raises PlanError if a page number is out of range.
+
+    For ``PageCopies``, the pool is the first one.
+    """
     return PageMoves(
         to_host=_one_way(copies.to_host, "to the host", num_pages, num_host_pages),
         to_device=_one_way(copies.to_device, "to the device", num_host_pages, num_pages),

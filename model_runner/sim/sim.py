@@ -19,7 +19,7 @@ import numpy as np
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import PoolInfo, RunnerInfo, TokenLogprob
-from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
+from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PoolCopies, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 from ..isolation import compute_isolated
@@ -54,6 +54,7 @@ class SimShape:
     max_in_flight: int = 2
     num_host_pages: int = 0
     more_pools: tuple[PoolInfo, ...] = ()
+    more_host_pages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class SimRunner:
             deterministic=True,
             max_in_flight=shape.max_in_flight,
             num_host_pages=shape.num_host_pages,
+            more_host_pages=shape.more_host_pages,
             recompute_token_s=RECOMPUTE_TOKEN_S if shape.num_host_pages else 0.0,
             restore_token_s=RESTORE_TOKEN_S if shape.num_host_pages else 0.0,
         )
@@ -101,7 +103,10 @@ class SimRunner:
             SimPool(pool, number, num_rows=shape.num_rows, context_length=shape.context_length)
             for number, pool in enumerate(pools)
         ]
-        self._host: Slots = np.full((shape.num_host_pages, shape.page_size), POISON, dtype=np.uint64)
+        self._host: list[Slots] = [
+            np.full((num_pages, pool.page_size), POISON, dtype=np.uint64)
+            for pool, num_pages in zip(pools, (shape.num_host_pages, *shape.more_host_pages), strict=False)
+        ]
         self._rows: list[SimRow | None] = [None] * shape.num_rows
         self._queue: deque[StepPlan | tuple[Slots, list[int]]] = deque()
 
@@ -109,18 +114,22 @@ class SimRunner:
     def from_config(cls, config: RunnerConfig) -> SimRunner:
         """Return the runner for ``MODEL sim``. By default, the context has 32,768 tokens and the pool 65,536.
 
-        The host tier holds ``kv_offload_gb`` GiB at 64 KiB per token.
+        The host tier holds ``kv_offload_gb`` GiB at 64 KiB per token. For each of the other pools, it has as many pages
+        per page of the first pool as the device.
         Raises StartupError if the runner does not fit into memory, or if ``sim_pools`` is invalid.
         """
         num_pages = (config.max_total_tokens or POOL_TOKENS) // config.tokens_per_page
+        more_pools = further_pools(config.sim_pools, num_pages, config.tokens_per_page, config.swa_full_tokens_ratio)
+        num_host_pages = int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.tokens_per_page
         shape = SimShape(
             num_pages=num_pages,
             page_size=config.tokens_per_page,
             num_rows=config.max_running_requests,
             max_in_flight=1 if config.disable_overlap_schedule else 2,
             context_length=config.context_length or CONTEXT_LENGTH,
-            num_host_pages=int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.tokens_per_page,
-            more_pools=further_pools(config.sim_pools, num_pages, config.tokens_per_page, config.swa_full_tokens_ratio),
+            num_host_pages=num_host_pages,
+            more_pools=more_pools,
+            more_host_pages=tuple(-(-num_host_pages * pool.num_pages // num_pages) for pool in more_pools),
         )
         script = SimScript.load(config.sim_script) if config.sim_script else None
         try:
@@ -139,9 +148,9 @@ class SimRunner:
         """Overwrite freed pages of a pool after the plans submitted so far, so that a later read changes the text."""
         self._queue.append((self._pools[pool].slots, list(pages)))
 
-    def poison_host(self, pages: Sequence[int]) -> None:
-        """Overwrite freed host pages after the plans submitted so far."""
-        self._queue.append((self._host, list(pages)))
+    def poison_host(self, pages: Sequence[int], *, pool: int = 0) -> None:
+        """Overwrite freed host pages of a pool after the plans submitted so far."""
+        self._queue.append((self._host[pool], list(pages)))
 
     def collect(self) -> StepResult:
         """See ``Runner``."""
@@ -204,10 +213,18 @@ class SimRunner:
         return row
 
     def _copy(self, copies: PageCopies) -> None:
-        moves = checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
-        slots = self._pools[0].slots
-        self._host[moves.to_host.targets] = slots[moves.to_host.sources]
-        slots[moves.to_device.targets] = self._host[moves.to_device.sources]
+        self._copy_in(0, copies)
+        for part in copies.more_pools:
+            if not 0 < part.pool < len(self._host):
+                raise PlanError(f"pool {part.pool} has no host pages to copy to or from")
+            self._copy_in(part.pool, part)
+
+    def _copy_in(self, number: int, copies: PageCopies | PoolCopies) -> None:
+        """Make the copies of the pool with index ``number``."""
+        host, slots = self._host[number], self._pools[number].slots
+        moves = checked_moves(copies, num_pages=len(slots), num_host_pages=len(host))
+        host[moves.to_host.targets] = slots[moves.to_host.sources]
+        slots[moves.to_device.targets] = host[moves.to_device.sources]
 
     def _prepare(self, item: PlanItem) -> None:
         """Check one item and apply its page-table writes. Raises PlanError if the item is invalid."""

@@ -98,16 +98,16 @@ class Admitter:
         return item
 
     def _restore(self, req: Request) -> None:
-        """Restore K/V from the host tier if it covers more tokens than the prefix cache and enough pages are free."""
+        """Restore K/V from the host tier if it covers more tokens than the prefix cache and enough pages are usable."""
         tier = self.memory.host_tier
         if tier is None:
             return
         req.history.restored_tokens = 0
+        num_cached = req.computed
         num_tokens = tier.restorable(req, len(req.pages))
-        if num_tokens > req.computed and self.memory.allocate_up_to(req, num_tokens) >= num_tokens:
+        if num_tokens > num_cached and self.memory.allocate_for_restore(req, num_tokens):
             tier.restore(req)
-            req.history.restored_tokens = num_tokens - req.computed
-            req.computed = req.num_confirmed = num_tokens
+            req.history.restored_tokens = num_tokens - num_cached
         tier.discard(req)
 
     def _match_len(self, req: Request) -> int:

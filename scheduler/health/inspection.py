@@ -12,9 +12,10 @@ from ebbtide.messages import Inspection, InspectReq, PageMap, PageMapReq, PageRu
 
 from ..lifecycle import Lifecycle
 from ..memory.accounting import AuditedPool, QuarantineOwner
-from ..memory.host_tier import HostCopy
+from ..memory.host_pool import HostCopy
 from ..memory.ledger import PageOwner
-from ..memory.session_aware_cache import SessionSlot
+from ..memory.session_slot import SessionSlot
+from ..memory.window_span import WindowSpan
 from ..request import Phase, Request
 from ..sessions.session_controller import SessionController
 
@@ -90,7 +91,7 @@ def _kind(owner: PageOwner | None) -> str:
     if owner.is_tree_node:
         return "protected" if owner.is_locked else "evictable"
     match owner:
-        case SessionSlot():
+        case SessionSlot() | WindowSpan():
             return "session_held"
         case QuarantineOwner():
             return "quarantined"
@@ -104,7 +105,7 @@ def _holder(owner: PageOwner | None) -> str:
             return owner.rid
         case HostCopy(req=Request() as req):
             return req.rid
-        case SessionSlot():
-            return owner.session.rpartition("#")[0]
+        case (SessionSlot() as slot) | WindowSpan(node=SessionSlot() as slot):
+            return slot.session.rpartition("#")[0]
         case _:
             return ""

@@ -42,6 +42,9 @@ class KvPool(AuditedPool, Protocol):
     def missing_pages(self, req: CachedRequest, num_tokens: int) -> int:
         """Return the number of pages that ``allocate_up_to`` would need from the free list, even if fewer are free."""
 
+    def pages_to_restore(self, req: CachedRequest, num_tokens: int) -> int:
+        """Return the number of pages that ``req`` needs if the K/V of its first ``num_tokens`` tokens is restored."""
+
     def freed_by(self, req: CachedRequest) -> int:
         """Return the number of pages that become usable if ``req`` is retracted."""
 
@@ -98,7 +101,11 @@ class FurtherPool(KvPool, Protocol):
         """The pages of every request for which ``allocate_up_to`` was called, by request id."""
 
     def settled(self, req: CachedRequest) -> None:
-        """Release the pages that no later token of ``req`` reads. Call it when a step of the request is settled."""
+        """Release the pages that no later token of ``req`` reads.
+
+        Call it when a step of the request is settled, and before its K/V is restored from the host tier, with
+        ``num_confirmed`` including the restored tokens.
+        """
 
     def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
         """Return the index of the first unsent page of ``req``, and all its unsent pages.

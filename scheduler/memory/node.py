@@ -1,10 +1,45 @@
-"""The node of a prefix tree, and the observer interface of the tree."""
+"""The node of a prefix tree, memory that continues a path of nodes, and the observer interface of the tree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
+
+from .cached_request import CachedRequest
+from .ledger import PageOwner
+
+
+class PathElement(PageOwner, Protocol):
+    """Consecutive pages of cached tokens: a node of a prefix tree, or a ``Tail`` after the last node of a path."""
+
+    pages: list[int]
+
+    @property
+    def parent(self) -> PathElement | None:
+        """The preceding element; None if it has none, or if the path is not in use."""
+
+    @property
+    def locks(self) -> int:
+        """Number of running requests whose prefix includes this element."""
+
+
+class Tail(PageOwner, Protocol):
+    """Pages outside the tree that continue a path of nodes for one request, such as the slot of a session."""
+
+    pages: list[int]
+    parent: Node | None  # the node after which it begins, while a running request uses it
+
+    @property
+    def first(self) -> int:
+        """The page index of the first page."""
+
+    @property
+    def locks(self) -> int:
+        """1 while a running request uses it, otherwise 0."""
+
+    def restore_to_req(self, req: CachedRequest) -> None:
+        """Share all pages with ``req``, which already has the pages before ``first``."""
 
 
 @dataclass(slots=True, eq=False)

@@ -60,6 +60,10 @@ class Pool:
         """See ``KvPool``."""
         return max(-(-num_tokens // self.page_size) - len(req.pages), 0)
 
+    def pages_to_restore(self, req: CachedRequest, num_tokens: int) -> int:
+        """See ``KvPool``."""
+        return self.missing_pages(req, num_tokens)
+
     def num_pages(self, req: CachedRequest) -> int:
         """See ``KvPool``."""
         return len(req.pages)
@@ -113,10 +117,10 @@ class Pool:
         return errors
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
-        """See ``AuditedPool``. Also rebuilds the locks of the prefix cache."""
+        """See ``AuditedPool``. First rebuilds the locks of the prefix cache, which can lose pages by that."""
+        self.tree_cache.rebuild_locks(running)
         rebuild(self.token_to_kv_pool_allocator, self.owners(running), self.quarantined)
         self.uncached = self.recount(running)
-        self.tree_cache.rebuild_locks(running)
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
         """See ``KvPool``."""

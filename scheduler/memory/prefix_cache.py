@@ -1,4 +1,4 @@
-"""The interface of prefix caches, and a prefix cache that stores nothing.
+"""The interface of prefix caches.
 
 A wrapper, such as the one for sessions, implements the same protocol and delegates to the cache that it wraps.
 """
@@ -11,6 +11,7 @@ from typing import Protocol
 
 from .cached_request import CachedRequest, CacheNode
 from .ledger import PageOwner
+from .node import Tail
 
 
 @dataclass(slots=True)
@@ -19,8 +20,10 @@ class MatchResult:
 
     pages: list[int] = field(default_factory=list)  # in order
     num_locked: int = 0  # number of these pages that are already locked, so that sharing them makes no page unavailable
-    node: CacheNode | None = None  # the node in which the match ends, for ``attach``
+    node: CacheNode | None = None  # the last node of the match, for ``attach``
     num_in_node: int = 0  # number of matching pages of ``node``
+    tail: Tail | None = None  # the pages that follow those of ``node``, if the match includes any of a tail
+    num_in_tail: int = 0  # number of matching pages of ``tail``
     num_locked_elsewhere: list[int] = field(default_factory=list)  # ``num_locked`` for every other pool, in order
 
     def num_locked_in(self, pool: int) -> int:
@@ -62,17 +65,20 @@ class AuditedCache(Protocol):
 class BasePrefixCache(AuditedCache, Protocol):
     """A cache of computed pages that later requests can share."""
 
-    def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
+    def match_prefix(self, req: CachedRequest, limit: int | None = None, tail: Tail | None = None) -> MatchResult:
         """Return the longest cached prefix of ``req``, at most ``limit`` pages.
 
         The match leaves at least one known token to compute. The search has no side effects, so it can be repeated for
         a request that was not admitted.
+
+        tail: pages of tokens of ``req`` that the match includes if the cache has all pages before them.
         """
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
         """Assign the matched pages to the request (``pages``, ``num_shared``, ``node``) and lock them.
 
-        Nothing may be evicted or published between ``match_prefix`` and this call.
+        If the match includes a tail, the tail must end with the match. Nothing may be evicted or published between
+        ``match_prefix`` and this call.
         """
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
@@ -129,52 +135,3 @@ class BasePrefixCache(AuditedCache, Protocol):
     @property
     def access_clock(self) -> int:
         """The LRU clock: a number that increases with every release."""
-
-
-class NoCache:
-    """The cache for ``--disable-radix-cache``. It stores nothing, so every prompt is computed completely."""
-
-    evictable_pages = protected_pages = session_held_pages = evictable_session_pages = access_clock = 0
-
-    def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        return MatchResult()
-
-    def attach(self, req: CachedRequest, match: MatchResult) -> None:
-        """Do nothing, because the match is empty."""
-
-    def publish(self, req: CachedRequest, num_pages: int) -> None:
-        """Do nothing: the pages stay private."""
-
-    def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
-        """Do nothing."""
-
-    def release(self, req: CachedRequest) -> None:
-        """Do nothing, because no page is shared."""
-
-    def discard(self, node: object) -> None:
-        """Do nothing."""
-
-    def evict(self, num_pages: int, accessed_before: int | None = None) -> int:
-        return 0
-
-    def clear(self) -> None:
-        """Do nothing."""
-
-    def exclusively_locked_pages(self, req: CachedRequest) -> int:
-        return 0
-
-    def owners(self) -> list[tuple[PageOwner, Sequence[int]]]:
-        return []
-
-    def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
-        return []
-
-    def validate(self, running: Sequence[CachedRequest]) -> list[str]:
-        return []
-
-    def drop_pages(self, pages: Collection[int]) -> set[int]:
-        """Return ``id(None)``, because the ``node`` of every request is None."""
-        return {id(None)}
-
-    def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:
-        """Do nothing."""

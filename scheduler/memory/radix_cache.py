@@ -16,7 +16,7 @@ from .allocator import PageAllocator
 from .cached_request import CachedRequest
 from .ledger import PageOwner
 from .lru_heap import LruHeap
-from .node import CacheObserver, Node
+from .node import CacheObserver, Node, Tail
 from .prefix_cache import MatchResult
 from .tree_audit import validate_tree
 from .tree_part import TreePart, TreeParts
@@ -44,10 +44,12 @@ class RadixCache:
         self.protected_pages = 0
         self.session_held_pages = self.evictable_session_pages = 0  # always 0: only a wrapper has sessions
 
-    def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
+    def match_prefix(self, req: CachedRequest, limit: int | None = None, tail: Tail | None = None) -> MatchResult:
         """See ``BasePrefixCache``. The comparison uses the tokens themselves, not hashes."""
         most = req.num_reusable // self._page_size
         limit = most if limit is None else min(limit, most)
+        if tail is not None:
+            limit = min(limit, tail.first)
         path: list[tuple[Node, int]] = []
         num_pages = 0
         node = root = self._roots.get(req.namespace)
@@ -59,7 +61,7 @@ class RadixCache:
             path.append((child, same))
             num_pages += same
             node = child if same == len(child.pages) else None
-        return self._parts.match(path, root)
+        return self._parts.match(path, root, tail if tail is not None and num_pages == tail.first else None)
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
         """See ``BasePrefixCache``."""
@@ -71,9 +73,12 @@ class RadixCache:
             node = self._split(node, match.num_in_node)
         self._lock_path(node)
         req.node = node
-        req.pages = list(match.pages)
-        req.num_shared = len(match.pages)
-        self._parts.attached(req, node)
+        req.num_shared = len(match.pages) - match.num_in_tail
+        req.pages = match.pages[: req.num_shared]
+        if match.tail is not None:
+            match.tail.parent = node
+            match.tail.restore_to_req(req)
+        self._parts.attached(req, match.tail or node)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
         """See ``BasePrefixCache``.
@@ -104,7 +109,7 @@ class RadixCache:
         node = req.node
         assert isinstance(node, Node)
         self.access_clock += 1
-        self._parts.released(req, node, self.access_clock)
+        self._parts.released(req, self.access_clock)
         req.node = None
         walk: Node | None = node
         while walk is not None:

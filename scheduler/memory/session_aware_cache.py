@@ -3,6 +3,9 @@
 Between turns, a session keeps the K/V of its committed tokens in a slot. A slot is pinned only while a turn that uses
 it is running. Otherwise its pages are evictable, the last pages first. Slots and the nodes of the inner cache share one
 LRU order. Evicted pages are recomputed from the session's tokens, which ``SessionController`` keeps.
+
+With several pools, a slot has pages in each of them (``TailPart``). A slot from which no turn can continue any more,
+because a pool has lost what the next token reads, is freed in all pools.
 """
 
 from __future__ import annotations
@@ -10,79 +13,23 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+
+from ebbtide.messages import FULL_POOL
 
 from .allocator import PageAllocator
 from .cached_request import CachedRequest
-from .ledger import Ledger, PageOwner
+from .ledger import PageOwner
+from .node import PathElement, Tail
 from .prefix_cache import BasePrefixCache, MatchResult
-
-
-@dataclass(slots=True, eq=False)
-class SessionSlot:
-    """The K/V of a session's committed tokens, in whole pages.
-
-    The pages before index ``first`` are shared pages of the inner cache. Every access to the slot also accesses those
-    shared pages, so they are never evicted before the slot.
-    """
-
-    session: str  # key of the session, which is never reused
-    first: int = 0  # page index of the first of ``pages``
-    pages: list[int] = field(default_factory=list)
-    pinned_by: str = ""  # request id of the running turn; "" while the slot is evictable
-    last_access: int = 0  # the value of the cache's LRU clock at the last access
-    closed: bool = False  # True if the session is closed; the slot is then freed when its running turn ends
-    is_tree_node: ClassVar[bool] = False
-
-    @property
-    def tag(self) -> str:
-        """The slot's name in messages."""
-        return f"the slot of session {self.session}"
-
-    @property
-    def is_locked(self) -> bool:
-        """True while a turn that uses the slot is running."""
-        return bool(self.pinned_by)
-
-    @property
-    def end(self) -> int:
-        """The page index after the last page of the slot."""
-        return self.first + len(self.pages)
-
-    def restore_to_req(self, req: CachedRequest) -> None:
-        """Share the slot's pages with ``req``, which already has the pages before ``first``.
-
-        The slot keeps its pages, so a turn that was not admitted or was retracted can attach again with the same
-        result.
-        """
-        self.pinned_by = req.rid
-        req.pages += self.pages
-        req.num_shared = len(req.pages)
-
-    def save_from_req(self, req: CachedRequest, num_pages: int, ledger: Ledger) -> int:
-        """Move the request's private pages before index ``num_pages`` to the slot. Return their number."""
-        if self.pinned_by != req.rid:  # the turn did not use the slot, so all earlier pages belong to the inner cache
-            self.first, self.pinned_by = req.num_shared, req.rid
-        new = req.pages[req.num_shared : num_pages]
-        ledger.move(tuple(new), req, self)
-        self.pages += new
-        req.num_shared += len(new)
-        return len(new)
-
-
-@dataclass(slots=True)
-class SessionMatch(MatchResult):
-    """A match that ends with the pages of a slot."""
-
-    slot: SessionSlot | None = None
-    inner: MatchResult = field(default_factory=MatchResult)  # the part of the match before the slot
+from .session_slot import SessionSlot
+from .tree_part import TailPart
 
 
 class SessionAwareCache:
     """Delegates requests without a session to the inner cache. ``BasePrefixCache`` documents the methods."""
 
-    def __init__(self, inner: BasePrefixCache, allocator: PageAllocator) -> None:
+    def __init__(self, inner: BasePrefixCache, allocator: PageAllocator, parts: Sequence[TailPart] = ()) -> None:
+        """parts: the pages of slots in other pools."""
         self.inner = inner
         self.session_held_pages = 0
         self.evictable_session_pages = 0
@@ -90,6 +37,9 @@ class SessionAwareCache:
         self._slots: OrderedDict[str, SessionSlot] = OrderedDict()
         self._turns: dict[str, SessionSlot] = {}  # by request id, from ``begin_turn`` to ``end_turn``
         self._unpinned: OrderedDict[int, SessionSlot] = OrderedDict()  # slots with pages, least recently used first
+        self._parts = parts
+        for part in parts:
+            part.on_eviction = self._evicted
 
     @property
     def evictable_pages(self) -> int:
@@ -106,31 +56,25 @@ class SessionAwareCache:
         """Delegates to the inner cache, so that slots and tree nodes share one LRU order."""
         return self.inner.access_clock
 
-    def match_prefix(self, req: CachedRequest, limit: int | None = None) -> MatchResult:
-        """Return the match of the inner cache, followed by the pages of the session's slot.
+    def match_prefix(self, req: CachedRequest, limit: int | None = None, tail: Tail | None = None) -> MatchResult:
+        """Return the match of the inner cache, or a longer match that ends with pages of the session's slot.
 
-        The slot is not used if the match of the inner cache ends before the slot begins or reaches the slot's end, if
-        ``limit`` is given, or if prompt log-probabilities have yet to be computed.
+        The slot is not used if ``limit`` is given, or if prompt log-probabilities have yet to be computed.
         """
         slot = self._turns.get(req.rid)
         whole = self.inner.match_prefix(req, limit)
-        size = len(whole.pages)
-        if slot is None or limit is not None or req.needs_prompt_logprobs or not slot.first <= size < slot.end:
+        if slot is None or not slot.pages or limit is not None or req.needs_prompt_logprobs:
             return whole
-        before = self.inner.match_prefix(req, slot.first)
-        pages = before.pages + slot.pages
-        return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot=slot, inner=before)
+        match = self.inner.match_prefix(req, tail=slot)
+        return match if len(match.pages) > len(whole.pages) else whole
 
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
-        """Pin the turn's slot if the match includes it; otherwise free the pages of the slot."""
-        if isinstance(match, SessionMatch) and match.slot is not None:
-            self.inner.attach(req, match.inner)
-            self._pin(match.slot)
-            match.slot.restore_to_req(req)
-            return
+        """Pin the turn's slot if the match includes it. Free the pages of the slot that the match does not include."""
         slot = self._turns.get(req.rid)
         if slot is not None:
-            self._empty(slot)
+            self._trim(slot, match.num_in_tail)
+            if match.tail is slot:
+                self._pin(slot)
         self.inner.attach(req, match)
 
     def publish(self, req: CachedRequest, num_pages: int) -> None:
@@ -142,13 +86,18 @@ class SessionAwareCache:
     def cache_finished_req(self, req: CachedRequest, num_pages: int) -> None:
         """Save the pages of a turn to the slot of its session. Delegate requests without a session to the inner cache.
 
-        If the session is closed, the pages of a turn that does not use the slot go to the inner cache.
+        If the session is closed, the pages of a turn that does not use the slot go to the inner cache. The slot stays
+        as it is if a pool lacks memory that the next turn would read. This can only happen if the turn ended before its
+        last computed token, as at a stop string.
         """
         slot = self._turns.get(req.rid)
         if slot is None or (slot.closed and slot.pinned_by != req.rid):
             self.inner.cache_finished_req(req, num_pages)
-        elif not slot.closed:
-            self.session_held_pages += slot.save_from_req(req, num_pages, self._allocator.ledger)
+        elif not slot.closed and all(part.can_continue(req, num_pages) for part in self._parts):
+            num_new = slot.save_from_req(req, num_pages, self._allocator.ledger)
+            self.session_held_pages += num_new
+            for part in self._parts if num_new else ():
+                part.extended(req, slot, num_new)
 
     def release(self, req: CachedRequest) -> None:
         """Release ``req`` in the inner cache.
@@ -158,10 +107,9 @@ class SessionAwareCache:
         self.inner.release(req)
         slot = self._turns.get(req.rid)
         if slot is not None and slot.pinned_by == req.rid:
-            slot.pinned_by = ""
+            slot.unpin()
             self._unpin(slot)
-            if slot.closed:
-                self._empty(slot)
+            self._empty_useless(slot)
 
     def discard(self, node: object) -> None:
         """Delegate to the inner cache. A slot that continues discarded pages is freed when its next turn starts."""
@@ -177,6 +125,7 @@ class SessionAwareCache:
             freed += self.inner.evict(num_pages - freed, slot.last_access)
             if freed < num_pages:
                 freed += self._trim(slot, max(len(slot.pages) - (num_pages - freed), 0))
+                freed += self._empty_useless(slot)
         return freed + self.inner.evict(num_pages - freed, accessed_before)
 
     def clear(self) -> None:
@@ -215,10 +164,12 @@ class SessionAwareCache:
         slot = self._slots.get(session)
         if slot is not None:
             self._trim(slot, max(num_tokens // self._allocator.page_size - slot.first, 0))
+            self._empty_useless(slot)
 
-    def held_pages(self, session: str) -> int:
-        """Return the number of pages in the session's slot."""
-        return len(self._slots[session].pages) if session in self._slots else 0
+    def held_pages(self, session: str) -> dict[str, int]:
+        """Return the number of pages of the session's slot in each pool, by name of the pool."""
+        slot = self._slots.get(session, SessionSlot(session))
+        return {FULL_POOL: len(slot.pages), **{part.name: part.tail_pages(slot) for part in self._parts}}
 
     @property
     def num_turns(self) -> int:
@@ -261,13 +212,17 @@ class SessionAwareCache:
         ]
         if {id(slot) for slot in slots if slot.pages and not slot.pinned_by} != set(self._unpinned):
             errors.append("the eviction order does not contain exactly the evictable slots")
+        for part in self._parts:
+            found = sum(part.tail_pages(slot) for slot in slots)
+            if found != part.session_held_pages:
+                errors.append(f"pool {part.name} counts {part.session_held_pages} pages of slots; slots have {found}")
         return errors
 
     def drop_pages(self, pages: Collection[int]) -> set[int]:
         """See ``AuditedCache``. Empties every slot that owns one of ``pages``; the sessions keep their tokens."""
         for slot in self.slots():
             if any(page in pages for page in slot.pages):
-                slot.pages = []
+                self._forget(slot)
         return self.inner.drop_pages(pages)
 
     def rebuild_locks(self, running: Sequence[CachedRequest]) -> None:
@@ -277,9 +232,10 @@ class SessionAwareCache:
         self.session_held_pages = self.evictable_session_pages = 0
         self._unpinned.clear()
         for slot in self.slots():
-            slot.pinned_by = slot.pinned_by if slot.pinned_by in runs else ""
-            if slot.closed and not slot.pinned_by:
-                slot.pages = []
+            if slot.pinned_by not in runs:
+                slot.unpin()
+            if not slot.pinned_by and self._is_useless(slot):
+                self._forget(slot)
             self.session_held_pages += len(slot.pages)
             if not slot.pinned_by:
                 self._unpin(slot)
@@ -297,12 +253,33 @@ class SessionAwareCache:
     def _empty(self, slot: SessionSlot) -> None:
         self._trim(slot, 0)
 
+    def _empty_useless(self, slot: SessionSlot) -> int:
+        """Free all pages of an unpinned slot if no turn can use it any more. Return the number of pages freed."""
+        return self._trim(slot, 0) if self._is_useless(slot) else 0
+
+    def _is_useless(self, slot: SessionSlot) -> bool:
+        return slot.closed or not all(part.is_usable(slot) for part in self._parts)
+
+    def _evicted(self, element: PathElement) -> None:
+        """Free a slot of which another pool has evicted pages, if no turn can use the rest."""
+        assert isinstance(element, SessionSlot)
+        if not element.pinned_by:
+            self._empty_useless(element)
+
+    def _forget(self, slot: SessionSlot) -> None:
+        """Remove all pages from a slot without freeing them. The caller rebuilds the accounting."""
+        slot.pages = []
+        for part in self._parts:
+            part.forgotten(slot)
+
     def _trim(self, slot: SessionSlot, keep: int) -> int:
         """Free all but the first ``keep`` pages of an unpinned slot. Return the number of pages freed."""
         freed = slot.pages[keep:]
         if not freed:
             return 0
         self._allocator.give(freed, slot)
+        for part in self._parts:
+            part.trimmed(slot, len(freed))
         del slot.pages[keep:]
         self.session_held_pages -= len(freed)
         self.evictable_session_pages -= len(freed)

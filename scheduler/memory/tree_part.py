@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from .cached_request import CachedRequest
-from .node import Node
+from .node import Node, PathElement, Tail
 from .prefix_cache import MatchResult
 
-# The matching nodes from the root on, each with the number of its pages that match.
-MatchPath = Sequence[tuple[Node, int]]
+# The matching nodes from the root on, possibly followed by a tail, each with the number of its pages that match.
+MatchPath = Sequence[tuple[PathElement, int]]
 
 
 class TreePart(Protocol):
@@ -30,8 +30,8 @@ class TreePart(Protocol):
         locked.
         """
 
-    def attached(self, req: CachedRequest, node: Node) -> None:
-        """Share this pool's memory of the prefix with ``req``, and lock it."""
+    def attached(self, req: CachedRequest, end: PathElement) -> None:
+        """Share this pool's memory of the prefix with ``req``, and lock it. end: the last element of the prefix."""
 
     def published(self, req: CachedRequest, node: Node, start: int) -> None:
         """Move the request's memory to ``node`` and lock it. start: page index of the node's first page."""
@@ -42,11 +42,45 @@ class TreePart(Protocol):
     def trimmed(self, leaf: Node, num_pages: int) -> None:
         """Free the memory of the last ``num_pages`` pages of ``leaf``, which the leaf has lost."""
 
-    def released(self, req: CachedRequest, node: Node, access_clock: int) -> None:
+    def released(self, req: CachedRequest, access_clock: int) -> None:
         """Unlock all memory that ``req`` shares. access_clock: that of the cache."""
 
     def kept(self, nodes: Collection[Node]) -> None:
         """Forget the memory of all nodes except these. The caller rebuilds the accounting."""
+
+
+class TailPart(Protocol):
+    """The pages of tails in one additional pool.
+
+    Attributes:
+        name: the name of the pool.
+        on_eviction: called with each tail of which the pool has evicted pages.
+    """
+
+    name: str
+    on_eviction: Callable[[PathElement], None]
+
+    def can_continue(self, req: CachedRequest, num_pages: int) -> bool:
+        """True if ``req`` has all memory of this pool that the token after its first ``num_pages`` pages reads."""
+
+    def extended(self, req: CachedRequest, tail: Tail, num_new: int) -> None:
+        """Move the request's memory of the last ``num_new`` pages of ``tail`` to the tail, and lock it for ``req``."""
+
+    def trimmed(self, element: PathElement, num_pages: int) -> None:
+        """Free the memory of the last ``num_pages`` pages of an element, which it loses."""
+
+    def forgotten(self, tail: Tail) -> None:
+        """Forget the memory of ``tail``. The caller rebuilds the accounting."""
+
+    def is_usable(self, tail: Tail) -> bool:
+        """False if no match can include pages of ``tail``, because the memory that the next token reads is gone."""
+
+    def tail_pages(self, tail: Tail) -> int:
+        """Returns the number of pages of ``tail`` in this pool."""
+
+    @property
+    def session_held_pages(self) -> int:
+        """Number of pages of all tails in this pool, as the pool counts them."""
 
 
 class TreeParts:
@@ -55,21 +89,27 @@ class TreeParts:
     def __init__(self, parts: Sequence[TreePart]) -> None:
         self._parts = parts
 
-    def match(self, path: MatchPath, root: Node | None) -> MatchResult:
-        """Return the longest part of a match that is usable in every pool. root: the node for an empty match."""
-        path = self._usable(path)
+    def match(self, path: MatchPath, root: Node | None, tail: Tail | None = None) -> MatchResult:
+        """Return the longest part of a match that is usable in every pool.
+
+        root: the node for an empty match. tail: the tail that follows ``path``; None for none.
+        """
+        path = self._usable(path if tail is None else [*path, (tail, len(tail.pages))])
         match = MatchResult(node=root)
-        for node, same in path:
-            match.pages += node.pages[:same]
-            match.num_locked += same if node.locks else 0
-            match.node, match.num_in_node = node, same
+        for element, same in path:
+            match.pages += element.pages[:same]
+            match.num_locked += same if element.locks else 0
+            if isinstance(element, Node):
+                match.node, match.num_in_node = element, same
+            elif same:
+                match.tail, match.num_in_tail = tail, same
         match.num_locked_elsewhere = [part.num_locked(path) for part in self._parts]
         return match
 
-    def attached(self, req: CachedRequest, node: Node) -> None:
+    def attached(self, req: CachedRequest, end: PathElement) -> None:
         """See ``TreePart``."""
         for part in self._parts:
-            part.attached(req, node)
+            part.attached(req, end)
 
     def published(self, req: CachedRequest, node: Node, start: int) -> None:
         """See ``TreePart``."""
@@ -86,10 +126,10 @@ class TreeParts:
         for part in self._parts:
             part.trimmed(leaf, num_pages)
 
-    def released(self, req: CachedRequest, node: Node, access_clock: int) -> None:
+    def released(self, req: CachedRequest, access_clock: int) -> None:
         """See ``TreePart``."""
         for part in self._parts:
-            part.released(req, node, access_clock)
+            part.released(req, access_clock)
 
     def kept(self, nodes: Collection[Node]) -> None:
         """See ``TreePart``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .node import Node
+from .node import PathElement
 
 
 @dataclass(slots=True)
@@ -13,16 +13,16 @@ class WindowPages:
 
     Attributes:
         pages: the pages from page index ``first`` on.
-        cached_end: page index up to which the pages belong to the prefix tree.
+        cached_end: page index up to which the pages belong to the prefix tree or to a tail.
         sent: page index up to which the runner has the pages.
-        node: node of the prefix tree whose last page is the one before ``cached_end``; None without shared pages.
+        node: node or tail whose last page is the one before ``cached_end``; None without shared pages.
     """
 
     first: int = 0
     pages: list[int] = field(default_factory=list)
     cached_end: int = 0
     sent: int = 0
-    node: Node | None = None
+    node: PathElement | None = None
 
     @property
     def end(self) -> int:
@@ -31,7 +31,7 @@ class WindowPages:
 
     @property
     def num_shared(self) -> int:
-        """Number of pages that belong to the tree."""
+        """Number of pages that belong to the tree or to a tail."""
         return max(self.cached_end - self.first, 0)
 
     @property

@@ -17,14 +17,14 @@ from .allocator import PageAllocator
 from .cached_request import CachedRequest
 from .kv_pool import total_demand
 from .ledger import PageOwner
-from .node import Node
+from .node import Node, PathElement, Tail
 from .tree_part import MatchPath
 from .window_pages import WindowPages
 from .window_spans import WindowSpans
 
 
 class WindowPool:
-    """A ``FurtherPool`` and a ``TreePart``."""
+    """A ``FurtherPool``, a ``TreePart`` and a ``TailPart``."""
 
     def __init__(
         self, info: PoolInfo, chunk_tokens: int, *, on_free: Callable[[Sequence[int]], None] | None = None
@@ -56,7 +56,7 @@ class WindowPool:
     @property
     def usable_pages(self) -> int:
         """See ``KvPool``."""
-        return self.allocator.available_pages + self.spans.evictable_pages
+        return self.allocator.available_pages + self.spans.evictable_pages + self.spans.evictable_session_pages
 
     @property
     def max_pages(self) -> int:
@@ -77,6 +77,11 @@ class WindowPool:
         """See ``KvPool``."""
         held = self._of(req)
         return max(self._end_for(req, held, num_tokens) - held.end, 0)
+
+    def pages_to_restore(self, req: CachedRequest, num_tokens: int) -> int:
+        """See ``KvPool``."""
+        first = num_tokens // self.page_size - self._num_before
+        return max(pages_for(num_tokens, self.page_size) - max(first, self._of(req).end), 0)
 
     def freed_by(self, req: CachedRequest) -> int:
         """See ``KvPool``."""
@@ -101,9 +106,7 @@ class WindowPool:
 
     def allocate_up_to(self, req: CachedRequest, num_tokens: int) -> int:
         """See ``KvPool``."""
-        held = self.held.get(req.rid)
-        if held is None:
-            held = self.held[req.rid] = WindowPages()
+        held = self.held.setdefault(req.rid, WindowPages())
         missing = self._end_for(req, held, num_tokens) - held.end
         if missing > 0:
             self.evict_from_tree_cache(missing)
@@ -114,8 +117,8 @@ class WindowPool:
 
     def settled(self, req: CachedRequest) -> None:
         """See ``FurtherPool``. Keeps the pages that a match needs which ends with the last full page."""
-        held = self.held[req.rid]
-        first = min(req.num_confirmed // self.page_size - self._num_before, held.end)
+        held = self.held.setdefault(req.rid, WindowPages())
+        first = req.num_confirmed // self.page_size - self._num_before
         if first <= held.first:
             return
         if held.node is not None and held.first < held.cached_end:
@@ -150,12 +153,13 @@ class WindowPool:
         """See ``TreePart``."""
         return self.spans.num_locked(path)
 
-    def attached(self, req: CachedRequest, node: Node) -> None:
+    def attached(self, req: CachedRequest, end: PathElement) -> None:
         """See ``TreePart``."""
-        end = len(req.pages)
-        first = max(end - self._num_before, 0)
-        self.held[req.rid] = WindowPages(first, self.spans.pages_of(node, first, end), end, first, node)
-        self.spans.lock(node, first, end)
+        num_pages = len(req.pages)
+        first = max(num_pages - self._num_before, 0)
+        pages = self.spans.pages_of(end, first, num_pages)
+        self.held[req.rid] = WindowPages(first, pages, num_pages, first, end)
+        self.spans.lock(end, first, num_pages)
 
     def published(self, req: CachedRequest, node: Node, start: int) -> None:
         """See ``TreePart``. Nodes wholly behind the window get no pages."""
@@ -178,11 +182,11 @@ class WindowPool:
         """See ``TreePart``."""
         self.spans.split(upper, lower)
 
-    def trimmed(self, leaf: Node, num_pages: int) -> None:
+    def trimmed(self, element: PathElement, num_pages: int) -> None:
         """See ``TreePart``."""
-        self.spans.trimmed(leaf, num_pages)
+        self.spans.trimmed(element, num_pages)
 
-    def released(self, req: CachedRequest, node: Node, access_clock: int) -> None:
+    def released(self, req: CachedRequest, access_clock: int) -> None:
         """See ``TreePart``. The request keeps its private pages."""
         self.spans.access_clock = access_clock
         held = self.held.get(req.rid)
@@ -195,13 +199,52 @@ class WindowPool:
         """See ``TreePart``."""
         self.spans.kept(nodes)
 
+    @property
+    def on_eviction(self) -> Callable[[PathElement], None]:
+        """See ``TailPart``."""
+        return self.spans.on_eviction
+
+    @on_eviction.setter
+    def on_eviction(self, call: Callable[[PathElement], None]) -> None:
+        self.spans.on_eviction = call
+
+    @property
+    def session_held_pages(self) -> int:
+        """See ``TailPart``."""
+        return self.spans.session_held_pages
+
+    def can_continue(self, req: CachedRequest, num_pages: int) -> bool:
+        """See ``TailPart``."""
+        return self.held[req.rid].first <= max(num_pages - self._num_before, 0)
+
+    def extended(self, req: CachedRequest, tail: Tail, num_new: int) -> None:
+        """See ``TailPart``. A tail keeps the pages before its window only while the request reads some of them."""
+        held = self.held[req.rid]
+        end = held.cached_end + num_new
+        own = held.pages[held.num_shared : max(end - held.first, 0)]
+        self.spans.extend(tail, own, min(held.num_shared, len(tail.pages) - num_new), req)
+        self.uncached -= len(own)
+        held.cached_end, held.node = end, tail
+
+    def forgotten(self, tail: Tail) -> None:
+        """See ``TailPart``."""
+        self.spans.forgotten(tail)
+
+    def is_usable(self, tail: Tail) -> bool:
+        """See ``TailPart``. If the whole tail is shorter than the window, the tree may have the rest."""
+        return self.spans.num_held(tail) >= min(self._num_before, len(tail.pages))
+
+    def tail_pages(self, tail: Tail) -> int:
+        """See ``TailPart``."""
+        return self.spans.num_held(tail)
+
     def accounting(self) -> PoolAccounting:
         """See ``AuditedPool``."""
         return PoolAccounting(
             available=self.allocator.available_pages,
             evictable=self.spans.evictable_pages,
             protected=self.spans.protected_pages,
-            session_held=0,
+            session_held=self.spans.session_held_pages,
             uncached=self.uncached,
             total=self.capacity,
             quarantined=len(self.quarantined),
@@ -266,7 +309,7 @@ class WindowPool:
         ]
         return too_early + self.spans.validate(self._locks(running))
 
-    def _locks(self, running: Iterable[CachedRequest]) -> Iterator[tuple[Node, int, int]]:
+    def _locks(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PathElement, int, int]]:
         for req in running:
             held = self.held.get(req.rid)
             if held is not None and held.node is not None:

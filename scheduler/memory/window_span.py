@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ebbtide.errors import InvariantViolation
 
-from .node import Node
+from .node import PathElement
 
 
 @dataclass(slots=True, eq=False)
 class WindowSpan:
-    """The window's pages for the last ``len(pages)`` pages of tokens of a tree node.
+    """The window's pages for the last ``len(pages)`` pages of tokens of a tree node or tail.
 
     Attributes:
         users: for each number of last pages that a running request reads, the number of such requests.
@@ -21,18 +20,22 @@ class WindowSpan:
         last_access: value of the tree's access clock when a request stopped using pages of the span.
     """
 
-    node: Node
+    node: PathElement
     pages: list[int]
     users: dict[int, int] = field(default_factory=dict)
     num_locked: int = 0
     num_tail: int = 0
     last_access: int = 0
-    is_tree_node: ClassVar[bool] = True
 
     @property
     def is_locked(self) -> bool:
         """True if a running request reads pages of the span."""
         return self.num_locked > 0
+
+    @property
+    def is_tree_node(self) -> bool:
+        """False for the span of a tail."""
+        return self.node.is_tree_node
 
     @property
     def num_deep(self) -> int:

@@ -1,4 +1,4 @@
-"""The pages of a sliding window in the prefix tree: which nodes still have them, who reads them, and their eviction.
+"""The pages of a sliding window in the prefix tree and in tails: which still have them, their locks, their eviction.
 
 A node can lose its pages in the sliding-window pool and keep its pages in the full-attention pool. Its window pages
 belong to its last tokens, because they leave the node at its front, and a node shrinks at its end only together with
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ebbtide.errors import InvariantViolation
 
 from .allocator import PageAllocator
 from .ledger import PageOwner
 from .lru_heap import LruHeap
-from .node import Node
+from .node import Node, PathElement
 from .tree_part import MatchPath
+from .window_audit import validate_spans
 from .window_span import WindowSpan
 
 
@@ -25,19 +26,25 @@ class WindowSpans:
     """All spans of one pool. Locks apply to single pages, so a span can be locked in part.
 
     Attributes:
-        evictable_pages: number of pages that no running request reads.
-        protected_pages: number of pages that running requests read.
+        evictable_pages: number of pages of tree nodes that no running request reads.
+        protected_pages: number of pages of tree nodes that running requests read.
+        session_held_pages: number of pages of tails.
+        evictable_session_pages: number of pages of tails that no running request reads.
         access_clock: that of the tree.
+        on_eviction: called with each tail of which ``evict`` has freed pages.
     """
 
     def __init__(self, allocator: PageAllocator, num_before: int) -> None:
         """num_before: number of pages before a match that the next token reads."""
         self.evictable_pages = 0
         self.protected_pages = 0
+        self.session_held_pages = 0
+        self.evictable_session_pages = 0
         self.access_clock = 0
+        self.on_eviction: Callable[[PathElement], None] = _ignore
         self._allocator = allocator
         self._num_before = num_before
-        self._spans: dict[Node, WindowSpan] = {}
+        self._spans: dict[PathElement, WindowSpan] = {}
         self._rotation: deque[WindowSpan] = deque()  # in audit order; spans without pages are removed lazily
         # Pages deep inside a path are evicted first, because only a request that branches there can use them.
         self._deep: LruHeap[WindowSpan] = LruHeap(lambda span: span.num_deep > 0)
@@ -70,7 +77,7 @@ class WindowSpans:
             end -= same
         return count
 
-    def pages_of(self, node: Node, first: int, end: int) -> list[int]:
+    def pages_of(self, node: PathElement, first: int, end: int) -> list[int]:
         """Return the pages from index ``first`` to ``end``, which is the end of ``node``.
 
         Raises InvariantViolation if a page is missing.
@@ -78,7 +85,7 @@ class WindowSpans:
         parts = [span.pages[len(span.pages) - count :] for span, count in self._path(node, first, end)]
         return [page for part in reversed(parts) for page in part]
 
-    def num_exclusive(self, node: Node, first: int, end: int) -> int:
+    def num_exclusive(self, node: PathElement, first: int, end: int) -> int:
         """Return the number of pages that become evictable when a request that reads these pages is released."""
         exclusive = 0
         for span, count in self._path(node, first, end):
@@ -86,28 +93,29 @@ class WindowSpans:
             exclusive += max(count - others, 0)
         return exclusive
 
-    def lock(self, node: Node, first: int, end: int) -> None:
+    def lock(self, node: PathElement, first: int, end: int) -> None:
         """Lock the pages from index ``first`` to ``end``, the end of ``node``, for a request."""
         for span, count in self._path(node, first, end):
             self._relock(span, 0, count)
 
-    def advance(self, node: Node, first: int, new_first: int, end: int) -> None:
+    def advance(self, node: PathElement, first: int, new_first: int, end: int) -> None:
         """Unlock the pages before ``new_first`` of a request that locked the pages from index ``first`` to ``end``."""
         remaining = end - max(new_first, 0)
         for span, count in self._path(node, first, end):
             kept = max(min(count, remaining), 0)
             remaining -= len(span.node.pages)
             if kept < count:
-                span.num_tail = min(span.num_tail, kept)
+                if span.is_tree_node:  # an aborted turn continues at the end of its tail again
+                    span.num_tail = min(span.num_tail, kept)
                 self._relock(span, count, kept)
 
-    def unlock(self, node: Node, first: int, end: int) -> None:
+    def unlock(self, node: PathElement, first: int, end: int) -> None:
         """Unlock the pages of a request that ends or is retracted.
 
         ``evict`` frees them only after all pages deep inside paths.
         """
         for span, count in self._path(node, first, end):
-            span.num_tail = count
+            span.num_tail = count if span.is_tree_node else max(span.num_tail, count)
             self._relock(span, count, 0)
 
     def publish(self, node: Node, own: list[int], owner: PageOwner) -> list[int]:
@@ -123,11 +131,35 @@ class WindowSpans:
         if num_new:
             self._allocator.ledger.move(tuple(own[:num_new]), owner, span)
             span.pages[:0] = own[:num_new]
-            self.evictable_pages += num_new
+            self._count(span, num_new, 0)
         if num_new < len(own):
             self._allocator.give(own[num_new:], owner)
         self._relock(span, 0, len(own))
         return span.pages[len(span.pages) - len(own) :]
+
+    def extend(self, tail: PathElement, own: list[int], num_read: int, owner: PageOwner) -> None:
+        """Move a request's pages for the tokens that ``tail`` has got at its end to the tail, and lock them.
+
+        own: the pages for the last of these tokens. num_read: number of the tail's earlier pages that the request
+            reads. If it reads none, there may be a gap before ``own``, and the earlier pages are freed.
+        """
+        span = self._spans.get(tail)
+        if span is not None and not num_read:
+            self._free(span, span.pages[:])
+        if not own:
+            return
+        span = self._spans.get(tail)
+        if span is None:
+            span = self._spans[tail] = WindowSpan(tail, [])
+            self._rotation.append(span)
+        self._allocator.ledger.move(tuple(own), owner, span)
+        span.pages += own
+        self._count(span, len(own), 0)
+        self._relock(span, num_read, num_read + len(own))
+
+    def num_held(self, element: PathElement) -> int:
+        """Return the number of pages of a node or tail."""
+        return len(self._spans[element].pages) if element in self._spans else 0
 
     def split(self, upper: Node, lower: Node) -> None:
         """See ``TreePart``."""
@@ -148,9 +180,9 @@ class WindowSpans:
             half.num_locked = max(half.users, default=0)
             self._offer(half)
 
-    def trimmed(self, leaf: Node, num_pages: int) -> None:
+    def trimmed(self, element: PathElement, num_pages: int) -> None:
         """See ``TreePart``."""
-        span = self._spans.get(leaf)
+        span = self._spans.get(element)
         if span is not None:
             freed = span.pages[max(len(span.pages) - num_pages, 0) :]
             span.num_tail = max(span.num_tail - num_pages, 0)
@@ -158,18 +190,21 @@ class WindowSpans:
 
     def evict(self, num_pages: int, accessed_before: float = math.inf) -> int:
         """Free up to ``num_pages`` pages, those deep inside a path first, then the ends of paths; of both, the least
-        recently used first. Returns the number of pages freed.
+        recently used first. Returns the number of pages freed, including those of tails that became useless by it.
         """
-        freed = 0
+        before = self._allocator.available_pages
         for order in (self._deep, self._tails):
-            while freed < num_pages and (span := order.pop(accessed_before)) is not None:
+            while (missing := num_pages - self._allocator.available_pages + before) > 0:
+                span = order.pop(accessed_before)
+                if span is None:
+                    break
                 most = span.num_deep if order is self._deep else len(span.pages) - span.num_locked
-                taken = span.pages[: min(most, num_pages - freed)]
-                freed += len(taken)
-                self._free(span, taken)
-        return freed
+                self._free(span, span.pages[: min(most, missing)])
+                if not span.is_tree_node:
+                    self.on_eviction(span.node)
+        return self._allocator.available_pages - before
 
-    def has(self, node: Node, pages: list[int], end: int) -> bool:
+    def has(self, node: PathElement, pages: list[int], end: int) -> bool:
         """True if these are the pages that end with the last page of ``node``, whose index is ``end - 1``."""
         try:
             return self.pages_of(node, end - len(pages), end) == pages
@@ -178,20 +213,26 @@ class WindowSpans:
 
     def kept(self, nodes: Collection[Node]) -> None:
         """See ``TreePart``."""
-        self._spans = {node: self._spans[node] for node in nodes if node in self._spans}
+        tails = {tail: span for tail, span in self._spans.items() if not span.is_tree_node}
+        self._spans = {node: self._spans[node] for node in nodes if node in self._spans} | tails
+
+    def forgotten(self, tail: PathElement) -> None:
+        """See ``TailPart``."""
+        self._spans.pop(tail, None)
 
     def drop(self, spans: Collection[int]) -> None:
         """Remove the spans with these ``id()`` without freeing their pages. The caller calls ``rebuild``."""
         self._spans = {node: span for node, span in self._spans.items() if id(span) not in spans}
 
-    def rebuild(self, locks: Iterable[tuple[Node, int, int]]) -> None:
+    def rebuild(self, locks: Iterable[tuple[PathElement, int, int]]) -> None:
         """Recount pages and locks, and rebuild the eviction order. locks: the arguments of ``lock``."""
         self._rotation = deque(self._spans.values())
         self._deep.clear()
         self._tails.clear()
-        self.evictable_pages, self.protected_pages = sum(len(span.pages) for span in self._rotation), 0
+        self.evictable_pages = self.protected_pages = self.session_held_pages = self.evictable_session_pages = 0
         for span in self._rotation:
             span.users, span.num_locked = {}, 0
+            self._count(span, len(span.pages), 0)
         for node, first, end in locks:
             self.lock(node, first, end)
         for span in self._rotation:
@@ -211,29 +252,32 @@ class WindowSpans:
                 seen.append((span, span.pages))
         return seen
 
-    def validate(self, locks: Iterable[tuple[Node, int, int]]) -> list[str]:
+    def validate(self, locks: Iterable[tuple[PathElement, int, int]]) -> list[str]:
         """Return descriptions of all errors in counters and locks. locks: the arguments of ``lock`` for all requests.
 
         The cost is proportional to the number of spans.
         """
-        users: defaultdict[Node, Counter[int]] = defaultdict(Counter)
+        users: defaultdict[PathElement, Counter[int]] = defaultdict(Counter)
         for node, first, end in locks:
             for span, count in self._path(node, first, end):
                 users[span.node][count] += 1
-        spans = self._spans.values()
-        locked = sum(max(users[span.node], default=0) for span in spans)
-        counted = (self.evictable_pages, self.protected_pages)
-        found = (sum(len(span.pages) for span in spans) - locked, locked)
-        errors = [] if counted == found else [f"windows count {counted} evictable and locked pages, but have {found}"]
-        errors += [
-            f"{span.tag} has locks {span.users} for running requests {dict(users[span.node])}"
-            for span in spans
-            if span.users != users[span.node]
-        ]
-        errors += [f"{span.tag} has too many pages" for span in spans if len(span.pages) > len(span.node.pages)]
-        return errors
+        session_locked = self.session_held_pages - self.evictable_session_pages
+        counted = {
+            True: (self.evictable_pages, self.protected_pages),
+            False: (self.evictable_session_pages, session_locked),
+        }
+        return validate_spans(self._spans.values(), users, counted)
 
-    def _path(self, node: Node | None, first: int, end: int) -> Iterator[tuple[WindowSpan, int]]:
+    def _count(self, span: WindowSpan, num_evictable: int, num_locked: int) -> None:
+        """Change the counters of evictable and of locked pages."""
+        if span.node.is_tree_node:
+            self.evictable_pages += num_evictable
+            self.protected_pages += num_locked
+        else:
+            self.evictable_session_pages += num_evictable
+            self.session_held_pages += num_evictable + num_locked
+
+    def _path(self, node: PathElement | None, first: int, end: int) -> Iterator[tuple[WindowSpan, int]]:
         """Yield the spans of the pages from index ``first`` to ``end``, the end of ``node``, last span first, each with
         the number of its last pages in that range.
         """
@@ -250,8 +294,7 @@ class WindowSpans:
         """Change the number of last pages of ``span`` that one request reads."""
         num_locked = span.num_locked
         span.relock(before, after)
-        self.protected_pages += span.num_locked - num_locked
-        self.evictable_pages -= span.num_locked - num_locked
+        self._count(span, num_locked - span.num_locked, span.num_locked - num_locked)
         if after < before:
             span.last_access = self.access_clock
             self._offer(span)
@@ -259,11 +302,9 @@ class WindowSpans:
     def _free(self, span: WindowSpan, pages: list[int]) -> None:
         """Free the first or the last pages of a span."""
         self._allocator.give(pages, span)
-        self.evictable_pages -= len(pages)
-        if span.pages[: len(pages)] == pages:
-            del span.pages[: len(pages)]
-        else:
-            del span.pages[len(span.pages) - len(pages) :]
+        self._count(span, -len(pages), 0)
+        first = 0 if span.pages[: len(pages)] == pages else len(span.pages) - len(pages)
+        del span.pages[first : first + len(pages)]
         if span.pages:
             self._offer(span)
         else:
@@ -274,3 +315,7 @@ class WindowSpans:
             self._deep.offer(span, len(self._spans))
         elif len(span.pages) > span.num_locked:
             self._tails.offer(span, len(self._spans))
+
+
+def _ignore(_tail: PathElement) -> None:
+    """Do nothing: without sessions there are no tails."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ebbtide.errors import Rejected
 from ebbtide.messages import (
+    FULL_POOL,
     CloseSessionReq,
     GenerateReq,
     ListSessionsReq,
@@ -195,15 +196,12 @@ class SessionController:
         session.num_turns += 1
         session.last_rid, session.last_input_len = req.rid, req.prompt_len
         tokens = _committed_tokens(req, lease)
-        if session.streaming:
-            session.tokens = tokens
-        else:
-            if lease.replace:
-                remove_descendants(session, lease.parent)
-            own = tokens[lease.keep :]
-            session.turns[lease.name] = CommittedTurn(lease.name, lease.parent, lease.keep, own, req.prompt_len)
-            if lease.named:
-                session.names.add(lease.name)  # remove_descendants may have removed the name
+        if not session.streaming:
+            _commit_branch(lease, tokens, req.prompt_len)
+            return
+        session.tokens = tokens
+        if len(tokens) < len(req.known) and self._kv_store is not None:
+            self._kv_store.truncate(session.key, len(tokens))
 
     def truncate_last_turn(self, rid: str, num_outputs: int) -> None:
         """Truncate a committed turn to ``num_outputs`` output tokens. Called if a stop string was found late.
@@ -275,19 +273,32 @@ class SessionController:
         heapq.heappush(self._deadlines, (when_s, self._serial, session))
 
     def _describe(self, session: Session) -> SessionInfo:
-        held = self._kv_store.held_pages(session.key) if session.streaming and self._kv_store is not None else 0
-        state = "running" if session.open_turns else "warm" if held else "cold"
+        pages = self._kv_store.held_pages(session.key) if session.streaming and self._kv_store is not None else {}
+        held = {pool: count * self._page_size for pool, count in pages.items()}
+        state = "running" if session.open_turns else "warm" if any(held.values()) else "cold"
         return SessionInfo(
             session_id=session.owned_id[1],
             streaming=session.streaming,
             state=state,
             num_turns=session.num_turns,
             num_tokens=session.num_tokens,
-            held_tokens=held * self._page_size,
+            held_tokens=held.get(FULL_POOL, 0),
             idle_s=0.0 if session.open_turns else max(self._now - session.last_active_s, 0.0),
             timeout_s=session.timeout_s,
             owner=session.owned_id[0],
+            held_in_pools=held,
         )
+
+
+def _commit_branch(lease: Lease, tokens: list[int], input_len: int) -> None:
+    """Add a turn of a plain session. tokens: its whole context."""
+    session = lease.session
+    if lease.replace:
+        remove_descendants(session, lease.parent)
+    own = tokens[lease.keep :]
+    session.turns[lease.name] = CommittedTurn(lease.name, lease.parent, lease.keep, own, input_len)
+    if lease.named:
+        session.names.add(lease.name)  # remove_descendants may have removed the name
 
 
 def _committed_tokens(req: Request, lease: Lease) -> list[int]:

@@ -114,6 +114,7 @@ def session_json(session: SessionInfo) -> dict[str, Any]:
         "num_turns": session.num_turns,
         "num_tokens": session.num_tokens,
         "held_tokens": session.held_tokens,
+        "held_tokens_by_pool": session.held_in_pools,
         "idle_s": round(session.idle_s, 3),
         "timeout_s": session.timeout_s,
     }

@@ -83,6 +83,9 @@ class SecondPool:
         held, first = self._of(req), self._first_needed(req)
         return max(self._last_index(first, num_tokens) - max(held.end, first) - (first - held.first), 0)
 
+    def pages_to_restore(self, req: CachedRequest, num_tokens: int) -> int:
+        return self.missing_pages(req, num_tokens)
+
     def freed_by(self, req: CachedRequest) -> int:
         return self.num_pages(req)
 

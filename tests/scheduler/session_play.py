@@ -6,11 +6,11 @@ A play is determined by its seed. The output of every turn must equal that of it
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from msgspec.structs import replace
+from msgspec import structs
 
-from ebbtide.messages import FinishReq, GenerateReq, SamplingParams, SessionTurn
+from ebbtide.messages import SWA_POOL, FinishReq, GenerateReq, PoolInfo, SamplingParams, SessionTurn
 from ebbtide.paging import pages_for
 from ebbtide.retract_policies import RETRACT_POLICIES
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
@@ -52,9 +52,9 @@ class ModelSession:
 
 
 class Play:
-    """One random play."""
+    """One random play. window: that of a second pool; 0 for one pool."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, window: int = 0) -> None:
         self.rng = rng = random.Random(seed)
         self.shape = Shape(
             num_pages=rng.choice([24, 32, 48, 96, AMPLE]),
@@ -73,7 +73,9 @@ class Play:
             session_timeout=TIMEOUT_S,
         )
         if self.shape.max_retractions == -1 and self.shape.retract_interval:
-            self.shape = Shape(**{**self.shape.__dict__, "max_retractions": 3})
+            self.shape = replace(self.shape, max_retractions=3)
+        if window:
+            self.shape = replace(self.shape, second=_window_pool(self.shape, window, seed))
         self.world = SessionWorld(self.shape)
         self.sessions: list[ModelSession] = []
         self.turns: list[ModelTurn] = []
@@ -91,6 +93,7 @@ class Play:
         self.world.run()
         self.sync()
         assert all(turn.over for turn in self.turns)
+        assert not any(event.aborted and event.pool == SWA_POOL for event in self.world.events)
         self.close_all()
         self.world.scheduler.on_idle()
         self.compare()
@@ -99,10 +102,13 @@ class Play:
         """Close all sessions. No counter of sessions or turns may be left."""
         for session in self.sessions:
             self.world.close(session.name)
-        assert self.world.pool.accounting().session_held == 0
+        pools = self.world.scheduler.state.kv_pools
+        assert all(pool.accounting().session_held == 0 for pool in pools)
         cache = self.world.pool.tree_cache
         assert isinstance(cache, SessionAwareCache)
         assert cache.num_turns == self.world.scheduler.num_turns == 0
+        cache.clear()
+        assert all(pool.available_pages == pool.capacity for pool in pools)
 
     def open(self) -> None:
         """Open a session."""
@@ -210,7 +216,12 @@ class Play:
 
     def compare(self) -> None:
         """The outputs of all turns in an ample pool, where no request waits and nothing is evicted."""
-        ample = World(Shape(num_pages=200_000, page_size=16, num_rows=256, chunk=4096, context_length=512))
+        second = self.shape.second
+        if second is not None:
+            second = PoolInfo(20_000, 16, SWA_POOL, second.window)
+        ample = World(
+            Shape(num_pages=200_000, page_size=16, num_rows=256, chunk=4096, context_length=512, second=second)
+        )
         for turn in self.turns:
             if turn.prompt:
                 ample.generate(turn.rid, turn.prompt, turn.sampling)
@@ -230,13 +241,19 @@ class Play:
         if outcome.finish in ("stop", "length") and turn.session is not None and outcome.tokens:
             assert outcome.prompt_tokens == len(turn.prompt)
             assert outcome.cached_tokens <= len(turn.prompt)
-            if self.undisturbed and turn.session.streaming and turn.session.open:
+            if self.undisturbed and turn.session.streaming and turn.session.open and not self._lost_window(turn):
                 assert outcome.cached_tokens >= turn.before - self.shape.page_size, turn.rid
 
     @property
     def undisturbed(self) -> bool:
         """True if no KV is ever lost: none is evicted, and no stop string ends a waiting request."""
         return self.shape.num_pages == AMPLE and not self.shape.retract_interval
+
+    def _lost_window(self, turn: ModelTurn) -> bool:
+        """True if a stop string ended a turn of the session whose window had moved on."""
+        return self.shape.second is not None and any(
+            other.session is turn.session and other.cut is not None for other in self.turns
+        )
 
     def _output(self, turn: ModelTurn) -> list[int]:
         outcome = self.world.outcomes.get(turn.rid)
@@ -268,7 +285,14 @@ class Play:
     def _sampling(self) -> SamplingParams:
         sampling = random_sampling(self.rng)
         most = min(sampling.max_tokens, self.rng.choice([1, 4, 12, 60]))
-        return replace(sampling, max_tokens=most, min_tokens=min(sampling.min_tokens, most))
+        return structs.replace(sampling, max_tokens=most, min_tokens=min(sampling.min_tokens, most))
 
     def _words(self) -> list[int]:
         return text("".join(self.rng.choice("ab") for _ in range(self.rng.choice([1, 2, 7, 20]))))
+
+
+def _window_pool(shape: Shape, window: int, seed: int) -> PoolInfo:
+    """A pool of about the size of one window, or an ample one beside an ample first pool."""
+    spare = random.Random(seed * 7919 + window).choice([0, 1, 4, 12, 60])
+    num_pages = AMPLE if shape.num_pages == AMPLE else pages_for(window - 1, shape.page_size) + 1 + spare
+    return PoolInfo(num_pages, shape.page_size, SWA_POOL, window)

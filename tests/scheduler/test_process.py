@@ -28,7 +28,7 @@ from ebbtide.runtime.channel import Receiver, Sender
 from ebbtide.scheduler.build import Extras, build_scheduler
 from ebbtide.scheduler.health.watchdog import LoopMonitor
 from ebbtide.scheduler.kv_events.publisher import KvEventPublisher
-from ebbtide.scheduler.memory.prefix_cache import NoCache
+from ebbtide.scheduler.memory.no_cache import NoCache
 from ebbtide.scheduler.process import Channels, Loop
 
 from .make import request

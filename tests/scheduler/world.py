@@ -101,6 +101,7 @@ class Shape:
     retract_interval: int = 0
     max_queued: int | None = None
     host_pages: int = 0
+    second_host_pages: int | None = None  # host pages of the second pool; None for as many as of the first one
     memory_check: Literal["strict", "quarantine", "off"] = "strict"
     context_length: int = 4096
     conservativeness: float = 1.0
@@ -147,6 +148,7 @@ class World:
             shape.overlap,
             shape.host_pages,
             () if shape.second is None else (shape.second,),
+            () if shape.second is None else (_host_pages_of_second(shape),),
         )
         self.runner = SimRunner(sim) if shape.max_samples == 1 else MultiTokenRunner(sim, shape.max_samples)
         self._freed: dict[str, list[int]] = {pool.name: [] for pool in self.runner.info.pools}
@@ -307,6 +309,10 @@ class World:
             outcome.ends += 1
             outcome.pressure = item.pressure
             outcome.embedding = item.embedding
+
+
+def _host_pages_of_second(shape: Shape) -> int:
+    return shape.host_pages if shape.second_host_pages is None else shape.second_host_pages
 
 
 def greedy(max_tokens: int, **kwargs: object) -> SamplingParams:

@@ -17,7 +17,7 @@ from ebbtide.messages import (
     SessionTurn,
 )
 from ebbtide.scheduler.health.inspection import MAX_PAGES
-from ebbtide.scheduler.memory.session_aware_cache import SessionSlot
+from ebbtide.scheduler.memory.session_slot import SessionSlot
 
 from ..loads import Arrival, random_load
 from ..world import Shape, World, greedy, text

@@ -268,12 +268,12 @@ def test_a_lost_page_of_the_host_tier_invalidates_only_its_copy() -> None:
         world.generate(rid, text(f"{rid} " + "y" * 9), greedy(30, ignore_eos=True))
     tier = world.scheduler.state.host_tier
     assert tier is not None
-    while not tier.copies():
+    while not tier.pools[0].copies():
         world.step()
-    lost = tier.copies()[0].pages.pop()
+    lost = tier.pools[0].copies()[0].pages.pop()
     finish(world)
-    assert tier.quarantined == {lost}
-    assert tier.accounting().total == tier.accounting().available == 63
+    assert tier.pools[0].quarantined == {lost}
+    assert tier.pools[0].accounting().total == tier.pools[0].accounting().available == 63
     assert world.scheduler.state.metrics.totals[VIOLATIONS] == 1
     assert world.scheduler.snapshot().gauges["kv_quarantined_tokens{pool=host}"] == 4
 

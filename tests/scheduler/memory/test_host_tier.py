@@ -50,7 +50,7 @@ def test_computed_pages_are_copied_and_restored_to_other_pages() -> None:
     assert copies is not None
     assert (copies.to_host, copies.to_device) == ([], [0, 7, 1, 8, 2, 9])
     assert counted == {"kv_offloaded_tokens_total": 10, "kv_restored_tokens_total": 10}
-    assert host.accounting().available == 8
+    assert host.pools[0].accounting().available == 8
     assert host.take_copies() is None
 
 
@@ -61,9 +61,9 @@ def test_host_pages_that_the_next_plan_reads_are_not_freed_before_it() -> None:
     assert host.offload_kv_cache(first, 0)
     host.restore(first)
     assert not host.offload_kv_cache(run(pages, request("b", prompt=5, arrival=1)), 0)
-    assert host.accounting().uncached == 3
+    assert host.pools[0].accounting().uncached == 3
     host.take_copies()
-    assert host.accounting().available == 3
+    assert host.pools[0].accounting().available == 3
 
 
 def test_pages_not_restored_yet_are_not_saved_again() -> None:
@@ -102,7 +102,7 @@ def test_a_copy_whose_prefix_was_evicted_is_not_restored() -> None:
     assert [host.restorable(req, cached) for cached in (0, 1, 2)] == [0, 10, 10]
     host.discard(req)
     assert host.restorable(req, 2) == 0
-    assert host.accounting().available == 8
+    assert host.pools[0].accounting().available == 8
 
 
 SOMEBODY = request("somebody")
@@ -134,12 +134,12 @@ def test_an_abort_while_retracted_frees_the_copy() -> None:
     world = prompts(World(replace(PRESSED, host_pages=64)))
     tier = world.scheduler.state.host_tier
     assert tier is not None
-    while not tier.copies():
+    while not tier.pools[0].copies():
         world.step()
     for rid in list(world.scheduler.state.requests):
         world.send(AbortReq(rid, "client"))
     world.run()
-    assert tier.accounting().available == 64
+    assert tier.pools[0].accounting().available == 64
 
 
 @pytest.mark.slow
@@ -166,18 +166,18 @@ def test_the_accounting_of_the_tier_is_checked() -> None:
     world = prompts(World(replace(PRESSED, host_pages=64)))
     tier = world.scheduler.state.host_tier
     assert tier is not None
-    while not tier.copies():
+    while not tier.pools[0].copies():
         world.step()
     world.checker.on_idle()
-    (copy, *_) = tier.copies()
+    (copy, *_) = tier.pools[0].copies()
     lost = copy.pages.pop()
     with pytest.raises(InvariantViolation, match=f"pool host: .*page {lost} is listed by no owner"):
         world.checker.on_idle()
     copy.pages.append(lost)
-    tier.allocator.ledger.move([lost], copy, SOMEBODY)
+    tier.pools[0].allocator.ledger.move([lost], copy, SOMEBODY)
     with pytest.raises(InvariantViolation, match=f"page {lost} is listed by the host copy .* records request somebody"):
         world.checker.on_idle()
-    tier.allocator.ledger.move([lost], SOMEBODY, copy)
+    tier.pools[0].allocator.ledger.move([lost], SOMEBODY, copy)
     copied: Any = copy.req
     copied.phase = Phase.FINISHED
     with pytest.raises(

@@ -55,6 +55,8 @@ def random_shape(seed: int, expected: World, window: int) -> Shape:
         retract_interval=rng.choice([0, 0, 13]),
         max_samples=rng.choice([1, 1, 1, 3]),
         second=swa(min(alone, least_pages(window, size)) + spare, window, size),
+        host_pages=rng.choice([0, 0, 50]),
+        second_host_pages=rng.choice([8, 50]),
     )
 
 

@@ -17,7 +17,7 @@ from ebbtide.scheduler.batching.plan_items import PlanItems
 from ebbtide.scheduler.lifecycle import Lifecycle, ReleaseReason
 from ebbtide.scheduler.memory.accounting import QuarantineOwner
 from ebbtide.scheduler.memory.allocator import PageAllocator
-from ebbtide.scheduler.memory.host_tier import HostCopy, HostTier
+from ebbtide.scheduler.memory.host_pool import HostCopy, HostPool
 from ebbtide.scheduler.memory.ledger import Ledger, PageOwner
 from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.pool import Pool
@@ -326,28 +326,28 @@ def row_freed_twice(patch: Patch) -> None:
 def host_copy_never_freed(patch: Patch) -> None:
     """The host copy of a finished request is dropped without freeing its pages."""
 
-    def discard(self: HostTier, req: Request) -> None:
+    def discard(self: HostPool, req: Request) -> None:
         self._copies.pop(req.rid, None)
 
-    patch.setattr(HostTier, "discard", discard)
+    patch.setattr(HostPool, "discard", discard)
 
 
 def host_copy_freed_without_counter_update(patch: Patch) -> None:
-    def give(self: HostTier, copy: HostCopy) -> None:
+    def give(self: HostPool, copy: HostCopy) -> None:
         self.allocator.give(copy.pages, copy)
 
-    patch.setattr(HostTier, "_give", give)
+    patch.setattr(HostPool, "_give", give)
 
 
 def host_copy_freed_and_kept(patch: Patch) -> None:
     """Host pages of a restored copy are freed at once, and again after the plan that reads them."""
-    original = HostTier.restore
+    original = HostPool.restore
 
-    def restore(self: HostTier, req: Request) -> None:
-        original(self, req)
+    def restore(self: HostPool, req: Request, first: int, device_pages: Sequence[int]) -> None:
+        original(self, req, first, device_pages)
         self.allocator.give(self._restored[-1].pages[:1], self._restored[-1])
 
-    patch.setattr(HostTier, "restore", restore)
+    patch.setattr(HostPool, "restore", restore)
 
 
 ACCOUNTING: dict[Bug, Witness] = {

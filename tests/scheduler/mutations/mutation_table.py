@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import test_second_pool as _hand_made_in_the_second_pool  # noqa: F401 (fills HAND_MADE)
 from ..health.test_recovery import CAUGHT_BEFORE_THE_FORWARD, CAUGHT_SOMEHOW
 from ..memory import test_window_pool as _hand_made_in_the_window_pool  # noqa: F401 (fills HAND_MADE)
+from ..sessions import test_session_windows as _hand_made_in_sessions  # noqa: F401 (fills HAND_MADE)
 from .accounting_bugs import ACCOUNTING
 from .test_mutations import OTHERS
 from .test_second_pool_mutations import BY_ACCOUNTING, SECOND_POOL_BUGS

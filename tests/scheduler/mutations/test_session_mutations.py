@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.scheduler.memory.prefix_cache import MatchResult
-from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache, SessionMatch, SessionSlot
+from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
+from ebbtide.scheduler.memory.session_slot import SessionSlot
 from ebbtide.scheduler.request import Request
 from ebbtide.scheduler.sessions.session import Session
 from ebbtide.scheduler.sessions.session_controller import SessionController
@@ -47,9 +48,10 @@ def gap_before_the_slot_is_ignored(patch: Patch) -> None:
         slot = self._turns.get(req.rid)
         if slot is None or limit is not None or not slot.pages:
             return original(self, req, limit)
-        before = self.inner.match_prefix(req, slot.first)
-        pages = before.pages + slot.pages
-        return SessionMatch(pages, before.num_locked, before.node, before.num_in_node, slot=slot, inner=before)
+        match = self.inner.match_prefix(req, slot.first)
+        match.pages += slot.pages
+        match.tail, match.num_in_tail = slot, len(slot.pages)
+        return match
 
     def first_page_is_lost(self: SessionAwareCache, num_pages: int, before: int | None = None) -> int:
         return self.inner.evict(num_pages, before) or evict(self, num_pages, before)

@@ -383,3 +383,33 @@ def test_the_checker_names_the_slot_that_lists_a_page_of_another_owner() -> None
     slot.pages[0] = world.allocator.free_pages()[0]
     with pytest.raises(InvariantViolation, match="the slot of session s"):
         world.scheduler.on_idle()
+
+
+def test_recovery_while_the_last_turn_of_a_closed_session_runs_loses_no_page() -> None:
+    world = SessionWorld(Shape(sessions=True, memory_check="quarantine"))
+    world.open("s")
+    first = world.say("s", "a", "hello there, you of the many pages")
+    world.turn("s", "b", " and on", greedy(12, ignore_eos=True))
+    world.step()
+    world.close("s")
+    (running,) = world.scheduler.state.running
+    world.allocator.ledger.assign(running.pages[-1:], None)
+    whole = text("hello there, you of the many pages") + first.tokens + text(" and on")
+    assert world.run()["b"].tokens == alone(whole, greedy(12, ignore_eos=True))
+    assert world.scheduler.state.metrics.totals["kv_invariant_violations_total"] == 1
+    accounting = world.pool.accounting()
+    assert (accounting.available + accounting.evictable, accounting.session_held) == (accounting.total, 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stop_token_that_is_not_committed_leaves_no_kv(seed: int) -> None:
+    """Several tokens of one step: the K/V of the stop token can be computed, and can fill the last page."""
+    world = SessionWorld(Shape(sessions=True, max_samples=3, page_size=1))
+    world.open("s")
+    prompt = f"{seed} some words"
+    stops = tuple(range(48, 123))
+    outcome = world.say("s", "a", prompt, greedy(30, stop_token_ids=stops))
+    said = outcome.tokens[:-1] if outcome.finish == "stop" else outcome.tokens
+    assert world.info("s").num_tokens == len(prompt) + len(said)
+    follow_up = world.say("s", "b", " and on")
+    assert follow_up.tokens == alone(text(prompt) + said + text(" and on"), EIGHT)

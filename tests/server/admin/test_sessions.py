@@ -26,6 +26,7 @@ INFO = SessionInfo(
     held_tokens=48,
     idle_s=1.23456,
     timeout_s=9,
+    held_in_pools={"full": 48, "swa": 16},
 )
 SHOWN = {
     "id": "s",
@@ -35,6 +36,7 @@ SHOWN = {
     "num_turns": 2,
     "num_tokens": 40,
     "held_tokens": 48,
+    "held_tokens_by_pool": {"full": 48, "swa": 16},
     "idle_s": 1.235,
     "timeout_s": 9.0,
 }
