@@ -19,7 +19,7 @@ from .arguments import add_value, count, count_or_0, seed
 from .results import write_json
 
 if TYPE_CHECKING:
-    from .simulation.cost import CostModel
+    from ..step_cost import StepCost
     from .simulation.measure import Case
     from .simulation.output import Report
     from .simulation.trace import TraceRequest
@@ -179,12 +179,12 @@ def _plot(args: argparse.Namespace, report: Report) -> None:
 
 
 def _machine(args: argparse.Namespace) -> Machine:
-    from .simulation.cost import CostModel
+    from ..step_cost import StepCost
     from .simulation.virtual import Machine
 
     if not (args.step_ms or (args.decode_row_us and args.prefill_token_us)):
         raise StartupError("A step must take time: give --step-ms, or both --decode-row-us and --prefill-token-us.")
-    cost = CostModel(
+    cost = StepCost(
         args.step_ms / 1e3, args.decode_row_us / 1e6, args.prefill_token_us / 1e6, args.context_token_ns / 1e9
     )
     return Machine(
@@ -199,7 +199,7 @@ def _machine(args: argparse.Namespace) -> Machine:
     )
 
 
-def _requests(args: argparse.Namespace, cost: CostModel) -> list[TraceRequest]:
+def _requests(args: argparse.Namespace, cost: StepCost) -> list[TraceRequest]:
     from .simulation.mixes import MIXES, build, rate_for
     from .simulation.trace import read_trace
 

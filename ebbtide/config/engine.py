@@ -156,6 +156,15 @@ class RunnerConfig:
         within="(0, 1]",
     )
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, 31536000]")
+    sim_decode_row_us: float = option(
+        0.0, "MODEL sim: microseconds per decoding row, in addition", metavar="US", within="[0, 1000000000]"
+    )
+    sim_prefill_token_us: float = option(
+        0.0, "MODEL sim: microseconds per prefilled token, in addition", metavar="US", within="[0, 1000000000]"
+    )
+    sim_context_token_ns: float = option(
+        0.0, "MODEL sim: nanoseconds per token of context read, in addition", metavar="NS", within="[0, 1000000000]"
+    )
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"
     )

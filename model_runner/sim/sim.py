@@ -8,7 +8,6 @@ the text. Plans run in order of submission, each when its result is collected. T
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
 from ebbtide.messages import PoolInfo, RunnerInfo, TokenLogprob
 from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PoolCopies, PromptLogprobSpec, StepPlan, StepResult
+from ebbtide.step_cost import StepCost
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
 
 from ..isolation import compute_isolated
@@ -29,6 +29,7 @@ from .sim_layout import further_pools
 from .sim_pool import POISON, TOKEN_BITS, SimPool, Slots, slot_value
 from .sim_sampling import INVALID_LOGITS, NO_TOKEN, SimRow, choose, logprob_of
 from .sim_script import SimScript
+from .sim_timer import StepTimer
 
 CONTEXT_LENGTH = 32_768
 POOL_TOKENS = 65_536
@@ -79,7 +80,7 @@ class SimItemResult:
 class SimRunner:
     """A ``Runner`` that stores hashes of tokens in place of K/V."""
 
-    def __init__(self, shape: SimShape, *, step_s: float = 0.0, script: SimScript | None = None) -> None:
+    def __init__(self, shape: SimShape, *, cost: StepCost | None = None, script: SimScript | None = None) -> None:
         pools = (PoolInfo(shape.num_pages, shape.page_size), *shape.more_pools)
         self.info = RunnerInfo(
             context_length=shape.context_length,
@@ -97,7 +98,7 @@ class SimRunner:
             recompute_token_s=RECOMPUTE_TOKEN_S if shape.num_host_pages else 0.0,
             restore_token_s=RESTORE_TOKEN_S if shape.num_host_pages else 0.0,
         )
-        self._step_s = step_s
+        self._timer = None if cost is None else StepTimer(cost)
         self._script = script or SimScript({})
         self._pools = [
             SimPool(pool, number, num_rows=shape.num_rows, context_length=shape.context_length)
@@ -133,7 +134,7 @@ class SimRunner:
         )
         script = SimScript.load(config.sim_script) if config.sim_script else None
         try:
-            return cls(shape, step_s=config.sim_step_ms / 1000, script=script)
+            return cls(shape, cost=_step_cost(config), script=script)
         except MemoryError as error:
             raise StartupError(
                 "The simulated model does not fit into memory: choose smaller numbers for --max-running-requests, "
@@ -143,6 +144,8 @@ class SimRunner:
     def submit(self, plan: StepPlan) -> None:
         """See ``Runner``."""
         self._queue.append(plan)
+        if self._timer is not None:
+            self._timer.submitted(plan)
 
     def poison(self, pages: Sequence[int], *, pool: int = 0) -> None:
         """Overwrite freed pages of a pool after the plans submitted so far, so that a later read changes the text."""
@@ -160,9 +163,10 @@ class SimRunner:
                 break
             slots, pages = entry
             slots[pages] = POISON
-        if self._step_s:
-            time.sleep(self._step_s)
-        return self._execute(entry)
+        result = self._execute(entry)
+        if self._timer is not None:
+            self._timer.wait()
+        return result
 
     def _execute(self, plan: StepPlan) -> StepResult:
         if plan.copies is not None:
@@ -273,3 +277,14 @@ class SimRunner:
         contexts = np.stack([pool.contexts(item.row, first, end) for pool in self._pools])
         wanted: list[int] = np.add.reduce(contexts).tolist()
         return [logprob_of(*pair, spec.num_top) for pair in zip(wanted, spec.targets, strict=True)]
+
+
+def _step_cost(config: RunnerConfig) -> StepCost | None:
+    """Return the duration of a step; None if steps take no time."""
+    cost = StepCost(
+        config.sim_step_ms / 1e3,
+        config.sim_decode_row_us / 1e6,
+        config.sim_prefill_token_us / 1e6,
+        config.sim_context_token_ns / 1e9,
+    )
+    return None if cost == StepCost(0.0, 0.0, 0.0, 0.0) else cost

@@ -131,8 +131,17 @@ def parameters(policy: str, conservativeness: Sequence[float], watermark: Sequen
 
 
 def _slowdown(record: Record, machine: Machine) -> float:
-    alone_s = machine.cost.alone_s(record.request, machine.chunk)
+    alone_s = _alone_s(record.request, machine)
     return (record.end_s - record.request.arrival_s) / alone_s if alone_s > 0 else 1.0
+
+
+def _alone_s(request: TraceRequest, machine: Machine) -> float:
+    """Return the duration in seconds of a request that runs alone with an empty prefix cache."""
+    cost, prompt, outputs = machine.cost, request.prompt_len, request.num_outputs
+    chunks = -(-prompt // machine.chunk)
+    prefill = chunks * cost.base_s + prompt * cost.prefill_token_s
+    prefill += (chunks + 1) * prompt / 2 * cost.context_token_s
+    return prefill + (outputs - 1) * cost.seconds(1, 0, prompt + outputs / 2)
 
 
 def _jain(values: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from .cost import CostModel
+from ...step_cost import StepCost
 from .trace import TraceRequest
 
 BURST = 48  # number of requests that arrive at the same time in the mix "bursty"
@@ -53,7 +53,7 @@ def build(mix: Mix, count: int, seed: int, rate: float) -> list[TraceRequest]:
     return requests
 
 
-def rate_for(mix: Mix, load: float, cost: CostModel, num_rows: int) -> float:
+def rate_for(mix: Mix, load: float, cost: StepCost, num_rows: int) -> float:
     """Return the arrival rate that keeps a machine with an ample pool busy for a fraction ``load`` of the time.
 
     The cost of a request is its prefill without the shared prefix, plus its share of decode steps with all rows in use.
@@ -63,7 +63,7 @@ def rate_for(mix: Mix, load: float, cost: CostModel, num_rows: int) -> float:
     sample = [mix.make(rng, index) for index in range(1000)]
     context = sum((request.prompt_len + request.num_outputs / 2) * request.num_outputs for request in sample)
     outputs = sum(request.num_outputs for request in sample)
-    decode = cost.decode_step_s(num_rows, context / outputs) / num_rows
+    decode = cost.seconds(num_rows, 0, num_rows * context / outputs) / num_rows
     prefill = sum(request.prompt_len - request.prefix_len for request in sample) * cost.prefill_token_s
     return load * len(sample) / (outputs * decode + prefill)
 

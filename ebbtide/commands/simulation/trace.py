@@ -18,7 +18,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         output_len: number of output tokens if no limit truncates the output.
         prefix_id: requests with the same id share their first ``prefix_len`` tokens; None for no shared prefix.
-        max_tokens: the client's limit; None for the rest of the context.
+        max_tokens: the client's limit; None for what the context and the pool hold.
         leaves_s: seconds after its arrival at which the client disconnects; None if it stays.
     """
 

@@ -13,7 +13,8 @@ from ...errors import EbbtideError
 from ...messages import AbortReq, GenerateReq, PoolInfo, RunnerInfo, SamplingParams, TokenItem, ToScheduler
 from ...paging import pages_for
 from ...plan import StepPlan
-from .cost import EOS, CostModel, CostRunner
+from ...step_cost import StepCost
+from .cost_runner import EOS, CostRunner
 from .rules import Policy
 from .trace import TraceRequest
 
@@ -42,7 +43,7 @@ class Machine:
     max_retractions: int = 3
     headroom: int | None = None
     memory_check: Literal["strict", "off"] = "strict"
-    cost: CostModel = field(default_factory=CostModel)
+    cost: StepCost = field(default_factory=StepCost)
 
 
 @dataclass(slots=True)
@@ -108,6 +109,7 @@ class Simulation:
         self._scheduler = build_scheduler(config, info, Extras(policies=policies))
         self._pool = self._scheduler.state.pool
         self._context_length = machine.context_length
+        self._pool_tokens = num_pages * machine.page_size
         self._prefixes: dict[str | int, int] = {}
         self._sent = 0
         self._leaving: list[tuple[float, int]] = []  # heap of (time at which the client disconnects, request)
@@ -159,9 +161,7 @@ class Simulation:
         if request.prefix_id is not None:
             number = self._prefixes.setdefault(request.prefix_id, len(self._prefixes))
             prompt = [PREFIX_TOKENS + number] * request.prefix_len + prompt
-        limit = max(self._context_length - request.prompt_len, 1)
-        if request.max_tokens is not None:
-            limit = min(limit, request.max_tokens)
+        limit = max_tokens_of(request, self._context_length, self._pool_tokens)
         sampling = SamplingParams(max_tokens=limit, temperature=0.0, seed=index)
         return GenerateReq((str(index),), prompt, sampling, priority=request.priority)
 
@@ -199,6 +199,13 @@ class Simulation:
             record.finish = item.finish
         if item.pressure is not None:
             record.num_retractions = item.pressure.num_retractions
+
+
+def max_tokens_of(request: TraceRequest, context_length: int, pool_tokens: int) -> int:
+    """Return max_tokens as the front process sets it: without the client's limit, what context and pool hold."""
+    rest = context_length - request.prompt_len
+    limit = min(rest, pool_tokens - request.prompt_len + 1) if request.max_tokens is None else request.max_tokens
+    return max(min(limit, rest), 1)
 
 
 def ample_pages(requests: list[TraceRequest], machine: Machine) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.commands.simulation.cost import CostModel
 from ebbtide.commands.simulation.measure import Case, Outcome, demand_tokens, simulate
 from ebbtide.commands.simulation.mixes import MIXES, build, rate_for
 from ebbtide.commands.simulation.rules import POLICIES
 from ebbtide.commands.simulation.trace import TraceRequest
 from ebbtide.commands.simulation.virtual import Machine, Record
+from ebbtide.step_cost import StepCost
 
 MACHINE = Machine(num_rows=16)
 
@@ -67,16 +67,22 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert outcome.summary.computed_tokens == 960 + 5 * (40 + 3)
 
 
-def test_a_request_that_outgrows_the_pool_is_an_abort_and_the_rest_goes_on() -> None:
-    requests = [TraceRequest(0.0, 100, 1000), TraceRequest(0.0, 5000, 10), TraceRequest(0.1, 100, 20)]
+def test_a_request_that_outgrows_the_pool_ends_there_and_the_rest_goes_on() -> None:
+    """Without the client's limit, the pool is the limit, as in the daemon."""
+    requests = [
+        TraceRequest(0.0, 100, 1000, None, 0, 2000),
+        TraceRequest(0.0, 5000, 10),
+        TraceRequest(0.1, 100, 20),
+        TraceRequest(0.1, 100, 1000),
+    ]
     outcome = simulate(requests, MACHINE, case("length", 640))
-    assert [record.finish for record in outcome.run.records] == ["abort", "abort", "stop"]
-    assert (outcome.summary.aborted, outcome.summary.completed) == (2, 1)
-    assert outcome.run.records[0].num_outputs == 640 - 100 + 1
+    assert [record.finish for record in outcome.run.records] == ["abort", "abort", "stop", "length"]
+    assert (outcome.summary.aborted, outcome.summary.completed) == (2, 2)
+    assert [outcome.run.records[index].num_outputs for index in (0, 3)] == 2 * [640 - 100 + 1]
 
 
 def test_time_is_what_the_cost_model_says() -> None:
-    cost = CostModel(base_s=1.0, decode_row_s=0.1, prefill_token_s=0.01, context_token_s=0.001)
+    cost = StepCost(base_s=1.0, decode_row_s=0.1, prefill_token_s=0.01, context_token_s=0.001)
     machine = Machine(cost=cost, chunk=8)
     outcome = simulate([TraceRequest(2.0, 10, 3)], machine, case("length", 640))
     (record,) = outcome.run.records
