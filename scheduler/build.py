@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ebbtide.config import SchedulerConfig
 from ebbtide.messages import PoolInfo, RunnerInfo
 
 from .batching.admitter import Admitter
+from .batching.arrival_order import ArrivalOrder
+from .batching.fair_order import FairOrder
 from .batching.look_ahead import LookAhead
 from .batching.output_lengths import OutputLengths
 from .batching.plan_items import PlanItems
 from .batching.planner import Planner
 from .batching.policies import ADMISSION_ORDERS
 from .batching.preemption import ForcedRetraction, Preemption
-from .batching.queue import WaitingQueue
+from .batching.queue import PriorityClass, WaitingQueue
 from .batching.scheduling_policies import AdmissionRule, SchedulingPolicies, default_policies
 from .control import Control
 from .core import Scheduler
@@ -94,7 +97,7 @@ def build_scheduler(config: SchedulerConfig, info: RunnerInfo, extras: Extras | 
         info,
         memory.never_fits,
     )
-    state.lifecycle.end_listeners += [lengths, state.gates, sessions]
+    state.lifecycle.end_listeners += [lengths, state.gates, sessions, state.waiting]
     retractor = Retractor(
         memory,
         state.lifecycle,
@@ -180,7 +183,10 @@ def _build_state(
     memory = Memory(pool, tier, config.max_retractions, more_pools)
     audited: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, *tier.pools]
     grammars = Grammars(extras.compiler or NoCompiler(), metrics)
-    waiting = WaitingQueue(by_priority=config.schedule_policy == "priority")
+    order: Callable[[], PriorityClass] = ArrivalOrder
+    if config.schedule_policy == "fair":
+        order = partial(FairOrder, pool, info.num_rows)
+    waiting = WaitingQueue(by_priority=_uses_priorities(config), order=order)
     state = State(
         lifecycle=Lifecycle(info.num_rows, waiting, memory.release_req, outbox, metrics),
         pool=pool,
@@ -209,12 +215,13 @@ def _build_planner(
     config: SchedulerConfig, state: State, memory: Memory, retractor: Retractor, admission: AdmissionRule
 ) -> Planner:
     items = PlanItems(memory, state.grammars, state.metrics)
-    by_priority = config.schedule_policy == "priority"
     assert config.chunked_prefill_size is not None
     return Planner(
         lifecycle=state.lifecycle,
         retractor=retractor,
-        preemption=Preemption(state.lifecycle, retractor, admission, state.gates, state.metrics, enabled=by_priority),
+        preemption=Preemption(
+            state.lifecycle, retractor, admission, state.gates, state.metrics, enabled=_uses_priorities(config)
+        ),
         forced=ForcedRetraction(state.lifecycle, retractor, config.test_retract_interval),
         admitter=Admitter(
             memory=memory,
@@ -231,6 +238,10 @@ def _build_planner(
         ratio=state.ratio,
         chunked_prefill_size=config.chunked_prefill_size,
     )
+
+
+def _uses_priorities(config: SchedulerConfig) -> bool:
+    return config.schedule_policy in ("priority", "fair")
 
 
 def _no_audit() -> None:

@@ -138,7 +138,8 @@ class Dispatcher:
             return
         if not self.lifecycle.waiting:
             self.waits.reset()
-        expected_s = self.waits.expected_s(self.lifecycle.waiting.num_before(message.priority), now)
+        num_before = self.lifecycle.waiting.num_before(message.priority, message.account)
+        expected_s = self.waits.expected_s(num_before, now)
         if self._queue_is_full():
             limit = self.config.max_queued_requests
             text = f"The server is busy: the queue is limited to {limit} waiting requests (--max-queued-requests)."
@@ -182,6 +183,7 @@ class Dispatcher:
             text=message.text,
             page_size=self.memory.pool.page_size,
             priority=message.priority,
+            account=message.account,
             namespace=message.namespace,
             grammar=message.grammar,
             max_samples=1 if message.grammar else self.info.max_samples,

@@ -122,7 +122,7 @@ class Lifecycle:
     def leave_queue(self, started: Iterable[Request]) -> None:
         """Remove the started requests from the queue."""
         for req in started:
-            self.waiting.remove(req)
+            self.waiting.remove(req, started=True)
 
     def requeue(self, req: Request, *, front: bool, counted: bool, now: float = 0.0) -> None:
         """Move a request from RUNNING to WAITING; its memory must have been released.

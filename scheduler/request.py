@@ -61,6 +61,7 @@ class Request:
     text: TextParams
     page_size: int  # tokens
     priority: int = 0
+    account: str = ""  # requests of the same account share its turns with --schedule-policy fair
     namespace: str = ""  # prefix cache namespace: requests of different namespaces share no pages
     grammar: str = ""
     max_samples: int = 1  # maximum number of output tokens of one decode item

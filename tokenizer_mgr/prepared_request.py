@@ -59,6 +59,7 @@ class PreparedRequest:
                 sampling=self.sampling[prompt_index],
                 text=self.text,
                 priority=sender.priority(self.priority),
+                account=sender.owner,
                 namespace=sender.namespace(self.namespace),
                 session=sender.session(self.session),
                 grammar=self.grammar,

@@ -110,7 +110,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     add_value(group, "--context-length", count, "32768", "TOKENS", "maximum length of prompt plus output")
     group.add_argument(
         "--schedule-policy",
-        choices=("fcfs", "lpm", "priority"),
+        choices=("fcfs", "lpm", "priority", "fair"),
         default="fcfs",
         help="order of the waiting queue (default: fcfs)",
     )

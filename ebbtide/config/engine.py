@@ -22,9 +22,10 @@ class SchedulerConfig:
         metavar="TOKENS",
         within="[1, 2147483647]",
     )
-    schedule_policy: Literal["fcfs", "lpm", "priority"] = option(
+    schedule_policy: Literal["fcfs", "lpm", "priority", "fair"] = option(
         "fcfs",
-        "order of the waiting queue: first come first served, longest prefix match (bounded waiting), or priority",
+        "order of the waiting queue: first come first served, longest prefix match (bounded waiting), priority, or "
+        "fair: as priority, and with equal priority the API keys take turns, by tokens",
     )
     retraction_risk: float | None = option(
         None,

@@ -99,6 +99,7 @@ class GenerateReq(Message, frozen=True):
     Attributes:
         rids: one id per choice, in order; choice i samples with ``choice_seed(sampling.seed, i)``.
         prompt: token ids.
+        account: opaque name of the API key, for fairness between keys; "" without a key. It must not be logged.
         namespace: part of the prefix-cache key; "" for the shared namespace. Any other namespace starts with a tag
             that clients cannot choose.
         session: set if the prompt is the next turn of a session; the request then has one choice.
@@ -113,6 +114,7 @@ class GenerateReq(Message, frozen=True):
     sampling: SamplingParams
     text: TextParams = TextParams()
     priority: int = 0
+    account: str = ""
     namespace: str = ""
     session: SessionTurn | None = None
     grammar: str = ""

@@ -66,7 +66,7 @@ class Admitter:
     def _admit(self, this: _Round, budget: int, now: float) -> None:
         lifecycle = self.lifecycle
         self.admission.start_step(lifecycle.running)
-        for req in self.order(iter(lifecycle.waiting), self._match_len):
+        for req in self.order(lifecycle.waiting.candidates(), self._match_len):
             if budget <= 0 or not lifecycle.free_rows:
                 break
             if not self.gates.ready(req):

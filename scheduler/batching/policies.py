@@ -35,4 +35,9 @@ def longest_prefix_match(waiting: Iterator[Request], match_len: Callable[[Reques
 
 
 AdmissionOrder = Callable[[Iterator[Request], Callable[[Request], int]], Iterator[Request]]
-ADMISSION_ORDERS: dict[str, AdmissionOrder] = {"fcfs": fcfs, "lpm": longest_prefix_match, "priority": fcfs}
+ADMISSION_ORDERS: dict[str, AdmissionOrder] = {
+    "fcfs": fcfs,
+    "lpm": longest_prefix_match,
+    "priority": fcfs,
+    "fair": fcfs,
+}

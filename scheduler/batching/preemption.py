@@ -55,7 +55,7 @@ class Preemption:
             yield req
 
     def _head(self) -> Request | None:
-        return next(iter(self._lifecycle.waiting), None)
+        return next(self._lifecycle.waiting.candidates(), None)
 
     def _may_start(self, head: Request, without: Sequence[Request]) -> bool:
         """True if ``head`` could start now if the requests in ``without`` were not running."""

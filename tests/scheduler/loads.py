@@ -36,6 +36,7 @@ class Arrival:
     namespace: str = ""
     priority: int = 0
     grammar: str = ""
+    account: str = ""
 
     @property
     def rids(self) -> tuple[str, ...]:
@@ -59,6 +60,7 @@ def random_load(seed: int, count: int = 24, *, aborts: bool = False) -> list[Arr
             choices=rng.choice([1, 1, 1, 1, 3]),
             namespace=rng.choice(["", "", "", "salt:a"]),
             priority=rng.choice([0, 0, 5, -5]),
+            account=f"key {index % 3}",
             abort_after=rng.randint(0, 30) if aborts and rng.random() < 0.25 else None,
         )
         kind = rng.random()
@@ -172,6 +174,7 @@ def play(load: list[Arrival], shape: Shape, build: Callable[[Shape], World] = Wo
                     prompt=prompt,
                     sampling=arrival.sampling,
                     priority=arrival.priority,
+                    account=arrival.account,
                     grammar=arrival.grammar,
                     namespace=arrival.namespace,
                 )

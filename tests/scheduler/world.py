@@ -93,7 +93,7 @@ class Shape:
     page_size: int = 4
     num_rows: int = 8
     chunk: int = 32
-    policy: Literal["fcfs", "lpm", "priority"] = "fcfs"
+    policy: Literal["fcfs", "lpm", "priority", "fair"] = "fcfs"
     overlap: int = 1
     cache: bool = True
     max_retractions: int = 3

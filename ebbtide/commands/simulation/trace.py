@@ -19,6 +19,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         output_len: number of output tokens if no limit truncates the output.
         prefix_id: requests with the same id share their first ``prefix_len`` tokens; None for no shared prefix.
         max_tokens: the client's limit; None for what the context and the pool hold.
+        account: requests with the same account take turns with --schedule-policy fair, as those of one API key.
         leaves_s: seconds after its arrival at which the client disconnects; None if it stays.
     """
 
@@ -30,6 +31,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens: Tokens | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     leaves_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    account: str = ""
 
     @property
     def num_outputs(self) -> int:

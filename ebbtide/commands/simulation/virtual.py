@@ -39,7 +39,7 @@ class Machine:
     num_rows: int = 64
     chunk: int = 2048
     context_length: int = 32768
-    schedule_policy: Literal["fcfs", "lpm", "priority"] = "fcfs"
+    schedule_policy: Literal["fcfs", "lpm", "priority", "fair"] = "fcfs"
     max_retractions: int = 3
     headroom: int | None = None
     memory_check: Literal["strict", "off"] = "strict"
@@ -163,7 +163,7 @@ class Simulation:
             prompt = [PREFIX_TOKENS + number] * request.prefix_len + prompt
         limit = max_tokens_of(request, self._context_length, self._pool_tokens)
         sampling = SamplingParams(max_tokens=limit, temperature=0.0, seed=index)
-        return GenerateReq((str(index),), prompt, sampling, priority=request.priority)
+        return GenerateReq((str(index),), prompt, sampling, priority=request.priority, account=request.account)
 
     def _wait(self) -> None:
         """Advance the clock to the next arrival."""

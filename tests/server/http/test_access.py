@@ -6,8 +6,10 @@ import pytest
 
 from ebbtide.config import AccessConfig, LimitsConfig
 from ebbtide.errors import Rejected
+from ebbtide.messages import GenerateReq, SamplingParams, TextParams
 from ebbtide.server.http.access import access_from
 from ebbtide.server.http.auth import Caller
+from ebbtide.tokenizer_mgr.prepared_request import PreparedRequest
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(-100, -100), (5, 5), (6, 5), (100, 5)])
@@ -43,6 +45,15 @@ def test_open_requests_per_key_are_limited(caller: Caller, num_open: int, refuse
     with pytest.raises(Rejected) as error:
         access.check_concurrency(caller, num_open)
     assert (error.value.status, error.value.code, error.value.retry_after_s) == (429, "queue_full", 1)
+
+
+@pytest.mark.parametrize("owner", ["", "a"])
+def test_a_request_names_the_account_of_its_key(owner: str) -> None:
+    sender = access_from(AccessConfig()).sender(Caller(owner))
+    request = PreparedRequest([[1]], [SamplingParams(max_tokens=1)], TextParams())
+    (message,) = request.messages(["r"], sender, 0.0)
+    assert isinstance(message, GenerateReq)
+    assert message.account == owner
 
 
 def test_isolated_keys_share_no_cache() -> None:
