@@ -36,7 +36,8 @@ class ForwardBatch:
         item_ends: int64 [N], the context length of each item after this step.
         cu_query_lens: int32 [N + 1], cumulative sums of ``query_lens``: the tokens of item i start at entry i.
         page_table: int32 [rows, max_pages], already updated for this step. Entries after an item's last page are stale,
-            and so are the pool slots after its last token. Stale contents must not influence a result.
+            and so are the pool slots after its last token. In a pool with a window, entries of pages before the window
+            of the item's first token are stale too. Stale contents must not influence a result.
         rows: the values of ``item_rows``, on the host.
         starts: the position of each item's first token.
         query_lens: the number of tokens of each item.

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError
-from ebbtide.messages import PoolInfo, RunnerInfo
+from ebbtide.messages import RunnerInfo
 from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.tokenization.model_files import ModelFiles
 
 from .attention import AttentionBackend, choose_backend
+from .attention.pooled import build_attention
 from .checkpoint.weights import Checkpoint, open_checkpoint
 from .cpu_threads import use_threads
 from .cuda_graphs import choose_graphs, cuda_capture, side_stream
@@ -31,7 +32,6 @@ from .graphs import Capture, DecodeGraphs, GraphParts
 from .isolation import Computed, compute_isolated
 from .kv.copy_costs import measure_costs
 from .kv.host_pages import HostPages, bytes_per_page, num_host_pages
-from .kv.kv_pool import KVPool
 from .kv.memory import free_memory
 from .kv.page_copies import PageMoves, checked_moves
 from .kv.page_table import PageTable, stage_tokens
@@ -42,7 +42,7 @@ from .pooling import normalized
 from .sampling.prompt_logprobs import compute_prompt_logprobs, stage_targets
 from .sampling.sampler import PendingLogprobs, Sampler, SampleSpec, SamplingInputs
 from .sampling.sampling_functions import sampling_functions
-from .sizes import PoolPlace, build_pool, choose_context_length
+from .sizes import PoolRequest, Pools, build_pools, choose_context_length
 from .start_report import log_choices, start_memory
 from .step_inputs import StepInputs
 from .tensor_parallel.group import RankError, RankPlace, join
@@ -113,29 +113,27 @@ class ModelRunner:
             capture = cuda_capture(device)
         graphs = choose_graphs(config, backend, can_capture=capture is not None, is_capturable=model.is_capturable)
         progress("Allocating the KV pool")
-        num_padding_pages = 1 if graphs.sizes else 0
+        wanted = PoolRequest(dtype, device, free_bytes, group, backend, context_length, 1 if graphs.sizes else 0)
         with memory.part("the KV pool"):
-            pool = build_pool(model, config, num_padding_pages, PoolPlace(dtype, device, free_bytes, group))
-        pool_info = PoolInfo(pool.num_pages - num_padding_pages, pool.page_size)
-        table = PageTable(config.max_running_requests, context_length, pool_info, device=device)
+            pools = build_pools(model, config, wanted)
         info = RunnerInfo(
             context_length=context_length,
             vocab_size=model.vocab_size,
-            pools=(pool_info,),
+            pools=pools.infos,
             num_rows=config.max_running_requests,
             eos_token_ids=checkpoint.eos_ids_of(model.vocab_size),
-            pool_bytes=pool.num_bytes * config.tp,
+            pool_bytes=pools.num_bytes * config.tp,
             device=device.type,
             dtype=str(dtype).removeprefix("torch."),
             attention=backend,
             max_in_flight=1 if device.type == "cpu" or config.disable_overlap_schedule else 2,
             deterministic=model.is_deterministic,
         )
-        runner = cls(model, module.build(pool), [table], info)
+        runner = cls(model, build_attention(module, pools.kv), pools.page_tables(info, device), info)
         with memory.part("the decode graphs"):
             runner._capture(graphs.sizes, capture, progress)
         log_choices(config, info, graphs)
-        return runner._with_host_pages(pool, config, progress)
+        return runner._with_host_pages(pools, config, progress)
 
     def _capture(self, sizes: tuple[int, ...], capture: Capture | None, progress: Callable[[str], None]) -> None:
         """Capture decode graphs. In each pool, the page after those in ``info.pools`` is the padding page."""
@@ -186,8 +184,12 @@ class ModelRunner:
             raise PlanError("There is no plan to collect.")
         return self._pending.popleft().wait()
 
-    def _with_host_pages(self, pool: KVPool, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
-        """If ``kv_offload_gb`` is set, allocate host pages and measure the copy costs. Returns this runner."""
+    def _with_host_pages(self, pools: Pools, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
+        """If ``kv_offload_gb`` is set, allocate host pages and measure the copy costs. Returns this runner.
+
+        There is only one pool then, see ``one_pool_reason``.
+        """
+        pool = pools.kv[0]
         free_bytes = free_memory(torch.device("cpu")) // config.tp
         num_pages = num_host_pages(config.kv_offload_gb / config.tp, bytes_per_page(pool), free_bytes)
         if num_pages:

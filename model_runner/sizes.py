@@ -1,20 +1,26 @@
-"""Chooses the context length and the size of the KV pool at start."""
+"""Chooses the context length, and the layers and sizes of the KV pools, at start."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import torch
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import StartupError
+from ebbtide.messages import PoolInfo, RunnerInfo
 
 from .checkpoint.weights import Checkpoint
 from .context import longest_context
 from .kv.kv_pool import KVPool
+from .kv.layer_groups import group_layers, one_pool_reason
 from .kv.memory import PoolBudget, pool_limit
+from .kv.page_table import PageTable
 from .models.model import Model
 from .tensor_parallel.group import Group
+
+log = logging.getLogger(__name__)
 
 
 def choose_context_length(checkpoint: Checkpoint, asked: int | None) -> int:
@@ -28,33 +34,70 @@ def choose_context_length(checkpoint: Checkpoint, asked: int | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolPlace:
-    """Where the KV pool is allocated, and the element type.
+class PoolRequest:
+    """What the KV pools are built for.
 
     Attributes:
+        dtype: the element type.
         free_bytes: as in ``PoolBudget``.
         group: the tensor-parallel ranks, whose pools have equal numbers of pages; None for one process.
+        backend: name of the attention backend.
+        num_padding_pages: number of extra pages at the end of each pool, for padding rows of decode graphs.
     """
 
     dtype: torch.dtype
     device: torch.device
     free_bytes: int
     group: Group | None
+    backend: str
+    context_length: int
+    num_padding_pages: int
 
 
-def build_pool(model: Model, config: RunnerConfig, num_padding_pages: int, place: PoolPlace) -> KVPool:
-    """Allocate the KV pool. num_padding_pages: number of extra pages at its end, for padding rows of decode graphs."""
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The KV pools, in the order of ``RunnerInfo.pools``. infos: their sizes without padding pages."""
+
+    infos: tuple[PoolInfo, ...]
+    kv: tuple[KVPool, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all pools in bytes."""
+        return sum(pool.num_bytes for pool in self.kv)
+
+    def page_tables(self, info: RunnerInfo, device: torch.device) -> list[PageTable]:
+        """Allocate one page table per pool."""
+        return [
+            PageTable(info.num_rows, info.context_length, pool, device=device, number=number)
+            for number, pool in enumerate(self.infos)
+        ]
+
+
+def build_pools(model: Model, config: RunnerConfig, wanted: PoolRequest) -> Pools:
+    """Decide which layers share a KV pool, log it, and allocate the pools."""
+    shape, page_size = model.kv_shape, config.tokens_per_page
+    obstacle = one_pool_reason(config, wanted.backend)
+    groups, sentence = group_layers(model.windows, wanted.context_length, config.swa_full_tokens_ratio, obstacle)
+    if sentence:
+        log.info("%s", sentence)
+    layer_token_bytes = shape.token_bytes(wanted.dtype) // shape.num_layers
     budget = PoolBudget(
-        free_bytes=place.free_bytes,
+        free_bytes=wanted.free_bytes,
         weight_bytes=model.weight_bytes,
         fraction=config.mem_fraction_static,
-        token_bytes=model.kv_shape.token_bytes(place.dtype),
-        page_size=config.tokens_per_page,
-        limit_bytes=pool_limit(place.device, num_ranks=config.tp),
+        size_of=lambda num_pages: groups.num_bytes(num_pages, page_size, layer_token_bytes),
+        page_size=page_size,
+        limit_bytes=pool_limit(wanted.device, num_ranks=config.tp),
         max_total_tokens=config.max_total_tokens,
     )
     num_pages = budget.num_pages()
-    if place.group is not None:
-        num_pages = place.group.minimum(num_pages, place.device)
-    num_pages += num_padding_pages
-    return KVPool(model.kv_shape, num_pages, config.tokens_per_page, dtype=place.dtype, device=place.device)
+    if wanted.group is not None:
+        num_pages = wanted.group.minimum(num_pages, wanted.device)
+    infos = groups.pools(num_pages, page_size)
+    counts = [info.num_pages + wanted.num_padding_pages for info in infos]
+    pools = [
+        KVPool(shape, count, page_size, dtype=wanted.dtype, device=wanted.device, layers=layers)
+        for count, layers in zip(counts, groups.layers, strict=True)
+    ]
+    return Pools(infos, tuple(pools))

@@ -152,9 +152,12 @@ class RunnerConfig:
     )
     max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, 1048576]")
     swa_full_tokens_ratio: float = option(
-        0.25,
+        0.2,
         "tokens of the KV pool for layers with a sliding window, per token of the other layers' pool",
         within="(0, 1]",
+    )
+    disable_hybrid_swa_memory: bool = option(
+        False, "layers with a sliding window keep the KV of all tokens, in one pool with the other layers"
     )
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, 31536000]")
     sim_decode_row_us: float = option(

@@ -34,7 +34,7 @@ class LayerAttention:
     """The attention parameters of one layer.
 
     Attributes:
-        index: index of the layer's K/V in the pool.
+        index: number of the layer in the model.
         scale: factor by which the scores (dot products of queries and keys) are multiplied.
         softcap: scores become ``softcap * tanh(score / softcap)``; 0 turns it off.
         window: a query attends to the last ``window`` positions, including its own; None for all positions.
@@ -55,8 +55,8 @@ class AttentionBackend(Protocol):
     """Causal attention over the page table. Call ``plan`` once per step, then ``forward`` for each layer."""
 
     @property
-    def pool(self) -> KVPool:
-        """The pool whose K/V the backend reads and writes."""
+    def pools(self) -> tuple[KVPool, ...]:
+        """The pools whose K/V the backend reads and writes, in the order of ``RunnerInfo.pools``."""
 
     def plan(self, batch: ForwardBatch) -> None:
         """Prepare the metadata that all layers of a step share."""
@@ -65,7 +65,8 @@ class AttentionBackend(Protocol):
         """Store k and v in the pool, and return the attention output of q, [T, heads, head_dim].
 
         q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim]. Only their last dimension must be contiguous. The result
-        of an item depends only on the item's own tokens.
+        of an item depends only on the item's own tokens. In a layer with a window, the pages before the window of the
+        item's first query may belong to other requests and contain NaN.
         """
 
 

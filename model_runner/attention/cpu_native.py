@@ -59,6 +59,11 @@ class CpuAttention:
         self._kernel.argtypes = [ctypes.POINTER(Shape), *[ctypes.c_void_p] * 11]
         self._batch: ForwardBatch | None = None
 
+    @property
+    def pools(self) -> tuple[KVPool, ...]:
+        """See ``AttentionBackend``."""
+        return (self.pool,)
+
     def plan(self, batch: ForwardBatch) -> None:
         """See ``AttentionBackend``. Only prefill chunks need preparation."""
         self._batch = batch

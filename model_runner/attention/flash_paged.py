@@ -67,6 +67,11 @@ class FlashAttention:
         self._decodes: dict[str, Any] | None = None
         self._chunks: dict[str, Any] | None = None
 
+    @property
+    def pools(self) -> tuple[KVPool, ...]:
+        """See ``AttentionBackend``."""
+        return (self.pool,)
+
     def plan(self, batch: ForwardBatch) -> None:
         """Prepare the lengths, and the page-table rows of the items."""
         self._slots = batch.slots

@@ -25,19 +25,19 @@ def build(pool: KVPool) -> AttentionBackend:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Items whose attention is computed together. Each has Q queries; contexts are padded to L positions.
+    """Items whose attention is computed together. Each has Q queries and reads L positions, including padding.
 
     Attributes:
         first: index in the batch of the items' first token.
         last: index in the batch after the items' last token.
-        slots: int64 [items, L], the pool slots of the context.
-        queries: int64 [items, Q], the positions of the queries.
+        slots: int64 [items, L], the pool slots of the positions.
+        mask: bool [items, 1, Q, L], the positions that each query sees; None if it sees all of them.
     """
 
     first: int
     last: int
     slots: Tensor
-    queries: Tensor
+    mask: Tensor | None
 
 
 class TorchAttention:
@@ -45,81 +45,87 @@ class TorchAttention:
 
     def __init__(self, pool: KVPool) -> None:
         self.pool = pool
-        self._batch_slots = torch.empty(0, dtype=torch.int64)
-        self._groups: list[Group] = []
-        self._masks: dict[tuple[int, int | None], Tensor | None] = {}
+        self._batch: ForwardBatch | None = None
+        self._has_decodes = True
+        self._groups: dict[int | None, list[Group]] = {}  # by the window of the layer
+
+    @property
+    def pools(self) -> tuple[KVPool, ...]:
+        """See ``AttentionBackend``."""
+        return (self.pool,)
 
     def plan(self, batch: ForwardBatch) -> None:
-        """See ``AttentionBackend``."""
-        self.plan_chunks(batch)
-        if batch.num_decodes:
-            self._groups.insert(0, self._group(batch, 0, batch.num_decodes, first=0))
+        """See ``AttentionBackend``. The positions to read are computed later, when the window of a layer is known."""
+        self._batch, self._has_decodes = batch, batch.num_decodes > 0
+        self._groups.clear()
 
     def plan_chunks(self, batch: ForwardBatch) -> None:
-        """Prepare only the prefill chunks. ``attend`` then skips the decode items."""
-        self._batch_slots = batch.slots
-        self._masks.clear()
-        self._groups = []
-        token = batch.num_decodes
-        for item in range(batch.num_decodes, len(batch.rows)):
-            self._groups.append(self._group(batch, item, item + 1, first=token))
-            token += batch.query_lens[item]
+        """Plan only the prefill chunks. ``attend`` then skips the decode items."""
+        self.plan(batch)
+        self._has_decodes = False
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
         """See ``AttentionBackend``."""
-        self.pool.write(layer.index, self._batch_slots, k, v)
+        assert self._batch is not None
+        self.pool.write(layer.index, self._batch.slots, k, v)
         return self.attend(q, layer)
 
     def attend(self, q: Tensor, layer: LayerAttention) -> Tensor:
         """Return the attention output of the planned groups, in order. Their K and V must already be in the pool."""
-        outs = [
-            self._attend(index, group, q[group.first : group.last], layer) for index, group in enumerate(self._groups)
-        ]
+        if layer.window not in self._groups:
+            self._groups[layer.window] = self._make_groups(layer.window)
+        outs = [self._attend(group, q[group.first : group.last], layer) for group in self._groups[layer.window]]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
-    def _group(self, batch: ForwardBatch, begin: int, end: int, *, first: int) -> Group:
-        ends = [batch.starts[item] + batch.query_lens[item] for item in range(begin, end)]
-        length, page_size = max(ends), self.pool.page_size
-        positions = torch.arange(length, device=batch.slots.device)
-        # Beyond an item's end, the page table is stale and the pool may contain NaN: the item's own position 0 is read
-        # instead.
-        own = torch.where(positions < batch.item_ends[begin:end, None], positions, 0)  # [items, L]
-        pages = batch.page_table[batch.item_rows[begin:end, None], own // page_size]
-        last = first + sum(batch.query_lens[begin:end])
-        queries = batch.positions[first:last].view(end - begin, -1)
-        return Group(first, last, pages.long() * page_size + own % page_size, queries)
+    def _make_groups(self, window: int | None) -> list[Group]:
+        batch = self._batch
+        assert batch is not None
+        groups = [self._group(slice(0, batch.num_decodes), 0, window)] if self._has_decodes else []
+        token = batch.num_decodes
+        for item in range(batch.num_decodes, len(batch.rows)):
+            groups.append(self._group(slice(item, item + 1), token, window))
+            token += batch.query_lens[item]
+        return groups
 
-    def _attend(self, index: int, group: Group, q: Tensor, layer: LayerAttention) -> Tensor:
+    def _attend(self, group: Group, q: Tensor, layer: LayerAttention) -> Tensor:
         items, length = group.slots.shape
         kv_size = (items, length, layer.num_kv_heads, layer.head_dim)
         keys = self.pool.keys(layer.index).index_select(0, group.slots.flatten()).view(kv_size).transpose(1, 2)
         values = self.pool.values(layer.index).index_select(0, group.slots.flatten()).view(kv_size).transpose(1, 2)
         queries = q.reshape(items, -1, layer.num_heads, layer.head_dim).transpose(1, 2)  # [items, heads, Q, head_dim]
-        mask = self._mask(index, group, layer.window)
         if layer.softcap or layer.sinks is not None:
-            out = _explicit(queries, keys, values, mask, layer)
+            out = _explicit(queries, keys, values, group.mask, layer)
         else:
             out = functional.scaled_dot_product_attention(
                 queries,
                 keys,
                 values,
-                attn_mask=mask,
+                attn_mask=group.mask,
                 scale=layer.scale,
                 enable_gqa=layer.num_heads != layer.num_kv_heads,
             )
         return out.transpose(1, 2).flatten(0, 1)
 
-    def _mask(self, index: int, group: Group, window: int | None) -> Tensor | None:
-        """Return the attention mask, bool [items, 1, Q, L]; None if every query attends to every position."""
-        key = (index, window)
-        if key not in self._masks:
-            positions = torch.arange(group.slots.shape[1], device=group.slots.device)
-            queries = group.queries[:, None, :, None]
-            visible = positions <= queries
-            if window is not None:
-                visible &= positions > queries - window
-            self._masks[key] = None if group.queries.numel() == 1 and window is None else visible
-        return self._masks[key]
+    def _group(self, items: slice, first: int, window: int | None) -> Group:
+        """Return the group of consecutive items. first: index in the batch of their first token."""
+        batch = self._batch
+        assert batch is not None
+        starts, lens = batch.starts[items], batch.query_lens[items]
+        begins = [0 if window is None else max(start - window + 1, 0) for start in starts]
+        length = max(start + count - begin for start, count, begin in zip(starts, lens, begins, strict=True))
+        firsts = torch.tensor(begins, device=batch.slots.device)[:, None]
+        positions = firsts + torch.arange(length, device=batch.slots.device)  # [items, L]
+        # Beyond an item's end, the page table is stale and the pool may contain NaN: the item's own first position is
+        # read instead.
+        own = torch.where(positions < batch.item_ends[items, None], positions, firsts)
+        pages = batch.page_table[batch.item_rows[items, None], own // self.pool.page_size].long()
+        last = first + sum(lens)
+        queries = batch.positions[first:last].view(len(lens), 1, -1, 1)
+        mask = positions[:, None, None] <= queries
+        if window is not None:
+            mask &= positions[:, None, None] > queries - window
+        slots = pages * self.pool.page_size + own % self.pool.page_size
+        return Group(first, last, slots, None if queries.numel() == 1 else mask)
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, layer: LayerAttention) -> Tensor:

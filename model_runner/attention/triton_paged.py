@@ -73,6 +73,11 @@ class TritonAttention:
         self._batch: ForwardBatch | None = None
         self._blocks: dict[int, _Blocks] = {}  # by the number of query heads per KV head
 
+    @property
+    def pools(self) -> tuple[KVPool, ...]:
+        """See ``AttentionBackend``."""
+        return (self.pool,)
+
     def plan(self, batch: ForwardBatch) -> None:
         """See ``AttentionBackend``. Query blocks are created later, when the head counts of a layer are known."""
         self._batch = batch

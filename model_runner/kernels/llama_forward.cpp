@@ -37,15 +37,31 @@ struct ModelWeights {
     Linear head;
 };
 
+// The K/V of some layers, and the places of the batch's tokens in it.
+struct Pool {
+    uint16_t* data;        // [layers of the pool][2][slots][kv_heads][head_dim]
+    int64_t layer_stride;  // elements of [slots][kv_heads][head_dim]
+    const int64_t* slots;  // [T]
+    const int32_t* page_table;
+    int64_t table_width;
+};
+
 struct Batch {
     int64_t num_tokens, num_items, num_wanted;
-    const int64_t *token_ids, *positions, *slots, *wanted, *item_rows;
-    const int32_t *cu_query_lens, *page_table;
-    int64_t table_width, page_size;
+    const int64_t *token_ids, *positions, *wanted, *item_rows;
+    const int32_t* cu_query_lens;
+    int64_t page_size;
     const float *cos, *sin;  // [T][head_dim]; the first half of the sines is negated
-    uint16_t* pool;          // [layers][2][slots][kv_heads][head_dim]
-    int64_t layer_stride;    // elements of [slots][kv_heads][head_dim]
+    const Pool* pools;
+    const int64_t* places;  // [layers][2]: the pool that has the layer's K/V, and the layer's index in it
 };
+
+inline const Pool& pool_of(const Batch& batch, int64_t layer) { return batch.pools[batch.places[2 * layer]]; }
+
+inline uint16_t* keys_of(const Batch& batch, int64_t layer) {
+    const Pool& pool = pool_of(batch, layer);
+    return pool.data + 2 * batch.places[2 * layer + 1] * pool.layer_stride;
+}
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -265,8 +281,9 @@ private:
             rotate(heads + h * dim, is_query ? layer.q_norm : layer.k_norm, batch.cos + t * dim, batch.sin + t * dim,
                    is_query ? w_.scale : 1.0f);
         }
-        uint16_t* keys = batch.pool + 2 * index * batch.layer_stride + batch.slots[t] * kv_size;
-        uint16_t* values = keys + batch.layer_stride;
+        const Pool& pool = pool_of(batch, index);
+        uint16_t* keys = keys_of(batch, index) + pool.slots[t] * kv_size;
+        uint16_t* values = keys + pool.layer_stride;
         const float* k = heads + w_.heads * dim;
         for (int64_t i = 0; i < kv_size; i += kLanes) store(keys + i, load(k + i));
         for (int64_t i = 0; i < kv_size; i += kLanes) store(values + i, load(k + kv_size + i));
@@ -289,8 +306,9 @@ private:
     void attend_all(const Batch& batch, const LayerWeights& layer, int64_t index, std::atomic<int64_t>& counter,
                     Scratch& scratch) {
         const int64_t dim = w_.head_dim, group = w_.heads / w_.kv_heads, stride = padded(w_.heads * dim);
-        const uint16_t* keys = batch.pool + 2 * index * batch.layer_stride;
-        const Cache cache{keys, keys + batch.layer_stride, batch.page_size, w_.kv_heads, dim};
+        const Pool& pool = pool_of(batch, index);
+        const uint16_t* keys = keys_of(batch, index);
+        const Cache cache{keys, keys + pool.layer_stride, batch.page_size, w_.kv_heads, dim};
         const int64_t total = static_cast<int64_t>(jobs_.size()) * w_.kv_heads;
         scratch.query.resize(kQueries * group * dim);
         for (int64_t i; (i = counter.fetch_add(1, std::memory_order_relaxed)) < total;) {
@@ -299,7 +317,7 @@ private:
             for (int64_t t = 0; t < job.count; ++t)
                 std::memcpy(&scratch.query[t * group * dim], qkv_ + (job.token + t) * qkv_size() + kv_head * group * dim,
                             group * dim * 4);
-            const int32_t* pages = batch.page_table + batch.item_rows[job.item] * batch.table_width;
+            const int32_t* pages = pool.page_table + batch.item_rows[job.item] * pool.table_width;
             Activation* out = attended_ + job.token * stride + kv_head * group * dim;
 #if defined(__AMX_BF16__)
             attend_with_tiles(cache, kv_head, group, scratch.query.data(), pages, batch.positions[job.token], job.count,

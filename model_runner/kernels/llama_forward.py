@@ -51,17 +51,28 @@ class ModelWeights(ctypes.Structure):
     )
 
 
+class Pool(ctypes.Structure):
+    """Has the same fields as ``Pool`` in llama_forward.cpp."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("layer_stride", ctypes.c_int64),
+        ("slots", ctypes.c_void_p),
+        ("page_table", ctypes.c_void_p),
+        ("table_width", ctypes.c_int64),
+    )
+
+
 class Batch(ctypes.Structure):
     """Has the same fields as ``Batch`` in llama_forward.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_items", "num_wanted")),
-        *((name, ctypes.c_void_p) for name in ("token_ids", "positions", "slots", "wanted", "item_rows")),
-        *((name, ctypes.c_void_p) for name in ("cu_query_lens", "page_table")),
-        ("table_width", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("token_ids", "positions", "wanted", "item_rows", "cu_query_lens")),
         ("page_size", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("cos", "sin", "pool")),
-        ("layer_stride", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("cos", "sin")),
+        ("pools", ctypes.POINTER(Pool)),
+        ("places", ctypes.c_void_p),
     )
 
 

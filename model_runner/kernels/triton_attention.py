@@ -67,11 +67,16 @@ def _attend_range(  # type: ignore[no-untyped-def]  # Triton values have no Pyth
     acc: float32 [BLOCK_M, BLOCK_D], the sum of the values with these weights.
     """
     dim = tl.arange(0, BLOCK_D)
+    oldest = 0
+    if HAS_WINDOW:
+        oldest = tl.min(position, 0) - window + 1
     for start in range(low, high, BLOCK_N):
         at = start + tl.arange(0, BLOCK_N)
-        page = tl.load(table + at // PAGE_SIZE, mask=at < high, other=0).to(tl.int64)
+        # Pages before the window may belong to other requests and contain NaN.
+        known = (at < high) & (at >= oldest)
+        page = tl.load(table + at // PAGE_SIZE, mask=known, other=0).to(tl.int64)
         base = ((page * PAGE_SIZE + at % PAGE_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_DIM
-        readable = (at < high)[:, None] & (dim < HEAD_DIM)[None, :]
+        readable = known[:, None] & (dim < HEAD_DIM)[None, :]
         keys = tl.load(k_pool + base[:, None] + dim[None, :], mask=readable, other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee" if EXACT else "tf32") * scale
         if HAS_SOFTCAP:

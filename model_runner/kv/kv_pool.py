@@ -1,8 +1,9 @@
-"""The K/V memory of all layers. The module refers to slots and pages by number and does not know their owners."""
+"""The K/V memory of layers. The module refers to slots and pages by number and does not know their owners."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,18 +25,30 @@ class KVShape:
 
 
 class KVPool:
-    """Stores K and V of ``num_pages`` pages of ``page_size`` tokens.
+    """Stores K and V of ``num_pages`` pages of ``page_size`` tokens, of some or all layers of a model.
 
     Slot ``page * page_size + i`` holds token ``i`` of ``page``.
 
     Attributes:
+        shape: that of one token's K/V in this pool.
         data: [layers, 2, slots, kv_heads, head_dim]. On the CPU, its memory is allocated when it is first written.
+        index_of: layer of the model → its index in ``data``.
     """
 
     def __init__(
-        self, shape: KVShape, num_pages: int, page_size: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        shape: KVShape,
+        num_pages: int,
+        page_size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        layers: Sequence[int] | None = None,
     ) -> None:
-        self.shape = shape
+        """shape: that of all layers of the model. layers: the layers of this pool; None for all."""
+        layers = range(shape.num_layers) if layers is None else layers
+        self.index_of = {layer: index for index, layer in enumerate(layers)}
+        self.shape = shape = replace(shape, num_layers=len(layers))
         self.num_pages = num_pages
         self.page_size = page_size
         size = (shape.num_layers, 2, num_pages * page_size, shape.num_kv_heads, shape.head_dim)
@@ -58,14 +71,14 @@ class KVPool:
         return self.data.nbytes
 
     def keys(self, layer: int) -> Tensor:
-        """Return K of one layer, a view [slots, kv_heads, head_dim]."""
-        return self.data[layer, 0]
+        """Return K of one layer of the model, a view [slots, kv_heads, head_dim]."""
+        return self.data[self.index_of[layer], 0]
 
     def values(self, layer: int) -> Tensor:
-        """Return V of one layer, a view [slots, kv_heads, head_dim]."""
-        return self.data[layer, 1]
+        """Return V of one layer of the model, a view [slots, kv_heads, head_dim]."""
+        return self.data[self.index_of[layer], 1]
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store K and V of T tokens. slots: int64 [T]. k, v: [T, kv_heads, head_dim]."""
-        self.data[layer, 0].index_copy_(0, slots, k)
-        self.data[layer, 1].index_copy_(0, slots, v)
+        """Store K and V of T tokens in one layer of the model. slots: int64 [T]. k, v: [T, kv_heads, head_dim]."""
+        self.keys(layer).index_copy_(0, slots, k)
+        self.values(layer).index_copy_(0, slots, v)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,45 +25,47 @@ class PoolBudget:
         free_bytes: free memory before the weights were loaded, in bytes.
         weight_bytes: size of the weights in bytes.
         fraction: share of ``free_bytes`` that weights and pool may use together.
-        token_bytes: size of one token's K/V in bytes.
+        size_of: number of pages of the first pool → size of all pools in bytes.
         page_size: number of tokens per page.
-        limit_bytes: maximum size of the pool if ``max_total_tokens`` is None; None for no limit.
-        max_total_tokens: the requested size of the pool in tokens; None to use the available memory.
+        limit_bytes: maximum size of the pools if ``max_total_tokens`` is None; None for no limit.
+        max_total_tokens: the requested size of the first pool in tokens; None to use the available memory.
     """
 
     free_bytes: int
     weight_bytes: int
     fraction: float
-    token_bytes: int
+    size_of: Callable[[int], int]
     page_size: int
     limit_bytes: int | None
     max_total_tokens: int | None
 
     def num_pages(self) -> int:
-        """Return the number of pages of the pool.
+        """Return the number of pages of the first pool.
 
         Raises StartupError if there is too little memory for a single page, or for the requested size.
         """
         room = int(self.free_bytes * self.fraction) - self.weight_bytes
-        page_bytes = self.token_bytes * self.page_size
         if self.max_total_tokens is not None:
-            return self._requested_pages(room, page_bytes)
+            return self._requested_pages(room)
         room = room if self.limit_bytes is None else min(room, self.limit_bytes)
-        if room < page_bytes:
+        if room < self.size_of(1):
             raise StartupError(
                 f"There is no memory for a KV pool: {_gib(self.free_bytes)} are free, {self.fraction:.0%} may be used, "
                 f"and the weights take {_gib(self.weight_bytes)}."
             )
-        return room // page_bytes
+        too_many = 2
+        while self.size_of(too_many) <= room:
+            too_many *= 2
+        return bisect_right(range(too_many), room, key=self.size_of) - 1
 
-    def _requested_pages(self, room: int, page_bytes: int) -> int:
+    def _requested_pages(self, room: int) -> int:
         assert self.max_total_tokens is not None
         if self.max_total_tokens < 1:
             raise StartupError(f"--max-total-tokens {self.max_total_tokens} is not a valid size; give 1 or more.")
         pages = pages_for(self.max_total_tokens, self.page_size)
-        if pages * page_bytes > room:
+        if self.size_of(pages) > room:
             raise StartupError(
-                f"--max-total-tokens {self.max_total_tokens} needs {_gib(pages * page_bytes)} for the KV pool "
+                f"--max-total-tokens {self.max_total_tokens} needs {_gib(self.size_of(pages))} for the KV pool "
                 f"but only {_gib(max(room, 0))} are left after the weights."
             )
         return pages

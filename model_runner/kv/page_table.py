@@ -36,7 +36,10 @@ class PageWrites:
 
 
 class PageTable:
-    """The page table of one pool, and the number of pages of each row.
+    """The page table of one pool, and which pages each row has.
+
+    In the pool of a sliding window, the first plan item of a row may write its first page at any index: no token reads
+    the pages before it. Entries whose pages have left the window are stale.
 
     Attributes:
         tensor: int32 [rows, max_pages], on the device.
@@ -57,7 +60,8 @@ class PageTable:
         except RuntimeError as error:  # torch's exception for memory that cannot be allocated
             size = f"{num_rows} rows (--max-running-requests) of {max_pages} pages (--context-length)"
             raise StartupError(f"The page table of {size} does not fit into memory.") from error
-        self._held = [0] * num_rows
+        self._window = pool.window
+        self._held = [(0, 0)] * num_rows  # the first page index and the one after the last
         self.padding_page = 0
 
     def add_padding_row(self, page: int) -> int:
@@ -99,22 +103,26 @@ class PageTable:
         """Return the pool slots of the tokens at ``positions`` of ``rows``. All three are int64 [T]."""
         return self.tensor[rows, positions // self.page_size].long() * self.page_size + positions % self.page_size
 
-    def _check(self, item: PlanItem) -> int:
-        """Return the row's number of pages after the item's writes. Raises PlanError if the item is invalid."""
+    def _check(self, item: PlanItem) -> tuple[int, int]:
+        """Return the row's page indices after the item's writes. Raises PlanError if the item is invalid."""
         if not 0 <= item.row < len(self._held):
             raise PlanError(f"There is no row {item.row}; the runner has {len(self._held)}.")
-        before = 0 if item.init is not None else self._held[item.row]
         index, pages = item.write_to(self._number)
+        first, before = self._held[item.row]
+        if item.init is not None:
+            first = before = 0 if self._window is None else index
         last = index + len(pages)
-        if not 0 <= index <= before or last > self.tensor.shape[1]:
-            raise PlanError(f"Pages {index} to {last} do not continue the {before} pages of row {item.row}.")
+        if pages and (not 0 <= first <= index <= before or last > self.tensor.shape[1]):
+            raise PlanError(f"Pages {index} to {last} do not continue the pages {first} to {before} of row {item.row}.")
         if pages and not (min(pages) >= 0 and max(pages) < self._num_pages):
             raise PlanError(f"Row {item.row} is given a page outside the pool of {self._num_pages} pages.")
         held = max(before, last)
         end = item.start + _length(item)
         if item.start < 0 or _length(item) == 0 or end > min(held * self.page_size, self._context_length):
             raise PlanError(f"Tokens {item.start} to {end} of row {item.row} do not fit its {held} pages.")
-        return held
+        if self._window is not None and item.start - self._window + 1 < first * self.page_size and first > 0:
+            raise PlanError(f"Row {item.row} lacks pages before page {first}, which token {item.start} reads.")
+        return first, held
 
 
 @dataclass(frozen=True, slots=True)

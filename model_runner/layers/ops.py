@@ -16,7 +16,7 @@ class LayerOps(Protocol):
     """The operations. The inputs may be changed if they are not mentioned as results."""
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Return the RMSNorm of the last dimension."""
+        """Return the RMSNorm of the last dimension, in the type of ``x``. The weight may be in float32."""
 
     def add_norm(self, x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the RMSNorm of ``x + added``, and the sum."""
@@ -33,6 +33,8 @@ class TorchOps:
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``LayerOps``."""
+        if weight.dtype != x.dtype:
+            return functional.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
         return functional.rms_norm(x, weight.shape, weight, eps)
 
     def add_norm(self, x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

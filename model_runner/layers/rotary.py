@@ -23,12 +23,22 @@ class Rotary:
         self._dtype = dtype
 
     @classmethod
-    def from_config(cls, config: ModelConfig, head_dim: int, *, dtype: torch.dtype, device: torch.device) -> Rotary:
+    def from_config(
+        cls,
+        config: ModelConfig,
+        head_dim: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        layer_type: str | None = None,
+    ) -> Rotary:
         """Return the rotary embedding of a configuration.
+
+        layer_type: the type of the layers, for a configuration with a set of rotary parameters for each type.
 
         Raises StartupError if the RoPE type is unknown or its scaling depends on the sequence length.
         """
-        parameters = config.rope_parameters
+        parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
         kind = parameters.get("rope_type", "default")
         if kind not in SCALINGS or (kind == "longrope" and not _has_the_same_factors_for_all_lengths(parameters)):
             raise StartupError(f"Rotary embedding of kind {kind!r} is not supported for {config.model_type} models.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attention import AttentionBackend, LayerAttention
+from ..attention import AttentionBackend
 from ..batch import ForwardBatch
 from ..checkpoint.weight_loading import check_shapes, fill, fill_randomly
 from ..checkpoint.weights import Checkpoint
@@ -19,33 +19,9 @@ from ..layers.rotary import Rotary
 from ..tensor_parallel.group import Group
 from ..tensor_parallel.layers import RowParallelLinear, VocabParallelHead
 from ..tensor_parallel.shards import check_divisible, local_config, local_parts, vocab_range
+from .decoder_layer import Layer, attend, empty_layer, layer_targets
 from .llama_config import LlamaConfig
-
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-
-
-@dataclass(slots=True, eq=False)
-class Layer:
-    """The weights of one decoder layer.
-
-    Attributes:
-        q_norm, k_norm: [head_dim]; None except in Qwen3.
-    """
-
-    attention: LayerAttention
-    input_norm: Tensor
-    qkv: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    out: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """All linear layers."""
-        return self.qkv, self.out, self.gate_up, self.down
+from .stored_targets import EMBEDDING, HEAD, has_own_head, stored_targets
 
 
 class LlamaModel:
@@ -73,7 +49,8 @@ class LlamaModel:
             part = self.embedding.narrow(0, *vocab_range(config.vocab_size, group))
             weight = part if config.tied else torch.empty_like(part)
             self.head = VocabParallelHead(weight, config.vocab_size, group)
-        self.layers = [_empty_layer(config, index, dtype=dtype, device=device) for index in range(config.num_layers)]
+        specs = [config.layer_attention(index) for index in range(config.num_layers)]
+        self.layers = [empty_layer(config, spec, dtype=dtype, device=device) for spec in specs]
         if group is not None:
             for layer in self.layers:
                 layer.out = RowParallelLinear(layer.out, group)
@@ -83,6 +60,11 @@ class LlamaModel:
     def kv_shape(self) -> KVShape:
         """See ``Model``."""
         return KVShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """See ``Model``."""
+        return self.config.windows
 
     @property
     def vocab_size(self) -> int:
@@ -101,7 +83,7 @@ class LlamaModel:
         if not self.config.tied:
             targets[HEAD] = self.head.weight
         for index, layer in enumerate(self.layers):
-            for name, target in _layer_targets(self.config, layer).items():
+            for name, target in layer_targets(self.config, layer).items():
                 targets[f"model.layers.{index}.{name}"] = target
         return targets
 
@@ -148,14 +130,7 @@ class LlamaModel:
         return states
 
     def _attend(self, layer: Layer, x: Tensor, table: tuple[Tensor, Tensor], attention: AttentionBackend) -> Tensor:
-        spec = layer.attention
-        heads = layer.qkv(x).view(x.shape[0], spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        q_and_k, v = torch.split(heads, [spec.num_heads + spec.num_kv_heads, spec.num_kv_heads], 1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = torch.split(q_and_k, [spec.num_heads, spec.num_kv_heads], 1)
-            q_and_k = torch.cat((self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)), 1)
-        q, k = torch.split(self._ops.rotate(q_and_k, table), [spec.num_heads, spec.num_kv_heads], 1)
-        return layer.out(attention.forward(q, k, v, spec).flatten(1))
+        return attend(layer, x, table, attention, self._ops, self.config.norm_eps)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return self._ops.norm(x, weight, self.config.norm_eps)
@@ -178,7 +153,7 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, gr
         fill_randomly(model.targets())
         model.pack()
         return model
-    targets = _stored_targets(model, checkpoint)
+    targets = stored_targets(model.targets(), checkpoint)
     tensors = checkpoint.tensors(targets)
     if group is not None:
         tensors = local_parts(tensors, targets, config, group)
@@ -198,74 +173,8 @@ def planned(
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
     if checkpoint.is_dummy:
         return config, rotary, []
-    config = replace(config, tied=config.tied and not _has_own_head(checkpoint))
+    config = replace(config, tied=config.tied and not has_own_head(checkpoint))
     model = LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta"))
-    targets = _stored_targets(model, checkpoint)
+    targets = stored_targets(model.targets(), checkpoint)
     check_shapes(targets, checkpoint.shapes(targets), name=checkpoint.files.name)
     return config, rotary, list(targets)
-
-
-def _has_own_head(checkpoint: Checkpoint) -> bool:
-    """Return True if the checkpoint has an output layer that differs from the embedding to which it should be tied."""
-    if checkpoint.gguf is not None or not {HEAD, EMBEDDING} <= checkpoint.safetensors.stored.keys():
-        return False
-    head, embedding = checkpoint.safetensors.tensor(HEAD), checkpoint.safetensors.tensor(EMBEDDING)
-    return not torch.equal(head.to(embedding.dtype), embedding)
-
-
-def _stored_targets(model: LlamaModel, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return checkpoint tensor name → target. A checkpoint may store tied weights under either of their names."""
-    targets = model.targets()
-    if checkpoint.gguf is None and HEAD not in targets:
-        stored = checkpoint.safetensors.stored
-        if EMBEDDING not in stored and HEAD in stored:
-            targets[HEAD] = targets.pop(EMBEDDING)
-    return targets
-
-
-def _empty_layer(config: LlamaConfig, index: int, *, dtype: torch.dtype, device: torch.device) -> Layer:
-    def linear(out: int, inner: int, *, bias: bool) -> Linear:
-        return Linear.empty(out, inner, bias=bias, dtype=dtype, device=device)
-
-    def norm(size: int) -> Tensor:
-        return torch.empty(size, dtype=dtype, device=device)
-
-    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    return Layer(
-        attention=LayerAttention(
-            index,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            config.head_dim**-0.5,
-            window=config.windows[index],
-        ),
-        input_norm=norm(config.hidden),
-        qkv=linear(q_size + 2 * kv_size, config.hidden, bias=config.qkv_bias),
-        q_norm=norm(config.head_dim) if config.qk_norm else None,
-        k_norm=norm(config.head_dim) if config.qk_norm else None,
-        out=linear(config.hidden, q_size, bias=config.out_bias),
-        mlp_norm=norm(config.hidden),
-        gate_up=linear(2 * config.intermediate, config.hidden, bias=config.mlp_bias),
-        down=linear(config.hidden, config.intermediate, bias=config.mlp_bias),
-    )
-
-
-def _layer_targets(config: LlamaConfig, layer: Layer) -> dict[str, Tensor]:
-    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    targets = {"input_layernorm.weight": layer.input_norm, "post_attention_layernorm.weight": layer.mlp_norm}
-    if layer.q_norm is not None and layer.k_norm is not None:
-        targets |= {"self_attn.q_norm.weight": layer.q_norm, "self_attn.k_norm.weight": layer.k_norm}
-    qkv_names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    targets |= _parts(layer.qkv, qkv_names, [q_size, kv_size, kv_size])
-    targets |= _parts(layer.gate_up, ("mlp.gate_proj", "mlp.up_proj"), [config.intermediate, config.intermediate])
-    targets |= _parts(layer.out, ("self_attn.o_proj",), [config.hidden])
-    return targets | _parts(layer.down, ("mlp.down_proj",), [config.hidden])
-
-
-def _parts(linear: Linear, names: tuple[str, ...], sizes: list[int]) -> dict[str, Tensor]:
-    """Return tensor name → view of a fused layer, for each of its parts. sizes: number of rows of each part."""
-    targets = {f"{name}.weight": part for name, part in zip(names, torch.split(linear.weight, sizes), strict=True)}
-    if linear.bias is not None:
-        targets |= {f"{name}.bias": part for name, part in zip(names, torch.split(linear.bias, sizes), strict=True)}
-    return targets

@@ -1,4 +1,4 @@
-"""The configuration of a Llama-family model: the fields of config.json that the family uses, as typed attributes."""
+"""The configuration of the Llama family and of Gemma's layers: fields of config.json as typed attributes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from dataclasses import dataclass
 
 from ebbtide.errors import StartupError
 
+from ..attention import LayerAttention
 from ..checkpoint.model_config import ModelConfig
 
-BIAS_BY_FIELD = {"llama", "qwen3"}  # Qwen2 always has biases on queries, keys and values; Mistral has none
+# Qwen2 always has biases on queries, keys and values; Mistral has none.
+BIAS_BY_FIELD = {"llama", "qwen3", "gemma2", "gemma3_text"}
+QK_NORM = {"qwen3", "gemma3_text"}
+# Model type → the field of the activation and its supported value.
+ACTIVATIONS = dict.fromkeys(("gemma2", "gemma3_text"), ("hidden_activation", "gelu_pytorch_tanh"))
+SILU = ("hidden_act", "silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +46,10 @@ class LlamaConfig:
     def read(cls, config: ModelConfig) -> LlamaConfig:
         """Convert a configuration. Raises StartupError if its activation or number of heads is not supported."""
         fields = config.to_dict()
-        if fields["hidden_act"] != "silu":
+        activation, supported = ACTIVATIONS.get(config.model_type, SILU)
+        if fields[activation] != supported:
             raise StartupError(
-                f"The activation {fields['hidden_act']!r} is not supported for {config.model_type} models."
+                f"The activation {fields[activation]!r} is not supported for {config.model_type} models."
             )
         num_heads = config.num_attention_heads
         num_kv_heads = fields.get("num_key_value_heads") or num_heads
@@ -66,16 +73,23 @@ class LlamaConfig:
             qkv_bias=has_bias or config.model_type == "qwen2",
             out_bias=has_bias,
             mlp_bias=config.model_type == "llama" and bool(fields.get("mlp_bias")),
-            qk_norm=config.model_type == "qwen3",
+            qk_norm=config.model_type in QK_NORM,
             windows=_windows(config.model_type, fields),
+        )
+
+    def layer_attention(self, index: int) -> LayerAttention:
+        """Return the attention parameters of a layer."""
+        scale = self.head_dim**-0.5
+        return LayerAttention(
+            index, self.num_heads, self.num_kv_heads, self.head_dim, scale, window=self.windows[index]
         )
 
 
 def _windows(model_type: str, fields: dict[str, object]) -> tuple[int | None, ...]:
     """Return the sliding window of each layer.
 
-    Llama has no windows, even if its configuration has a field for them. Qwen lists the layers that have a window; in
-    Mistral, all layers have it.
+    Llama has no windows, even if its configuration has a field for them. Qwen and Gemma list the layers that have a
+    window; in Mistral, all layers have it.
     """
     window = fields.get("sliding_window")
     num_layers = fields["num_hidden_layers"]

@@ -13,26 +13,27 @@ import ctypes
 import logging
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ..attention import AttentionBackend
-from ..batch import ForwardBatch
+from ..batch import ForwardBatch, PoolPlaces
 from ..checkpoint.quantized_rows import QuantizedRows, parts, quantized
 from ..checkpoint.weights import Checkpoint
 from ..cpu_threads import one_thread
-from ..kernels.llama_forward import Batch, LayerWeights, LinearWeights, ModelWeights, load_kernels
+from ..kernels.llama_forward import Batch, LayerWeights, LinearWeights, ModelWeights, Pool, load_kernels
 from ..kernels.native_build import VECTORS
 from ..kernels.packed_weights import BLOCK, Order, PackedWeight, block_table, pack_bfloat16, pack_quants
-from ..kv.kv_pool import KVShape
+from ..kv.kv_pool import KVPool, KVShape
 from ..layers.rotary import Rotary
 from ..thread_counts import ThreadCounts
 from . import llama
 from .llama_config import LlamaConfig
 from .model import Model, Quantization, refuse_int8
+from .stored_targets import EMBEDDING, HEAD
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +88,8 @@ class NativeLlama:
         self._tensors: list[Tensor] = []  # keeps the memory alive to which the structures point
         self._layers = (LayerWeights * config.num_layers)(*map(self._layer, range(config.num_layers)))
         # A checkpoint may store tied weights under either of their names.
-        embedding = llama.EMBEDDING if llama.EMBEDDING in self._packed else llama.HEAD
-        head = self._linear([embedding if config.tied else llama.HEAD])
+        embedding = EMBEDDING if EMBEDDING in self._packed else HEAD
+        head = self._linear([embedding if config.tied else HEAD])
         self._weights = ModelWeights(
             config.num_layers,
             config.hidden,
@@ -136,6 +137,11 @@ class NativeLlama:
         return KVShape(self._config.num_layers, self._config.num_kv_heads, self._config.head_dim)
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """See ``Model``."""
+        return self._config.windows
+
+    @property
     def vocab_size(self) -> int:
         """See ``Model``."""
         return self._config.vocab_size
@@ -161,24 +167,24 @@ class NativeLlama:
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """See ``Model``. The states are the hidden states after the final norm, padded with zeros to a multiple of 32.
 
-        Attention is part of the compiled code; ``attention`` provides only the pool.
+        Attention is part of the compiled code; ``attention`` provides only the pools.
         """
-        pool = attention.pool
+        pools = attention.pools
         cos, sin = self._rotary.table(batch.positions)
         num_wanted = batch.wanted.shape[0]
         states = torch.zeros(num_wanted, self._weights.head.k, dtype=self.activation)
-        tensors = (batch.token_ids, batch.positions, batch.slots, batch.wanted, batch.item_rows, batch.cu_query_lens)
+        tensors = (batch.token_ids, batch.positions, batch.wanted, batch.item_rows, batch.cu_query_lens)
+        places = _layer_places(pools)
         arguments = Batch(
             batch.num_tokens,
             len(batch.query_lens),
             num_wanted,
-            *(tensor.data_ptr() for tensor in (*tensors, batch.page_table)),
-            batch.page_table.stride(0),
-            pool.page_size,
+            *(tensor.data_ptr() for tensor in tensors),
+            pools[0].page_size,
             cos.data_ptr(),
             sin.data_ptr(),
-            pool.data.data_ptr(),
-            pool.data.stride(1),
+            _pool_structures(batch, pools),
+            places.data_ptr(),
         )
         if self._threads is None:
             self._library.forward(self._handle, ctypes.byref(arguments), states.data_ptr())
@@ -239,6 +245,30 @@ class NativeLlama:
         bias = torch.stack(found, 1) if alternating else torch.cat(found)
         self._tensors.append(bias)
         return bias.data_ptr()
+
+
+def _layer_places(pools: Sequence[KVPool]) -> Tensor:
+    """Return the pool of each layer, and its index in the pool, int64 [layers, 2]."""
+    places = sorted(
+        (layer, number, index) for number, pool in enumerate(pools) for layer, index in pool.index_of.items()
+    )
+    return torch.tensor([(number, index) for _, number, index in places])
+
+
+def _pool_structures(batch: ForwardBatch, pools: Sequence[KVPool]) -> ctypes.Array[Pool]:
+    places = [PoolPlaces(batch.slots, batch.page_table), *batch.more_pools]
+    return (Pool * len(pools))(
+        *(
+            Pool(
+                pool.data.data_ptr(),
+                pool.data.stride(1),
+                place.slots.data_ptr(),
+                place.page_table.data_ptr(),
+                place.page_table.stride(0),
+            )
+            for pool, place in zip(pools, places, strict=True)
+        )
+    )
 
 
 def _packed(weight: Stored, order: Order, quantization: Quantization) -> PackedWeight:

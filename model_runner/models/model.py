@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -25,7 +26,11 @@ class Model(Protocol):
 
     @property
     def kv_shape(self) -> KVShape:
-        """The shape of one token's K/V."""
+        """The shape of one token's K/V over all layers."""
+
+    @property
+    def windows(self) -> Sequence[int | None]:
+        """The sliding window of each layer of ``kv_shape``, in tokens; None for layers that read all tokens."""
 
     @property
     def vocab_size(self) -> int:

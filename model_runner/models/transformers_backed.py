@@ -65,6 +65,11 @@ class TransformersModel:
         return self._layers
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """See ``Model``."""
+        return tuple(layer.window for layer in self._layers)
+
+    @property
     def is_deterministic(self) -> bool:
         """See ``Model``. The reduction order of torch's operations depends on the batch."""
         return False

@@ -12,7 +12,7 @@ from ebbtide.messages import SamplingParams, TokenLogprob
 from ebbtide.model_runner.graphs import Capture
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.paging import pages_for
-from ebbtide.plan import PlanItem, RowInit, Runner, StepPlan
+from ebbtide.plan import PageWrite, PlanItem, RowInit, Runner, StepPlan
 from ebbtide.tokenization.model_files import ModelFiles
 
 
@@ -26,7 +26,7 @@ class Generation:
     outputs: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     computed: int = 0
-    pages: list[int] = field(default_factory=list)
+    pages: list[list[int]] = field(default_factory=list)  # per pool
     started: bool = False
 
 
@@ -41,7 +41,7 @@ class Driver:
         self._chunk = chunk
         self._own_samples = own_samples
         # Descending, so that consecutive pages of a sequence are not consecutive in the pool.
-        self._free = deque(range(runner.info.num_pages - 1, -1, -1))
+        self._free = [deque(range(pool.num_pages - 1, -1, -1)) for pool in runner.info.pools]
         self._number = 0
 
     def generate(
@@ -59,7 +59,8 @@ class Driver:
         while running := [one for one in sequences if len(one.outputs) < one.sampling.max_tokens]:
             self.step(running)
         for sequence in sequences:
-            self._free.extend(sequence.pages)
+            for free, pages in zip(self._free, sequence.pages, strict=True):
+                free.extend(pages)
         return sequences
 
     def step(self, running: list[Generation]) -> None:
@@ -84,26 +85,32 @@ class Driver:
             one.logprobs += logprob or [None]
 
     def _decode(self, one: Generation) -> PlanItem:
-        index, pages = self._grow(one, 1)
+        index, pages, more = self._grow(one, 1)
         start = one.computed
         one.computed += 1
         tokens = None if self._own_samples else [one.outputs[-1]]
-        return PlanItem(one.row, start, tokens, pages, index)
+        return PlanItem(one.row, start, tokens, pages, index, more_pages=more)
 
     def _prefill(self, one: Generation, budget: int) -> PlanItem:
         tokens = one.prompt[one.computed : one.computed + budget]
-        index, pages = self._grow(one, len(tokens))
+        index, pages, more = self._grow(one, len(tokens))
         init = None if one.started else RowInit(one.sampling, len(one.prompt), one.prompt)
         start = one.computed
         one.started = True
         one.computed += len(tokens)
-        return PlanItem(one.row, start, tokens, pages, index, one.computed == len(one.prompt), init)
+        samples = one.computed == len(one.prompt)
+        return PlanItem(one.row, start, tokens, pages, index, samples, init, more_pages=more)
 
-    def _grow(self, one: Generation, count: int) -> tuple[int, list[int]]:
-        index = len(one.pages)
-        new = [self._free.popleft() for _ in range(pages_for(one.computed + count, self.runner.info.page_size) - index)]
-        one.pages += new
-        return index, new
+    def _grow(self, one: Generation, count: int) -> tuple[int, list[int], tuple[PageWrite, ...]]:
+        """The page index and the new pages of the first pool, and those of the others. No page is ever freed."""
+        one.pages = one.pages or [[] for _ in self._free]
+        index = len(one.pages[0])
+        number = pages_for(one.computed + count, self.runner.info.page_size) - index
+        new = [[free.popleft() for _ in range(number)] for free in self._free]
+        for held, pages in zip(one.pages, new, strict=True):
+            held += pages
+        more = [PageWrite(pool, index, pages) for pool, pages in enumerate(new[1:], 1) if pages]
+        return index, new[0], tuple(more)
 
 
 def load_runner(path: Path, **options: object) -> ModelRunner:

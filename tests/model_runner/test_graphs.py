@@ -47,8 +47,9 @@ def poison(runner: ModelRunner, inputs: DecodeInputs) -> None:
     """Change what the padding rows read: their page, tokens, sampling parameters and last samples."""
     graphs: Any = runner._graphs
     attention: Any = runner._attention
-    pool = attention.pool
-    pool.data.flatten(0, 1).view(2 * pool.shape.num_layers, pool.num_pages, -1)[:, -1] = NAN
+    for pool in attention.pools:
+        if pool.shape.num_layers:
+            pool.data.flatten(0, 1).view(2 * pool.shape.num_layers, pool.num_pages, -1)[:, -1] = NAN
     padding = inputs.rows == graphs.parts.padding_row
     inputs.token_ids[padding] = 77
     inputs.is_own[padding] = torch.arange(int(padding.sum())) % 2 == 0

@@ -51,6 +51,7 @@ CASES = {
     "one KV head for seven": Case(MIXED, heads=7, kv_heads=1),
     "head size 80": Case(MIXED, head_dim=80),
 }
+WITH_WINDOW = [name for name, case in CASES.items() if case.options.get("window")]
 
 
 class Step:
@@ -71,6 +72,14 @@ class Step:
         self.k = self._random(self.batch.num_tokens, case.kv_heads, case.head_dim).to(self.pool.data)
         self.v = self._random(self.batch.num_tokens, case.kv_heads, case.head_dim).to(self.pool.data)
         self._contexts = [self._fill(index) for index in range(len(pages))]
+
+    def forget(self) -> None:
+        """Fill the pages wholly before each item's window with NaN: they may belong to other requests by now."""
+        case, window = self._case, self._case.options["window"]
+        for row, (before, _) in zip(self.batch.rows, case.lengths, strict=True):
+            gone = max(before - window + 1, 0) // case.page_size
+            slots = self.batch.page_table[row, :gone, None].long() * case.page_size
+            self.pool.data[:, :, (slots + torch.arange(case.page_size, device=slots.device)).flatten()] = torch.nan
 
     def run(self, backend: AttentionBackend) -> Tensor:
         """The backend's result, [T, heads, head_dim]."""

@@ -393,7 +393,7 @@ def test_a_script_is_followed_as_far_as_the_mask_allows() -> None:
 def test_a_layout_gives_the_window_pool_its_share_of_the_pages() -> None:
     config = RunnerConfig(page_size=4, max_total_tokens=400, context_length=64, sim_pools="full,swa:20")
     sim = SimRunner.from_config(config)
-    assert sim.info.pools == (PoolInfo(100, 4), PoolInfo(25, 4, "swa", 20))
+    assert sim.info.pools == (PoolInfo(100, 4), PoolInfo(20, 4, "swa", 20))
     small = SimRunner.from_config(dataclasses.replace(config, swa_full_tokens_ratio=0.01))
     assert small.info.pools[1].num_pages == 11
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ebbtide.model_runner.attention.triton_paged import build
 
-from ..attention.agreement import CASES, Step
+from ..attention.agreement import CASES, WITH_WINDOW, Step
 from .poisoned import full_of_nan
 
 CPU = torch.device("cpu")
@@ -25,6 +25,13 @@ def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernels_give_the_attention_that_is_written_out(name: str) -> None:
     step = Step(CASES[name], device=CPU)
+    torch.testing.assert_close(step.run(build(step.pool)).double(), step.truth(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", WITH_WINDOW)
+def test_the_kernels_read_no_page_before_the_window(name: str) -> None:
+    step = Step(CASES[name], device=CPU)
+    step.forget()
     torch.testing.assert_close(step.run(build(step.pool)).double(), step.truth(), rtol=1e-4, atol=1e-4)
 
 

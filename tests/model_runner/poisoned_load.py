@@ -1,0 +1,80 @@
+"""Runs requests through the scheduler on a real runner. Freed pages are overwritten with NaN in every pool."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ebbtide.config import SchedulerConfig
+from ebbtide.messages import GenerateReq, SamplingParams
+from ebbtide.model_runner.runner import ModelRunner
+from ebbtide.scheduler.build import Extras, build_scheduler
+
+MAX_STEPS = 3000
+
+
+@dataclass
+class Outcome:
+    """What a load came to.
+
+    Attributes:
+        tokens: the output of each request, in order.
+        num_freed: pool → number of pages that became free while requests were running.
+    """
+
+    tokens: list[list[int]] = field(default_factory=list)
+    logprobs: list[list[Any]] = field(default_factory=list)
+    num_cached: int = 0
+    num_retractions: int = 0
+    num_freed: Counter[str] = field(default_factory=Counter)
+
+
+def serve(
+    runner: ModelRunner, config: SchedulerConfig, prompts: Sequence[list[int]], params: SamplingParams
+) -> Outcome:
+    """Run all prompts together on a new scheduler, with the books checked after every step."""
+    outcome = Outcome([[] for _ in prompts], [[] for _ in prompts])
+    pools = runner.info.pools
+    extras = Extras(on_free={pool.name: _poison(runner, number, outcome) for number, pool in enumerate(pools)})
+    scheduler = build_scheduler(config, runner.info, extras)
+    _poison_everything(runner)
+    scheduler.receive([GenerateReq((str(index),), prompt, params) for index, prompt in enumerate(prompts)], 0.0)
+    steps = 0
+    while not scheduler.idle:
+        assert (steps := steps + 1) < MAX_STEPS, "the load does not end"
+        plan = scheduler.next_step(0.0)
+        if plan is not None:
+            runner.submit(plan)
+            result = runner.collect()
+            assert not result.failures, result.failures
+            scheduler.settle(result)
+        for item in scheduler.take_output().items:
+            outcome.tokens[int(item.rid)] += item.tokens
+            outcome.logprobs[int(item.rid)] += item.logprobs or []
+            outcome.num_cached += item.start.cached_tokens if item.start else 0
+        scheduler.self_check_during_busy()
+    scheduler.on_idle()
+    outcome.num_retractions = scheduler.state.metrics.totals["num_retracted_requests_total"]
+    return outcome
+
+
+def _poison(runner: ModelRunner, number: int, outcome: Outcome) -> Callable[[Sequence[int]], None]:
+    attention: Any = runner._attention
+    pool, name = attention.pools[number], runner.info.pools[number].name
+
+    def overwrite(pages: Sequence[int]) -> None:
+        outcome.num_freed[name] += len(pages)
+        slots = torch.tensor(pages, dtype=torch.int64)[:, None] * pool.page_size + torch.arange(pool.page_size)
+        pool.data[:, :, slots.flatten()] = torch.nan
+
+    return overwrite
+
+
+def _poison_everything(runner: ModelRunner) -> None:
+    attention: Any = runner._attention
+    for pool in attention.pools:
+        pool.data.fill_(torch.nan)
