@@ -26,6 +26,8 @@ NATIVE: dict[str, str] = {
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "llama",
     "Qwen3ForCausalLM": "llama",
+    "Gemma2ForCausalLM": "gemma",
+    "Gemma3ForCausalLM": "gemma",
 }
 FALLBACK = "transformers_backed"
 # Module → the module with compiled bfloat16 code for the CPU, which is used with the attention backend "cpu".

@@ -1,4 +1,4 @@
-"""Lists the fields of config.json that the Llama family reads, and refuses other fields that would change its results.
+"""Lists the fields of config.json that native models read, and refuses other fields that would change their results.
 
 The reference is transformers: a field that its class for the family ignores has no effect here either, even if the
 field's name suggests one.
@@ -34,6 +34,7 @@ READ = {
     "original_max_position_embeddings",
     "eos_token_id",
 }
+GEMMA = {"attention_bias", "hidden_activation", "query_pre_attn_scalar", "final_logit_softcapping"}
 WINDOWS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
 # Model type → further fields that transformers reads for it.
 READ_BY = {
@@ -42,7 +43,12 @@ READ_BY = {
     "ministral": {"sliding_window", "layer_types"},
     "qwen2": WINDOWS,
     "qwen3": WINDOWS | {"attention_bias"},
+    "gemma2": WINDOWS | GEMMA | {"attn_logit_softcapping"},
+    "gemma3_text": WINDOWS | GEMMA | {"attn_logit_softcapping", "rope_local_base_freq", "_sliding_window_pattern"},
 }
+# Model types whose rotary parameters may be nested, one set per layer type.
+NESTED_ROPE = {"gemma3_text"}
+LAYER_TYPES = {"full_attention", "sliding_attention"}
 # Fields without effect on the results, although their names suggest one: they affect only training or speed, or
 # transformers ignores them for this family. If a checkpoint contains a bias that its family lacks, loading fails.
 WITHOUT_EFFECT = WINDOWS | {
@@ -72,7 +78,10 @@ def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str)
     for name in ("rope_scaling", "rope_parameters"):
         rope = fields.get(name)
         if isinstance(rope, dict):
-            unread |= {f"{name}.{key}": value for key, value in rope.items() if key not in ROPE_READ}
+            sets = {kind: one for kind, one in rope.items() if model_type in NESTED_ROPE and kind in LAYER_TYPES}
+            unread |= _unread_rope(name, {key: value for key, value in rope.items() if key not in sets})
+            for kind, one in sets.items():
+                unread |= _unread_rope(f"{name}.{kind}", one) if isinstance(one, dict) else {f"{name}.{kind}": one}
     for name, value in unread.items():
         if not _is_neutral(name, value):
             raise StartupError(
@@ -81,6 +90,10 @@ def refuse_unread_fields(fields: Mapping[str, Any], model_type: str, where: str)
             )
     if fields.get("is_causal") is False:
         raise StartupError(f"The field is_causal in {where} is false: attention in both directions is not supported.")
+
+
+def _unread_rope(name: str, rope: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name}.{key}": value for key, value in rope.items() if key not in ROPE_READ}
 
 
 def _is_neutral(name: str, value: object) -> bool:

@@ -16,8 +16,9 @@ from ..model_runner.reference import greedy, load_reference
 
 PROMPT = [17, 300, 45, 9, 120, 77, 451, 33, 260, 5, 88] * 5  # longer than the sliding window
 NUM_TOKENS = 24
-IN_EVERY_RUN = {"qwen3", "gemma2"}  # one on native code, one through transformers
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "gpt_neox")
+# Native code with one pool, and with a pool for the sliding window; transformers with a pool for the window.
+IN_EVERY_RUN = {"gemma3", "gpt_oss"}
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt_neox", "gpt_oss")
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,6 @@ NATIVE = {
     "mistral": Family("Mistral", {"sliding_window": WINDOW, "head_dim": 16}),
     "qwen2": Family("Qwen2", {"tie_word_embeddings": True}, gguf="qwen2"),
     "qwen3": Family("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}, gguf="qwen3"),
-}
-BACKED = {
     "gemma2": Family(
         "Gemma2",
         {
@@ -134,6 +132,15 @@ BACKED = {
         },
         embedding_scale=0.25,
     ),
+    "gemma3": Family(
+        "Gemma3Text",
+        {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": WINDOW, "rope_parameters": _GEMMA3_ROPE},
+        sizes=_gemma3_sizes,
+        embedding_scale=0.25,
+        gguf="gemma3",
+    ),
+}
+BACKED = {
     "phi3": Family("Phi3", {"sliding_window": None}, gguf="phi3"),
     "gpt_neox": Family("GPTNeoX", sizes=_neox_sizes, gguf="gptneox"),
     "gpt2": Family("GPT2", sizes=_gpt2_sizes, gguf="gpt2"),
@@ -194,13 +201,6 @@ MORE = {
     "gemma": Family("Gemma", {"head_dim": 32}, embedding_scale=0.25, gguf="gemma"),
     "gemma2, scale of the head size": Family(
         "Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": WINDOW}, gguf="gemma2"
-    ),
-    "gemma3": Family(
-        "Gemma3Text",
-        {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": WINDOW, "rope_parameters": _GEMMA3_ROPE},
-        sizes=_gemma3_sizes,
-        embedding_scale=0.25,
-        gguf="gemma3",
     ),
     "glm4": Family("Glm4", {"head_dim": 16}, gguf="glm4"),
     "seed_oss": Family("SeedOss", {"head_dim": 16}, gguf="seed_oss"),
