@@ -84,7 +84,7 @@ def test_python_examples_are_python(page: Path) -> None:
 
 
 def test_decision_records_are_short_and_complete() -> None:
-    for record in (ROOT / "docs" / "decisions").glob("[0-9]*.md"):
+    for record in (ROOT / "docs" / "decisions").rglob("[0-9]*.md"):
         text = record.read_text()
         assert len(text.splitlines()) <= 40, record.name
         for part in ("Context", "Decision", "Alternatives", "Consequences", "How to tell it was wrong"):

@@ -10,9 +10,10 @@ DECISIONS = "Decisions"
 
 
 def on_config(config: Any) -> Any:
-    """Fill the navigation entry ``Decisions`` with the pages of docs/decisions."""
-    pages = sorted(Path(config.docs_dir, "decisions").glob("*.md"), key=lambda page: (page.name != "README.md", page))
-    names = [f"decisions/{page.name}" for page in pages]
+    """Fill the navigation entry ``Decisions`` with the pages of docs/decisions and its subfolders."""
+    pages = Path(config.docs_dir, "decisions").rglob("*.md")
+    ordered = sorted(pages, key=lambda page: (page.name != "README.md", page.name))
+    names = [str(page.relative_to(config.docs_dir)) for page in ordered]
     for section in _sections(config.nav):
         if DECISIONS in section:
             section[DECISIONS] = names
