@@ -2,10 +2,10 @@
 
     python bench/cpu_scaling.py [--threads 2] [--rounds 5] [--weights bfloat16|int8|Q4_1] [--json FILE] [--png FILE]
 
-The model of bench/cpu_forward.py. The bound of a step is the larger of two times: the bytes of weights and K/V that it
-reads, divided by the bandwidth measured by a sum over 1 GiB, and its multiplications and additions, divided by the
-speed measured by a large bfloat16 matrix product, the best of torch's, also for quantized weights. ``--png`` needs
-matplotlib.
+The model is that of bench/cpu_forward.py. The lower bound of a step is the larger of two times: the bytes of weights
+and K/V that it reads, divided by the memory bandwidth, and its multiplications and additions, divided by the arithmetic
+speed. The bandwidth is measured with a sum over 1 GiB; the speed with torch's product of two large bfloat16 matrices,
+also for quantized weights. ``--png`` needs matplotlib.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MATRIX = 2048
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the machine can do, measured. bandwidth: bytes/s. speed: multiplications and additions per second."""
+    """The measured speed of the machine. bandwidth: bytes/s. speed: multiplications and additions per second."""
 
     bandwidth: float
     speed: float
 
     @classmethod
     def measure(cls) -> Machine:
-        """Measure; takes some seconds."""
+        """Measure this machine. Takes a few seconds."""
         numbers = torch.ones(1 << 28)
         a, b = torch.ones(2, MATRIX, MATRIX, dtype=torch.bfloat16)
         return cls(numbers.nbytes / best_s(numbers.sum), 2 * MATRIX**3 / best_s(lambda: a @ b))
@@ -65,7 +65,7 @@ class Point:
 
 
 def best_s(work: Callable[[], object], rounds: int = 7) -> float:
-    """Return the shortest of some runs in seconds."""
+    """Return the shortest time of ``rounds`` runs, in seconds."""
     times = []
     for _ in range(rounds):
         started = time.perf_counter()
@@ -75,7 +75,7 @@ def best_s(work: Callable[[], object], rounds: int = 7) -> float:
 
 
 def measure(model: NativeLlama, machine: Machine, rounds: int) -> list[Point]:
-    """Measure all steps; prints each."""
+    """Measure all steps, and print each result."""
     cases = [(rows, SHORT) for rows in ROWS] + [(rows, context) for rows in CONTEXT_ROWS for context in CONTEXTS]
     points = []
     for rows, context in cases:

@@ -1,9 +1,10 @@
-"""One linear layer by torch's libraries and by the compiled code: the head of SmolLM2-135M, 576 inputs, 49,152 outputs.
+"""Compares one linear layer in torch and in the compiled code: SmolLM2-135M's head, 576 inputs, 49,152 outputs.
 
     python bench/linear_layers.py [--threads 2] [--rounds 20] [--rows 1 8 32] [--clock wall|cpu]
 
-Weights are random. The variants take turns within a round; a cell is the shortest time of all rounds in milliseconds,
-and the ratio of torch's bfloat16 to it. A variant that this build of torch does not have shows "-".
+The weights are random. Each round runs every variant once. A cell of the table has a variant's shortest time in
+milliseconds, and in parentheses the time of torch's bfloat16 variant divided by it. A variant that this build of torch
+does not support is shown as "-".
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ VARIANTS = {
 
 
 def layers() -> dict[str, Layer | None]:
-    """All variants; None for those that torch refuses."""
+    """Return all variants; None for those that torch refuses."""
     weight = torch.randn(OUTPUTS, INPUTS) * 0.02
     found: dict[str, Layer | None] = {}
     for name, build in VARIANTS.items():
@@ -106,7 +107,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, on a busy machine")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, for a busy machine")
     arguments = parser.parse_args()
     clock = CLOCKS[arguments.clock]
     torch.set_num_threads(arguments.threads)

@@ -24,7 +24,7 @@ PROMPT_LEN = 100
 
 
 def build(rows: int, page_size: int, window: int) -> tuple[Scheduler, SimRunner]:
-    """A scheduler with a pool for all rows at full length, and half as much for the cache."""
+    """Return a scheduler and its runner. The pool has 1,200 tokens per row."""
     num_pages = rows * 1200 // page_size
     more = (PoolInfo(num_pages, page_size, SWA_POOL, window),) if window else ()
     runner = SimRunner(SimShape(num_pages, page_size=page_size, num_rows=rows, max_in_flight=1, more_pools=more))
@@ -33,7 +33,7 @@ def build(rows: int, page_size: int, window: int) -> tuple[Scheduler, SimRunner]
 
 
 def requests(count: int) -> list[GenerateReq]:
-    """Requests that decode until the benchmark is over."""
+    """Return requests that are long enough to decode until the benchmark is over."""
     sampling = SamplingParams(max_tokens=100_000 if count == 0 else 16_000, temperature=0.0, ignore_eos=True)
     return [
         GenerateReq(
@@ -44,7 +44,7 @@ def requests(count: int) -> list[GenerateReq]:
 
 
 def measure(rows: int, waiting: int, steps: int, page_size: int, window: int) -> dict[str, float]:
-    """Milliseconds per step: medians and the scheduler's p99."""
+    """Return milliseconds per step: medians, and the scheduler's p99."""
     scheduler, runner = build(rows, page_size, window)
     scheduler.receive(requests(rows), 0.0)
     own: list[float] = []

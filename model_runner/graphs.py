@@ -128,7 +128,7 @@ class DecodeGraphs:
         return min((size for size in self.sizes if size >= needed), default=None)
 
     def replay(self, size: int, staged: StepInputs) -> Replayed:
-        """Queue a staged step on the device. ``size`` must be the result of ``size_for``."""
+        """Launch the graph for ``size`` rows with a staged step. ``size`` must be the result of ``size_for``."""
         inputs = self._padded(size)
         tokens, num_rows = staged.tokens, len(staged.tokens.rows)
         inputs.token_ids[:num_rows] = tokens.token_ids
@@ -146,7 +146,7 @@ class DecodeGraphs:
         return Replayed(outputs.logits[:num_rows], outputs.tokens[:num_rows])
 
     def _padded(self, size: int) -> DecodeInputs:
-        """Return inputs with only padding rows, on the host. Each row writes the padding page to its entry again."""
+        """Return inputs with only padding rows, on the host. Their page-table writes change nothing."""
         parts = self.parts
         vocab_size = parts.model.vocab_size
         pages = []

@@ -258,8 +258,8 @@ class ModelRunner:
     def _replay(self, items: list[PlanItem], staged: StepInputs, size: int) -> PendingItems:
         """Run a decode step as a graph.
 
-        The graph samples rows without penalties, masks and log-probabilities. If the step has other rows, all rows are
-        sampled again from the graph's logits.
+        The graph's samples ignore penalties, bias, masks and log-probabilities. If a row needs any of these, all rows
+        are sampled again from the graph's logits.
         """
         assert self._graphs is not None
         if self._sampler.is_plain(staged.sampling):

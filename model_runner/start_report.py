@@ -1,4 +1,4 @@
-"""What the start of a runner reports: the choices with their reasons, and what took the memory if it was not enough."""
+"""Reports at the start of a runner: each choice with its reason and, if memory runs out, which parts took it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADVICE = {
 
 @dataclass(slots=True)
 class StartMemory:
-    """The memory that each part of the start has taken.
+    """The memory that each part of the start has allocated.
 
     Attributes:
         allocated: returns the bytes that this process has allocated on the device.
@@ -63,13 +63,13 @@ def start_memory(device: torch.device) -> StartMemory:
 
 
 def choices_table(config: RunnerConfig, info: RunnerInfo, graphs: GraphChoice) -> str:
-    """Return one line per choice of the start: what, its value, and why."""
+    """Return one line per choice at the start: its name, its value and the reason."""
     pool_tokens = info.num_pages * info.page_size
     rows = [
-        ("device", info.device, _why(config.device, "--device", "CUDA if there is a device")),
+        ("device", info.device, _why(config.device, "--device", "CUDA if it is available")),
         ("dtype", info.dtype, _why(config.dtype, "--dtype", "see the flag's description")),
         ("attention", info.attention, _why(config.attention_backend, "--attention-backend", "the first available one")),
-        ("page size", f"{info.page_size}", _why(config.page_size, "--page-size", "the default of the attention")),
+        ("page size", f"{info.page_size}", _why(config.page_size, "--page-size", "the attention backend's default")),
         (
             "KV pool",
             f"{pool_tokens} tokens, {info.pool_bytes / GIB:.2f} GiB",
@@ -86,7 +86,7 @@ def choices_table(config: RunnerConfig, info: RunnerInfo, graphs: GraphChoice) -
 
 
 def log_choices(config: RunnerConfig, info: RunnerInfo, graphs: GraphChoice) -> None:
-    """Log the table; on the CPU, where most of it never changes, at the level debug."""
+    """Log the table. On the CPU, where most choices are always the same, the log level is DEBUG."""
     level = logging.INFO if info.device == "cuda" else logging.DEBUG
     log.log(level, "choices of the start:\n%s", choices_table(config, info, graphs))
 

@@ -1,6 +1,6 @@
 """Admission conditions of waiting requests. Each is a ``Gate``, which decides when a request is ready to be admitted.
 
-One condition is that the request's grammar is compiled. Another class that implements ``Gate`` is another condition.
+One condition is that the request's grammar is compiled. For another condition, add a class that implements ``Gate``.
 """
 
 from __future__ import annotations

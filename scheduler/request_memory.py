@@ -56,8 +56,8 @@ class Memory:
     def allocate_for_restore(self, req: Request, num_tokens: int) -> bool:
         """Allocate pages for the K/V of the first ``num_tokens`` tokens, which will be restored from the host tier.
 
-        Releases the pages that only a token before the last of these reads. Returns False, and changes nothing for the
-        request, if too few pages are usable.
+        Releases the pages that only tokens before the last of these read. Returns False and leaves the request
+        unchanged if too few pages are usable.
         """
         if not all(pool.evict_from_tree_cache(pool.pages_to_restore(req, num_tokens)) for pool in self.pools):
             return False

@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, options in scale.variants.items():
         _measure(name, options, scale, report)
         report.seconds = time.monotonic() - started
-        args.out.write_text(json.dumps(asdict(report), indent=1))  # after each part: a later one may not end
+        args.out.write_text(json.dumps(asdict(report), indent=1))  # after each variant, because a later one may hang
     print(_table(report))
     return 1 if report.failures else 0
 
@@ -143,7 +143,7 @@ def _machine(scale: Scale) -> dict[str, Any]:
 
 
 def _run_tests() -> dict[str, Any]:
-    """Run tests/gpu in a process of its own."""
+    """Run tests/gpu in a separate process."""
     root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-W", "default", "tests/gpu"]
     started = time.monotonic()
@@ -151,7 +151,7 @@ def _run_tests() -> dict[str, Any]:
         run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=TEST_SECONDS, check=False)
         status, output = run.returncode, run.stdout + run.stderr
     except subprocess.TimeoutExpired as error:
-        status, output = 1, f"{(error.stdout or b'').decode(errors='replace')}\nno end after {TEST_SECONDS} s"
+        status, output = 1, f"{(error.stdout or b'').decode(errors='replace')}\nnot finished after {TEST_SECONDS} s"
     lines = output.strip().splitlines() or ["no output"]
     return {
         "status": status,

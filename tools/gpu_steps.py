@@ -47,7 +47,7 @@ def load(folder: str, *, max_batch: int, **options: Any) -> MeasuredRunner:
 
 @dataclass(frozen=True)
 class MeasuredRunner:
-    """A loaded runner. Contexts are not computed: their K/V are what the pool contains, zeros or earlier steps."""
+    """A loaded runner. Contexts are not computed: their K/V is whatever the pool contains, zeros or earlier steps."""
 
     runner: ModelRunner
     load_seconds: float
@@ -55,8 +55,8 @@ class MeasuredRunner:
     def decode(self, batch: int, context: int, num_steps: int, bandwidth: float) -> dict[str, Any]:
         """Measure decode steps of ``batch`` rows with ``context`` tokens each, with plans in flight as in serving.
 
-        bandwidth: bytes per second of copies. The roofline is the time in which the weights and the contexts' K/V are
-            read at this bandwidth.
+        bandwidth: bytes per second of copies. The roofline is the time for reading the weights and the contexts' K/V at
+            this bandwidth.
         """
         steps = self._decode_plans(batch, context)
         self._run(steps, WARM_UP_STEPS)
@@ -74,7 +74,7 @@ class MeasuredRunner:
         }
 
     def prefill(self, num_tokens: int) -> dict[str, Any]:
-        """Measure the prefill of one prompt in chunks, after one for warming up."""
+        """Measure the prefill of one prompt in chunks, after a warm-up with the same prompt."""
         plans = self._prefill_plans(num_tokens)
         self._run(iter(plans), len(plans))
         seconds = self._timed(iter(plans), len(plans))
@@ -89,15 +89,14 @@ class MeasuredRunner:
         return self.runner._last_tokens.device
 
     def _decode_plans(self, batch: int, context: int) -> Iterator[StepPlan]:
-        """Yield plans without an end: the first one starts the rows. Each row has its own pages as far as they last."""
+        """Yield plans without limit; the first one starts the rows. Rows share pages if the pool is too small."""
         info = self.runner.info
-        first = context // 2  # so that all measured steps together have ``context`` tokens at most
         num_pages = pages_for(info.context_length, info.page_size)
         num_pages = min(num_pages, pages_for(context + 200, info.page_size), info.num_pages)
         init = RowInit(SamplingParams(max_tokens=100_000, temperature=0.0), 1)
         rows = range(batch)
         pages = [[(row * num_pages + page) % info.num_pages for page in range(num_pages)] for row in rows]
-        position = max(context - 1, first)
+        position = context - 1
         yield StepPlan(0, [PlanItem(row, position, [5 + row % 100], pages[row], 0, init=init) for row in rows])
         while True:
             position += 1
@@ -138,7 +137,7 @@ class MeasuredRunner:
         return _seconds(lambda: self._run(plans, count), self._device)
 
     def _idle_share(self, plans: Iterator[StepPlan]) -> float | None:
-        """Return the share of the time in which the device runs no kernel and no copy; None on the CPU."""
+        """Return the share of the time in which the device runs neither kernels nor copies; None on the CPU."""
         if self._device.type != "cuda":
             self._run(plans, 1)
             return None
@@ -154,7 +153,7 @@ class MeasuredRunner:
 
 
 def idle_share(spans: list[tuple[float, float]]) -> float | None:
-    """Return the share of the whole time that no span covers; None without spans. spans: sorted."""
+    """Return the share of the total time that no span covers; None without spans. spans: sorted."""
     if not spans:
         return None
     covered, reached = 0.0, spans[0][0]
@@ -166,7 +165,7 @@ def idle_share(spans: list[tuple[float, float]]) -> float | None:
 
 
 def _seconds(work: Callable[[], None], device: torch.device) -> float:
-    """Return the time of ``work``, from an idle device to an idle device."""
+    """Return the duration of ``work`` in seconds, including all work that it queues on the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     started = time.perf_counter()

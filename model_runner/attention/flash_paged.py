@@ -2,8 +2,8 @@
 
 Decode items go to ``flash_attn_with_kvcache``, which splits their contexts, and prefill chunks to
 ``flash_attn_varlen_func`` with a block table (Dao 2023, "FlashAttention-2"). The code follows the interface of
-flash-attn 2.7 and 2.8. It has been tested with the package's Python code over a replacement of its compiled module, and
-not on a device yet.
+flash-attn 2.7 and 2.8. It has been tested with the package's Python code and a replacement for its compiled module, but
+not yet on a device.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from . import AttentionBackend, LayerAttention
 
 LEAST_SPLIT = 256  # tokens; a multiple of all block sizes
 MAX_SPLITS = 16
-DECODE_PROGRAMS = 512  # as many programs keep every processor of a large device busy
+DECODE_PROGRAMS = 512  # enough programs to keep every multiprocessor of a large device busy
 SMALLEST_BLOCK_M = 16  # tensor cores multiply at least 16 rows
 # Largest size in bytes of one head of one token → (rows of a prefill block, K/V tokens that a program loads at a time).
 # With these sizes, a program fits into 99 KiB of shared memory, which every device since 2020 has.

@@ -22,7 +22,7 @@ def _experts(fields: Fields) -> Config:
 
 
 def _llama(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Return the fields of Llama, Mistral and Mixtral. With biases on only queries, keys and values: Qwen2."""
+    """Return the fields of Llama, Mistral and Mixtral, or of Qwen2 if only queries, keys and values have biases."""
     num_experts = fields.integer("expert_count", 0)
     used = fields.integer("expert_used_count", 0)
     if num_experts:
@@ -130,7 +130,7 @@ def _gpt2(fields: Fields, stored: Stored, config: Config) -> Config:
 
 
 def _window(fields: Fields, stored: Stored, config: Config) -> Config:
-    """Return a sliding window for all layers; 0 in the file means no window."""
+    """Return the field with the sliding window of all layers; 0 in the file means no window."""
     return {"sliding_window": fields.integer("attention.sliding_window", 0) or None}
 
 

@@ -84,7 +84,7 @@ class GGUFFile:
     def stored_weights(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor | QuantizedRows]]:
         """Yield the same as ``tensors``, but keep a matrix quantized if its format is in ``quantized_rows.KINDS``.
 
-        A matrix is still dequantized if the converter changed it in another way than by reordering its rows.
+        A matrix is still dequantized if the converter changed more than the order of its rows.
         """
         names = self._names(wanted)
         for name in self._stored_names():

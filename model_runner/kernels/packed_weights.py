@@ -84,7 +84,7 @@ def pack_quants(quants: Quants, order: Order) -> PackedWeight:
 
 
 def block_table(weights: list[PackedWeight], *, alternating: bool = False) -> Tensor:
-    """Return the address and kind of every block of ``weights``, which are joined to one layer: int64 [blocks, 2].
+    """Return the address and kind of every block of ``weights``, which are joined into one layer: int64 [blocks, 2].
 
     alternating: True to alternate the blocks of the weights, False to append each weight to the previous one.
     The last block is repeated up to a whole unit of ``UNIT`` blocks.

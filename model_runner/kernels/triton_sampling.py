@@ -28,9 +28,9 @@ def _at_least(logits, num_ids, peak, temperature, bits, BLOCK: tl.constexpr):  #
 
 
 def _border(logits, num_ids, peak, temperature, count, share, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The bits of the largest value so that at least ``count`` probabilities, with a sum of ``share``, reach it.
+    """The bits of the largest value that at least ``count`` probabilities, with a sum of at least ``share``, reach.
 
-    Each pass over the row finds two bits, by three candidates.
+    Each pass over the row determines two bits by testing three candidates.
     """
     border = tl.zeros([], tl.int32)
     for digit in range(15):  # the bits of a float32 in [0, 1], as an integer, are less than 2**30

@@ -13,7 +13,7 @@ from .rotary import rotate
 
 
 class LayerOps(Protocol):
-    """The operations. The inputs may be changed if they are not mentioned as results."""
+    """The operations. An operation leaves its inputs unchanged unless it says otherwise."""
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Return the RMSNorm of the last dimension, in the type of ``x``. The weight may be in float32."""

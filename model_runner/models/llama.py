@@ -105,7 +105,7 @@ class LlamaModel:
         return True
 
     def adapt_threads(self) -> None:
-        """See ``Model``. Does nothing: torch's operations always use torch's number of threads."""
+        """See ``Model``. Does nothing: the number of threads of torch's operations is fixed."""
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """See ``Model``. The states are the hidden states after the final norm, [W, hidden]."""

@@ -4,7 +4,8 @@ The inputs of linear layers are in bfloat16, or in float32 if the CPU has no bfl
 bfloat16 or quantized.
 
 The result of a row depends only on the tokens of its request. Other rows in the batch, the division into prefill
-chunks, the choice of pages and cache hits do not change a bit of it. The compiled code is in kernels/llama_forward.cpp.
+chunks, the choice of pages and cache hits do not change a single bit. kernels/llama_forward.cpp contains the compiled
+code.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class NativeLlama:
                     self._vectors[name] = weight.float()
                 else:
                     self._packed[name] = _packed(weight, order, quantization)
-        self._tensors: list[Tensor] = []  # keeps the memory alive to which the structures point
+        self._tensors: list[Tensor] = []  # keeps alive the memory to which the structures point
         self._layers = (LayerWeights * config.num_layers)(*map(self._layer, range(config.num_layers)))
         # A checkpoint may store tied weights under either of their names.
         embedding = EMBEDDING if EMBEDDING in self._packed else HEAD
@@ -225,7 +226,7 @@ class NativeLlama:
         return self._vectors[name].data_ptr() if name in self._vectors else None
 
     def _linear(self, names: list[str], *, alternating: bool = False) -> LinearWeights:
-        """Join several weights to one layer.
+        """Join several weights into one layer.
 
         alternating: True to alternate their blocks of 16 outputs, False to append each weight to the previous one.
         """

@@ -49,7 +49,7 @@ class Model(Protocol):
         """True if ``forward`` and ``logits`` can run in a captured graph, because the host reads no tensor values."""
 
     def adapt_threads(self) -> None:
-        """Let each step use fewer threads than torch's number if earlier steps were faster with fewer.
+        """Let each step use fewer threads than torch is set to use if earlier steps were faster with fewer threads.
 
         Does nothing if the model cannot change its number of threads.
         """

@@ -102,7 +102,7 @@ def window_mask(*, batch_size: int, q_length: int, kv_length: int, **options: An
 
 
 def plain_forward(model: Any, ids: Tensor, positions: Tensor, **options: Any) -> Tensor:
-    """Return the logits, [T, vocab_size], of T tokens in one row without a cache. The row may be several sequences."""
+    """Return the logits, [T, vocab_size], of T tokens in one row, without a cache. A row may be several sequences."""
     inputs = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
     logits: Tensor = model(**inputs, use_cache=False, **options).logits
     return logits.squeeze(0)

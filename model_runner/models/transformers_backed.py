@@ -80,7 +80,7 @@ class TransformersModel:
         return False
 
     def adapt_threads(self) -> None:
-        """See ``Model``. Does nothing: torch's operations always use torch's number of threads."""
+        """See ``Model``. Does nothing: the number of threads of torch's operations is fixed."""
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """See ``Model``. The states are the logits, [W, vocab_size], because the library's forward pass includes them.

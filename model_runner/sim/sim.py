@@ -115,8 +115,8 @@ class SimRunner:
     def from_config(cls, config: RunnerConfig) -> SimRunner:
         """Return the runner for ``MODEL sim``. By default, the context has 32,768 tokens and the pool 65,536.
 
-        The host tier holds ``kv_offload_gb`` GiB at 64 KiB per token. For each of the other pools, it has as many pages
-        per page of the first pool as the device.
+        In the first pool, the host tier holds ``kv_offload_gb`` GiB at 64 KiB per token. The ratio of its pages in
+        another pool to its pages in the first pool is that of the device's pages.
         Raises StartupError if the runner does not fit into memory, or if ``sim_pools`` is invalid.
         """
         num_pages = (config.max_total_tokens or POOL_TOKENS) // config.tokens_per_page

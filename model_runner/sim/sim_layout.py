@@ -1,4 +1,4 @@
-"""The pools of the simulated runner, as ``--sim-pools`` names them."""
+"""The pools of the simulated runner, from the value of ``--sim-pools``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ebbtide.paging import window_pool_pages
 def further_pools(layout: str, num_pages: int, page_size: int, ratio: float) -> tuple[PoolInfo, ...]:
     """Return all pools of a layout such as ``full,swa:64`` except the first one, which must be ``full``.
 
-    num_pages: that of the full-attention pool. ratio: pages of a window pool per page of the full-attention pool.
+    num_pages: number of pages of the full-attention pool. ratio: see ``window_pool_pages``.
     Raises StartupError if the layout is invalid.
     """
     first, *others = layout.split(",")

@@ -1,4 +1,4 @@
-"""Linear layers whose outputs need the other ranks."""
+"""Linear layers whose outputs are computed together with the other ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .group import Group, in_step
 
 
 class RowParallelLinear(Linear):
-    """A linear layer that has a part of the inputs. Its output is the sum over all ranks; rank 0 adds the bias."""
+    """A linear layer for one rank's part of the inputs. Its output is the sum over all ranks; rank 0 adds the bias."""
 
     def __init__(self, linear: Linear, group: Group) -> None:
         """linear: has the weight [out, in / size] and the bias of this rank."""
@@ -24,7 +24,7 @@ class RowParallelLinear(Linear):
 
 
 class VocabParallelHead(Linear):
-    """An output layer that has the logits of a range of token ids. Its output contains those of all ranks."""
+    """An output layer that computes the logits of one range of token ids. Its output has the logits of all ranks."""
 
     def __init__(self, weight: Tensor, vocab_size: int, group: Group) -> None:
         """weight: [token ids of the rank, in]; see ``vocab_range``."""

@@ -1,8 +1,8 @@
 """The part of a Llama model's weights that one rank holds.
 
-Queries, keys, values, gates and the output layer are split by outputs, the two layers behind them by inputs. The
-embedding and the norms are complete on every rank. If there are fewer key-value heads than ranks, several ranks hold
-the same head.
+The projections of queries, keys and values, the gate and up projections, and the output layer are split by outputs;
+o_proj and down_proj are split by inputs. The embedding and the norms are complete on every rank. If there are fewer
+key-value heads than ranks, several ranks hold the same head.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_divisible(config: LlamaConfig, size: int, name: str) -> None:
 
 
 def local_config(config: LlamaConfig, size: int) -> LlamaConfig:
-    """Return the sizes of one rank's layers. ``vocab_size`` and ``hidden`` stay those of the model."""
+    """Return the sizes of one rank's layers. ``vocab_size`` and ``hidden`` keep the values of the model."""
     return replace(
         config,
         intermediate=config.intermediate // size,
@@ -58,14 +58,14 @@ def local_parts(
     Args:
         tensors: complete tensors, whose shapes have been checked.
         targets: parameter of the rank by tensor name.
-        config: the complete model's.
+        config: the configuration of the complete model.
     """
     for name, tensor in tensors:
         target = targets.get(name)
         if target is None:
             yield name, tensor
         elif name.endswith(".bias") and name.removesuffix(".bias").endswith(BY_INPUTS):
-            yield name, tensor if group.rank == 0 else tensor.new_zeros(tensor.shape)  # added once, by the sum
+            yield name, tensor if group.rank == 0 else tensor.new_zeros(tensor.shape)  # summed over ranks
         else:
             yield name, _part(name, tensor, target, config, group)
 

@@ -18,7 +18,7 @@ from .output_lengths import OutputLengths
 
 DEFAULT_RISK = 0.03  # see docs/decisions/0025-admission-by-forecast.md
 SMALLEST_RISK = 1e-12  # smaller risks, and risks closer to 1, make no difference
-SOON = HORIZONS.index(64) + 1  # horizons up to this place count as soon
+SOON = HORIZONS.index(64) + 1  # ``expects_room`` reads the horizons before this index
 
 
 class Verdict(Enum):
@@ -41,8 +41,8 @@ class AdmissionResult:
 class Admission:
     """Admits a request if the pools will suffice for it and all running requests, with a probability of ``1 - risk``.
 
-    The demand is that of ``Forecast``: its expected value and as many standard deviations as the risk asks for, at each
-    horizon. A protected request reserves its maximum length instead of an expected one.
+    The demand at each horizon is the expected value from ``Forecast`` plus a number of standard deviations that
+    depends on the risk. A protected request reserves its maximum length instead of its expected length.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Admission:
         self._protected_waits = False
 
     def start_step(self, _running: Iterable[Request]) -> None:
-        """See ``AdmissionRule``. The running requests are known already."""
+        """See ``AdmissionRule``. Ignores the argument: ``charge`` and ``left`` have recorded the running requests."""
         self._protected_waits = False
         self._forecast.refresh()
 
@@ -75,7 +75,7 @@ class Admission:
             self._promised[req.rid] = [promised_pages(pool, req) for pool in self._pools]
 
     def left(self, req: Request) -> None:
-        """Free what is reserved for ``req``, which no longer runs."""
+        """Release the reservation of ``req``, which no longer runs."""
         self._forecast.left(req)
         self._promised.pop(req.rid, None)
 

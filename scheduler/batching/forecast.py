@@ -2,8 +2,8 @@
 
 For each of a few horizons (output tokens from now), a pool needs the expected change of the memory that running
 requests hold, and its variance. Both are sums over the requests. A request's terms are computed when it starts and when
-its output reaches the next bin of ``output_lengths``; in between they change by a constant per step. A step and an
-evaluation therefore cost the number of horizons, not the number of requests.
+its output reaches the next bin of ``output_lengths``; in between they change by a constant per step. The cost of a step
+and of an evaluation is therefore proportional to the number of horizons, not to the number of requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..memory.kv_pool import KvPool, promised_pages
 from ..request import Request
 from .output_lengths import EDGES, NUM_BINS, Kind, OutputLengths, bin_of, kind_of, survival
 
-# Output tokens from now. The demand between two horizons differs little from that at one of them.
+# Output tokens from now. Between two neighbouring horizons, the demand differs little from the demand at one of them.
 HORIZONS = (0, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 NUM_HORIZONS = len(HORIZONS)
 PRESENT = NUM_HORIZONS * [0.0]
@@ -23,11 +23,11 @@ PRESENT = NUM_HORIZONS * [0.0]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The part of one request in the sums of one pool, per horizon, in tokens.
+    """What one request contributes to the sums of one pool, per horizon, in tokens.
 
     Attributes:
         change: expected change of the memory that the request holds.
-        slope: what one more decoded token adds to ``change``.
+        slope: the amount by which one more decoded token increases ``change``.
         variance: variance of the change.
     """
 
@@ -49,13 +49,13 @@ class _Entry:
 
 
 class _Sums:
-    """The sums of one pool. ``change`` is that of step 0, so that steps cost nothing."""
+    """The sums of one pool. ``change`` is extrapolated to step 0, so that a step need not update it."""
 
     def __init__(self) -> None:
         self.change, self.slope, self.variance = PRESENT[:], PRESENT[:], PRESENT[:]
 
     def add(self, term: Term, step: int, sign: float) -> None:
-        """Add the term of a request, computed in this step; subtract it if ``sign`` is -1."""
+        """Add the term of a request, computed in step ``step``; subtract it if ``sign`` is -1."""
         change, slopes, variance = self.change, self.slope, self.variance
         for number, slope in enumerate(term.slope):
             change[number] += sign * (term.change[number] - step * slope)
@@ -72,7 +72,7 @@ class Forecast:
         self._sums = [_Sums() for _ in pools]
         self._entries: dict[str, _Entry] = {}
         self._partial: dict[str, _Entry] = {}  # requests in mid-prefill: their terms are computed in every step
-        self._due: dict[int, list[_Entry]] = {}  # requests whose terms are to be computed again, by step
+        self._due: dict[int, list[_Entry]] = {}  # requests whose terms must be recomputed, by step
         self._step = 0
 
         self._rest = 0  # sum of the tokens up to max_tokens, as of step 0
@@ -86,7 +86,7 @@ class Forecast:
         return self._rest - self._step * len(self._entries)
 
     def missing(self, number: int, without: Sequence[Request] = ()) -> int:
-        """Return the pages that the known tokens of running requests lack in a pool. Visits every running request."""
+        """Return how many pages the running requests lack for their known tokens. Visits every running request."""
         pool = self.pools[number]
         return sum(
             pool.missing_pages(entry.req, len(entry.req.known))
@@ -98,31 +98,31 @@ class Forecast:
         """Record that a step with decode rows was planned."""
         self._step += 1
         for entry in self._due.pop(self._step, ()):
-            if self._entries.get(entry.req.rid) is entry:  # else the request has left, and may have started again
+            if self._entries.get(entry.req.rid) is entry:  # otherwise the request has left, and may have started again
                 self._partial[entry.req.rid] = entry
 
     def started(self, req: Request) -> None:
-        """Add a request that runs from now on."""
+        """Add a request that has started to run."""
         kind, number = kind_of(req), bin_of(req.num_outputs)
         self._lengths.moved(kind, None, number)
         entry = self._entries[req.rid] = _Entry(req, kind, number)
         self._compute(entry)
 
     def left(self, req: Request) -> None:
-        """Remove a request that no longer runs. Nothing happens if it was not added."""
+        """Remove a request that no longer runs. Does nothing if it was not added."""
         entry = self._entries.pop(req.rid, None)
         if entry is None:
             return
         self._partial.pop(req.rid, None)
         self._lengths.moved(entry.kind, entry.bin, None)
         self._add(entry, -1.0)
-        if not self._entries:  # no rounding errors are kept
+        if not self._entries:  # discards accumulated rounding errors
             self._sums = [_Sums() for _ in self.pools]
             self._due.clear()
             self._rest = 0
 
     def refresh(self) -> None:
-        """Compute the terms again that are out of date. Call it before ``demand``."""
+        """Recompute outdated terms. Call it before ``change`` and ``variance``."""
         outdated, self._partial = self._partial, {}
         for entry in outdated.values():
             self._add(entry, -1.0)
@@ -131,7 +131,7 @@ class Forecast:
     def change(self, number: int, without: Sequence[Request] = ()) -> list[float]:
         """Return the expected change of the tokens held in a pool, per horizon.
 
-        without: running requests that do not count.
+        without: running requests to leave out.
         """
         sums = self._sums[number]
         change = [change + self._step * slope for change, slope in zip(sums.change, sums.slope, strict=True)]
@@ -153,7 +153,7 @@ class Forecast:
         return [self._entries[req.rid] for req in requests if req.rid in self._entries]
 
     def candidate(self, req: Request, locked: Sequence[int]) -> list[Term]:
-        """Return the terms that ``req`` would have if it started. locked: its pages in use already, per pool."""
+        """Return the terms that ``req`` would have if it started. locked: its already locked pages, per pool."""
         alive = self._alive(req, kind_of(req))
         terms = []
         for pool, pages in zip(self.pools, locked, strict=True):
@@ -208,10 +208,10 @@ class Forecast:
             alive: the probability that it still runs, per horizon.
             held: tokens that its pages hold.
             own: tokens of the pages that become usable when it ends.
-            first: least number of tokens by which it grows.
+            first: minimum number of tokens by which it grows at every horizon.
         """
         size, known, most = pool.page_size, len(req.known), req.max_kv_tokens
-        grows = pool.pages_for(known + size) > pool.pages_for(known)  # False if the pool keeps a window only
+        grows = pool.pages_for(known + size) > pool.pages_for(known)  # False if the request already fills its window
         change, variance = [], []
         for share, horizon in zip(alive, HORIZONS, strict=True):
             needed = pool.pages_for(min(known + max(horizon, first), most)) * size - held + own

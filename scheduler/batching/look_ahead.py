@@ -1,7 +1,7 @@
-"""Looks ahead when the next step does not fit: rows wait for memory that others are about to free.
+"""Looks ahead when the next step does not fit: some rows wait for memory that other requests are about to free.
 
-A retraction costs the computed tokens of its victim. If running requests are expected to end soon and free what is
-missing, rows without a page stop for a few steps instead, and keep their memory.
+After a retraction, the victim's tokens must be recomputed. If running requests are expected to end soon and free enough
+memory, rows that lack a page instead skip a few steps and keep their memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .scheduling_policies import AdmissionRule
 
 @dataclass(frozen=True, slots=True)
 class LookAhead:
-    """Chooses the decode rows that go on when memory is short."""
+    """Chooses the decode rows of the next step when memory is short."""
 
     lifecycle: Lifecycle
     memory: Memory
@@ -27,8 +27,9 @@ class LookAhead:
     def rows_to_plan(self) -> list[Request]:
         """Return the decode rows of the next step; an empty list if requests must be retracted instead.
 
-        A row goes on if the free pages suffice for it and the rows before it: protected requests come first, then
-        those that were admitted first. At least one row goes on in every step, so one of them ends, or all need a page.
+        A row is part of the step if the free pages suffice for it and the rows before it: protected requests come
+        first, then the others in order of admission. Every step has at least one row, until a request ends or every row
+        lacks a page.
         """
         running = self.lifecycle.running
         if len(running) < 2 or not self.admission.expects_room():

@@ -1,6 +1,6 @@
-"""The new-token ratio: the share of a request's expected output for which admission reserves memory.
+"""The new-token ratio: the share of the remaining max_tokens for which admission reserves memory.
 
-A retraction never lowers the ratio; each step with a decode row decays it; an idle scheduler resets it.
+A retraction never lowers the ratio; an idle scheduler resets it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RETRACT_LOOKAHEAD = 20  # output tokens per remaining request that are added to 
 
 
 class NewTokenRatio:
-    """Holds the ratio as ``value``, which is always in [minimum, 1]."""
+    """Holds the ratio as ``value``, in [minimum, 1]. Each step with a decode row lowers it."""
 
     def __init__(self, conservativeness: float = 1.0) -> None:
         self.initial = min(INIT_RATIO * conservativeness, 1.0)
@@ -29,7 +29,7 @@ class NewTokenRatio:
         self.value = max(self.value - self._decay, self.minimum)
 
     def report(self, reserved: float, rest: float) -> None:
-        """Ignored: the value follows its own law."""
+        """Does nothing: only ``decay``, ``raise_after_retract`` and ``reset`` change this ratio."""
 
     def raise_after_retract(self, survivors: Iterable[Request]) -> None:
         """Raise the ratio after a retraction, which shows that it was too low.
@@ -50,11 +50,11 @@ class NewTokenRatio:
 
 
 class ReportedRatio(NewTokenRatio):
-    """The ratio that the admission rule amounts to: the rule reports it, and a retraction raises it until then."""
+    """The ratio that the admission rule reports. After a retraction, it is higher until the next report."""
 
     def decay(self) -> None:
-        """No change: the rule reports a new ratio instead."""
+        """Does nothing: the rule reports a new ratio instead."""
 
     def report(self, reserved: float, rest: float) -> None:
-        """Record that ``reserved`` tokens are reserved for requests that may make ``rest`` more tokens."""
+        """Record that ``reserved`` tokens are reserved for requests that may output up to ``rest`` more tokens."""
         self.value = min(max(reserved / rest, 0.0), 1.0) if rest > 0 else self.value

@@ -1,9 +1,10 @@
-"""The distribution of output lengths: how likely a request that has made a number of tokens makes as many more.
+"""The distribution of output lengths: the probability that an output of n tokens reaches m tokens.
 
-The estimate is a life table. Lengths are counted in bins whose width grows with the length, old ends count less than
-new ones, and a request that was cut off or still runs counts as one that reached its bin. Kinds of requests are told
-apart by the octaves of max_tokens and of the prompt. A kind with few ends borrows from the larger kind that contains
-it, and all of them from a prior. The cost of every operation is bounded by the number of bins.
+The estimate is a life table. Lengths are counted in bins whose width grows with the length. Recent completions have a
+greater weight than old ones, and a request that was cut off or is still running counts as one that reached its bin.
+Requests are grouped in kinds, by half octaves of max_tokens and octaves of the prompt length. The estimate for a kind
+with few completions is pulled towards that of the more general kind that includes it, and the most general one towards
+a prior. The cost of every operation is bounded by the number of bins.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from ..request import Request
 
 EDGES = (0, 8, 16, 24, 32, *(round(32 * 2 ** (step / 2)) for step in range(1, 25)))  # lower edges of the bins, tokens
 NUM_BINS = len(EDGES)
-HALF_LIFE = 512  # number of ends after which an end counts half
-BORROWED = 6.0  # number of ends that the larger kind is worth in the estimate of a smaller one
+HALF_LIFE = 512  # number of completions after which the weight of a completion is halved
+BORROWED = 6.0  # weight of the more general kind in an estimate, in completions
 PRIOR_MEDIAN = 160  # tokens; the prior is log-logistic: half of all outputs are longer
 PRIOR_SHAPE = 1.5
-REFRESH_ENDS = 8  # a survival curve is computed again after this number of ends
+REFRESH_ENDS = 8  # number of completions after which a survival curve is recomputed
 
-Kind = tuple[int, int]  # octaves of max_tokens and of the prompt; -1 for "any"
+Kind = tuple[int, int]  # half octave of max_tokens, octave of the prompt length; -1 for "any"
 ANY = -1
 
 
@@ -37,19 +38,19 @@ def _prior_hazards() -> list[float]:
 
 
 class _LifeTable:
-    """The ends of one kind of request."""
+    """The completions of one kind of request."""
 
     def __init__(self) -> None:
-        self.ended = [0.0] * NUM_BINS  # weight of requests that ended in the bin
-        self.left = [0.0] * NUM_BINS  # weight of requests that were cut off in the bin
+        self.ended = [0.0] * NUM_BINS  # total weight of the requests that ended in the bin
+        self.left = [0.0] * NUM_BINS  # total weight of the requests that were cut off in the bin
         self.running = [0] * NUM_BINS  # number of running requests in the bin
-        self.age = 0  # number of ends
+        self.age = 0  # number of requests that ended or were cut off
         self.computed_at = -REFRESH_ENDS  # age at which ``curve`` was computed
         self.hazards: list[float] = []
         self.curve: list[float] = []  # share of requests whose outputs reach the lower edge of the bin
 
     def compute(self, weight: float, outer: list[float]) -> None:
-        """Estimate the share of ends in each bin among the requests that reach it. outer: that of the larger kind."""
+        """Estimate the share of requests that end in a bin if they reach it. outer: that of the more general kind."""
         hazards = [0.0] * NUM_BINS
         reached = 0.0
         for number in range(NUM_BINS - 1, -1, -1):
@@ -66,11 +67,11 @@ class _LifeTable:
 
 
 class OutputLengths:
-    """Estimates output lengths from the requests that ended and from those that run."""
+    """Estimates output lengths from requests that have ended or are running."""
 
     def __init__(self) -> None:
         self._tables: dict[Kind, _LifeTable] = {(ANY, ANY): _LifeTable()}
-        self._weight = 1.0  # weight of the next end
+        self._weight = 1.0  # weight of the next completion
         self._growth = 2 ** (1 / HALF_LIFE)
         self._prior = _prior_hazards()
 
@@ -81,11 +82,11 @@ class OutputLengths:
             self._add(kind_of(req), req.num_outputs, cut=cut)
 
     def add(self, length: int) -> None:
-        """Record that a request of no particular kind ended with ``length`` output tokens."""
+        """Record that a request of unknown kind ended with ``length`` output tokens."""
         self._add((ANY, ANY), length, cut=False)
 
     def moved(self, kind: Kind, before: int | None, after: int | None) -> None:
-        """Record that a running request went from one bin to another. None: it did not run before, or no longer."""
+        """Record the change of a running request's bin. before: None if it starts. after: None if it no longer runs."""
         for table in self._chain(kind):
             if before is not None:
                 table.running[before] -= 1
@@ -103,7 +104,7 @@ class OutputLengths:
         return chain[-1].curve
 
     def _chain(self, kind: Kind) -> list[_LifeTable]:
-        """Return the tables that contain a kind, the largest kind first."""
+        """Return the tables of all kinds that include ``kind``, the most general one first."""
         limit, prompt = kind
         keys = [(ANY, ANY)] if limit == ANY else [(ANY, ANY), (limit, ANY), (limit, prompt)]
         for key in keys:
@@ -128,12 +129,12 @@ class OutputLengths:
 
 
 def kind_of(req: Request) -> Kind:
-    """Return the kind of a request: half octaves of max_tokens, octaves of the prompt."""
+    """Return the kind of a request: the half octave of max_tokens, and the octave of the prompt length."""
     return (req.sampling.max_tokens**2).bit_length(), req.prompt_len.bit_length()
 
 
 def survival(curve: list[float], lengths: Iterable[int]) -> list[float]:
-    """Return the share of requests whose outputs are longer than each of ``lengths``, which ascend."""
+    """Return, for each of the ascending ``lengths``, the share of requests whose outputs are longer."""
     shares = []
     number, last = 0, NUM_BINS - 1
     for length in lengths:

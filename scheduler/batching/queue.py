@@ -70,7 +70,7 @@ class WaitingQueue:
             yield from self._classes[priority].candidates()
 
     def num_before(self, priority: int, account: str = "") -> int:
-        """Return the number of waiting requests that a new request of this priority and account is behind."""
+        """Return the number of waiting requests ahead of a new request of this priority and account."""
         if not self._by_priority:
             priority = 0
         higher = sum(len(group) for rank, group in self._classes.items() if rank > priority)

@@ -168,8 +168,8 @@ class InvariantChecker:
             raise InvariantViolation(_of(pool, describe(errors, pool.ledger)))
 
     def _check_swa_pool(self, pool: FurtherPool) -> None:
-        """Check that exactly one owner lists each page, that every request has exactly the pages of its window, and the
-        counters and locks of the cached ones.
+        """Check that exactly one owner lists each page, that every request has exactly the pages of its window, and
+        that the counters and locks of cached pages are correct.
         """
         errors = pool.find_ownership_errors(self._lifecycle.running)
         if errors:
@@ -235,8 +235,8 @@ def _without_page(items: Sequence[PlanItem], requests: Sequence[Request], size: 
 def _unusual_elsewhere(
     items: Sequence[PlanItem], requests: Sequence[Request], pool: FurtherPool
 ) -> list[tuple[PlanItem, Request]]:
-    """Return the items that need a full check in a pool besides the first: all but decode rows that write to a private
-    page and get no page.
+    """Return the items that need a full check in an additional pool: all items except decode rows that write to a
+    private page and add no page.
     """
     size, owners, held = pool.page_size, pool.ledger.owners, pool.held
     try:
@@ -249,7 +249,7 @@ def _unusual_elsewhere(
             or (index := item.start // size - (pages := held[req.rid]).first) < 0
             or owners[pages.pages[index]] is not req
         ]
-    except IndexError:  # a request without the page that it writes to: the full check names it
+    except IndexError:  # a request lacks the page that it writes to; the full check reports it
         return list(zip(items, requests, strict=True))
 
 

@@ -31,7 +31,7 @@ class HostTier:
         count: called with a metric name and a number of tokens for every copy.
         more_pools: all device pools except the first.
         """
-        self.page_size = info.page_size  # tokens; that of all pools
+        self.page_size = info.page_size  # in tokens; all pools have the same page size
         sizes = zip(more_pools, info.more_host_pages, strict=True)
         more = [HostPool(f"host_{pool.name}", num_pages, pool.page_size) for pool, num_pages in sizes]
         self.pools = [HostPool("host", info.num_host_pages, info.page_size), *more]
@@ -39,7 +39,7 @@ class HostTier:
         self._recompute_token_s = info.recompute_token_s
         self._restore_token_s = info.restore_token_s
         self._count = count
-        self._num_tokens: dict[str, int] = {}  # number of tokens before the end of each copy, by rid
+        self._num_tokens: dict[str, int] = {}  # by rid, the number of leading tokens up to the end of the copy
 
     def offload_kv_cache(self, req: CachedRequest, first: int) -> bool:
         """Copy the computed pages of a running request, starting at index ``first``, to the host.
@@ -82,7 +82,7 @@ class HostTier:
         """Return the number of tokens that would have K/V after ``restore``.
 
         num_cached: number of the request's leading pages that are in the prefix cache. Returns 0 if a pool has no copy,
-            or if these pages end before the copy begins.
+            or if the copy begins after the end of these pages.
         """
         copies = [pool.copy_of(req) for pool in self.pools]
         if copies[0] is None or None in copies or num_cached < copies[0].first:
@@ -118,9 +118,9 @@ class HostTier:
         return PageCopies(*first, others) if any(first) or others else None
 
     def _device_pages(self, req: CachedRequest, first: int) -> Iterator[tuple[int, list[int]]]:
-        """Yield for each pool the page index of the request's first page, and its pages from there on.
+        """Yield for each pool a page index, and the request's pages from this index on.
 
-        first: the page index from which to yield those of the first pool.
+        first: the page index for the first pool; the other pools yield all pages that the request holds in them.
         """
         yield first, req.pages[first:]
         for pool in self._more_pools:

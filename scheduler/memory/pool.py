@@ -117,7 +117,7 @@ class Pool:
         return errors
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
-        """See ``AuditedPool``. First rebuilds the locks of the prefix cache, which can lose pages by that."""
+        """See ``AuditedPool``. First rebuilds the locks of the prefix cache, which can remove pages from it."""
         self.tree_cache.rebuild_locks(running)
         rebuild(self.token_to_kv_pool_allocator, self.owners(running), self.quarantined)
         self.uncached = self.recount(running)

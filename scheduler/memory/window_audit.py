@@ -16,7 +16,7 @@ def validate_spans(
 
     Args:
         spans: all spans.
-        users: for each element that running requests read, ``WindowSpan.users`` as these requests say.
+        users: for each element that running requests read, the expected value of ``WindowSpan.users``.
         counted: the counters of evictable and of locked pages: of tree nodes for True, of tails for False.
     """
     errors = []

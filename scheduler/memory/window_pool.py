@@ -61,7 +61,7 @@ class WindowPool:
     @property
     def max_pages(self) -> int:
         """See ``KvPool``: the window, the tokens of the steps in flight and of the next one, and the page in which the
-        window begins. In a pool that is smaller, chunks are shortened.
+        window begins. If the pool has fewer pages, chunks are shortened.
         """
         return max(self._num_before + 1, min(self._num_before + self._num_ahead, self.capacity))
 
@@ -116,7 +116,7 @@ class WindowPool:
         return held.end * self.page_size
 
     def settled(self, req: CachedRequest) -> None:
-        """See ``FurtherPool``. Keeps the pages that a match needs which ends with the last full page."""
+        """See ``FurtherPool``. Keeps the pages that a later match up to the last full page would need."""
         held = self.held.setdefault(req.rid, WindowPages())
         first = req.num_confirmed // self.page_size - self._num_before
         if first <= held.first:
@@ -131,7 +131,7 @@ class WindowPool:
         held.first = first
 
     def release_kv_cache(self, req: CachedRequest, *, is_insert: bool) -> None:
-        """See ``KvPool``. The tree has taken over its pages already, see ``released``."""
+        """See ``KvPool``. Frees only private pages: ``released`` has already unlocked those of the tree."""
         held = self.held.pop(req.rid, None)
         if held is not None:
             private = held.private
@@ -162,7 +162,7 @@ class WindowPool:
         self.spans.lock(end, first, num_pages)
 
     def published(self, req: CachedRequest, node: Node, start: int) -> None:
-        """See ``TreePart``. Nodes wholly behind the window get no pages."""
+        """See ``TreePart``. A node that lies entirely behind the window gets no pages."""
         held = self.held[req.rid]
         end = start + len(node.pages)
         begin = max(start, held.first)
@@ -231,7 +231,7 @@ class WindowPool:
         self.spans.forgotten(tail)
 
     def is_usable(self, tail: Tail) -> bool:
-        """See ``TailPart``. If the whole tail is shorter than the window, the tree may have the rest."""
+        """See ``TailPart``. If the tail is shorter than the window, the tree may have the other pages of the window."""
         return self.spans.num_held(tail) >= min(self._num_before, len(tail.pages))
 
     def tail_pages(self, tail: Tail) -> int:

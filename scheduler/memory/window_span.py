@@ -11,12 +11,12 @@ from .node import PathElement
 
 @dataclass(slots=True, eq=False)
 class WindowSpan:
-    """The window's pages for the last ``len(pages)`` pages of tokens of a tree node or tail.
+    """The pages of a sliding-window pool for the last ``len(pages)`` pages of tokens of a tree node or tail.
 
     Attributes:
-        users: for each number of last pages that a running request reads, the number of such requests.
+        users: n → number of running requests that read exactly the last n pages.
         num_locked: the maximum of ``users``.
-        num_tail: number of last pages that the request that used the node last would need to continue.
+        num_tail: number of last pages that the most recent user of the node would need to continue.
         last_access: value of the tree's access clock when a request stopped using pages of the span.
     """
 
@@ -39,7 +39,7 @@ class WindowSpan:
 
     @property
     def num_deep(self) -> int:
-        """Number of first pages that no running request reads, and that the last one would not need to continue."""
+        """Number of first pages that no running request reads and the most recent user would not need to continue."""
         return len(self.pages) - max(self.num_locked, self.num_tail)
 
     @property
@@ -48,9 +48,9 @@ class WindowSpan:
         return f"a window of {len(self.pages)} pages on {self.node.tag}"
 
     def relock(self, before: int, after: int) -> None:
-        """Change the number of last pages that one request reads.
+        """Change the number of last pages that one request reads from ``before`` to ``after``.
 
-        Raises InvariantViolation if no request reads ``before`` pages.
+        Raises InvariantViolation if ``before`` is not 0 and no request reads exactly that many pages.
         """
         if before:
             num_users = self.users.pop(before, 0)

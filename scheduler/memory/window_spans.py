@@ -1,8 +1,8 @@
-"""The pages of a sliding window in the prefix tree and in tails: which still have them, their locks, their eviction.
+"""The sliding-window pages of the prefix tree and of tails: which nodes have them, their locks, and their eviction.
 
-A node can lose its pages in the sliding-window pool and keep its pages in the full-attention pool. Its window pages
-belong to its last tokens, because they leave the node at its front, and a node shrinks at its end only together with
-its pages in the full-attention pool.
+A node can lose its pages in the sliding-window pool and keep its pages in the full-attention pool. The window pages
+that it still has always belong to its last tokens: eviction frees the first ones, and a node loses its last tokens in
+both pools at the same time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WindowSpans:
         protected_pages: number of pages of tree nodes that running requests read.
         session_held_pages: number of pages of tails.
         evictable_session_pages: number of pages of tails that no running request reads.
-        access_clock: that of the tree.
+        access_clock: the tree's LRU clock at the last release.
         on_eviction: called with each tail of which ``evict`` has freed pages.
     """
 
@@ -53,7 +53,7 @@ class WindowSpans:
     def usable_match(self, path: MatchPath) -> int:
         """See ``TreePart``."""
         usable = end = 0
-        begin = 0  # first page of the run of cached pages that ends at ``end``
+        begin = 0  # index of the first of the consecutive cached pages that end at ``end``
         for node, same in path:
             span = self._spans.get(node)
             num_missing = len(node.pages) - (0 if span is None else len(span.pages))
@@ -105,7 +105,7 @@ class WindowSpans:
             kept = max(min(count, remaining), 0)
             remaining -= len(span.node.pages)
             if kept < count:
-                if span.is_tree_node:  # an aborted turn continues at the end of its tail again
+                if span.is_tree_node:  # after an aborted turn, the next turn continues at the end of the tail again
                     span.num_tail = min(span.num_tail, kept)
                 self._relock(span, count, kept)
 
@@ -121,7 +121,7 @@ class WindowSpans:
     def publish(self, node: Node, own: list[int], owner: PageOwner) -> list[int]:
         """Move a request's pages for the last tokens of ``node`` to the node, and lock them for the request.
 
-        Frees those whose tokens the node has pages for already. Returns the node's pages for the same tokens.
+        Frees the pages for tokens that already have a page in the node. Returns the node's pages for the same tokens.
         """
         span = self._spans.get(node)
         if span is None:
@@ -138,7 +138,7 @@ class WindowSpans:
         return span.pages[len(span.pages) - len(own) :]
 
     def extend(self, tail: PathElement, own: list[int], num_read: int, owner: PageOwner) -> None:
-        """Move a request's pages for the tokens that ``tail`` has got at its end to the tail, and lock them.
+        """Move a request's pages for the tokens that were added to ``tail`` to the tail, and lock them.
 
         own: the pages for the last of these tokens. num_read: number of the tail's earlier pages that the request
             reads. If it reads none, there may be a gap before ``own``, and the earlier pages are freed.
@@ -189,8 +189,8 @@ class WindowSpans:
             self._free(span, freed)
 
     def evict(self, num_pages: int, accessed_before: float = math.inf) -> int:
-        """Free up to ``num_pages`` pages, those deep inside a path first, then the ends of paths; of both, the least
-        recently used first. Returns the number of pages freed, including those of tails that became useless by it.
+        """Free up to ``num_pages`` pages: first those deep inside paths, then those at the ends of paths, both in LRU
+        order. Returns the number of pages freed, including those of tails that thereby became unusable.
         """
         before = self._allocator.available_pages
         for order in (self._deep, self._tails):
@@ -291,7 +291,7 @@ class WindowSpans:
             node, end = node.parent, start
 
     def _relock(self, span: WindowSpan, before: int, after: int) -> None:
-        """Change the number of last pages of ``span`` that one request reads."""
+        """Change the number of last pages of ``span`` that one request reads from ``before`` to ``after``."""
         num_locked = span.num_locked
         span.relock(before, after)
         self._count(span, num_locked - span.num_locked, span.num_locked - num_locked)
