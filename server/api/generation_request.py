@@ -14,9 +14,8 @@ from .session_params import SessionParams
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-LONGEST = (
-    2**63 - 1
-)  # the largest integer that a message to the engine can contain, and therefore the limit in request bodies
+RepetitionPenalty = Annotated[float, Meta(ge=0.001, le=2)]  # smaller values would make logits infinite
+LONGEST = 2**63 - 1  # the largest integer in messages to the engine, and therefore the limit in request bodies
 Index = Annotated[int, Meta(ge=0, le=LONGEST)]
 NumTop = Annotated[int, Meta(ge=0, le=20)]  # number of alternatives per token
 TopK = Annotated[int, Meta(ge=-1, le=LONGEST)]
@@ -46,7 +45,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True):
     min_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     stop: str | list[str] | None = None

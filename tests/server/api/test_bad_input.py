@@ -40,7 +40,7 @@ def check_refused(reply: Any, param: str | None = None, *, status: int = 400) ->
         ("top_k", [-2, 1.5, "3", True]),
         ("presence_penalty", [-2.1, 2.1, "0"]),
         ("frequency_penalty", [-2.1, 2.1, True]),
-        ("repetition_penalty", [0, -1, 2.1]),
+        ("repetition_penalty", [0, -1, 5e-324, 0.0009, 2.1]),
         ("n", [0, -1, 129, 10**4, 10**9, 1.5, "2", True]),
         ("seed", [2**63, -(2**63) - 1, 1.5, "1"]),
         ("max_tokens", [0, -2, 1.5, "10", True]),
