@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ebbtide.config import Ranks, RunnerConfig
 from ebbtide.errors import StartupError
 from ebbtide.plan import Runner, StepPlan
+from ebbtide.progress import Progress
 from ebbtide.tokenization.model_files import ModelFiles, one_line
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ class RankSenders:
 
 
 def build_runner(
-    files: ModelFiles, config: RunnerConfig, progress: Callable[[str], None], others: RankSenders | None = None
+    files: ModelFiles, config: RunnerConfig, progress: Progress, others: RankSenders | None = None
 ) -> Runner:
     """Load a model, choose the size of the KV pool, and return a runner that is ready for the first plan.
 
     Args:
-        progress: called with one line at each stage of loading.
+        progress: called at each stage of loading.
         others: the other tensor-parallel ranks; None if there are none.
 
     Raises StartupError if the model cannot be loaded.

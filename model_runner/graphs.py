@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebbtide.progress import Progress
+
 from .attention import AttentionBackend
 from .batch import ForwardBatch, PoolPlaces
 from .kv.page_table import PageTable, PageWrites
@@ -102,13 +104,13 @@ class DecodeGraphs:
     _outputs: _Outputs | None = None
 
     @torch.inference_mode()
-    def capture(self, capture: Capture, progress: Callable[[str], None]) -> None:
+    def capture(self, capture: Capture, progress: Progress) -> None:
         """Capture a graph for each batch size, the largest first, so that the others fit into its memory.
 
-        progress: called with one line before each capture.
+        progress: called before each capture.
         """
         for number, size in enumerate(sorted(self.sizes, reverse=True)):
-            progress(f"Capturing decode graphs: {number + 1} of {len(self.sizes)}, batch size {size}")
+            progress(f"Capturing {len(self.sizes)} decode graphs", number / len(self.sizes))
             inputs = StaticInputs(self._padded(size), self.parts.last_tokens.device)
             if self._outputs is None:
                 self._outputs = self._make_outputs(self._logits(inputs.values)[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError
 from ebbtide.messages import RunnerInfo
 from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
+from ebbtide.progress import Progress
 from ebbtide.tokenization.model_files import ModelFiles
 
 from .attention import AttentionBackend, choose_backend
@@ -77,7 +78,7 @@ class ModelRunner:
         cls,
         files: ModelFiles,
         config: RunnerConfig,
-        progress: Callable[[str], None],
+        progress: Progress,
         place: RankPlace | None = None,
         capture: Capture | None = None,
     ) -> ModelRunner:
@@ -89,7 +90,7 @@ class ModelRunner:
         """
         adapts = use_threads(config.num_threads, num_ranks=config.tp)
         device = choose_device(config.device, rank=0 if place is None else place.rank)
-        checkpoint = replace(open_checkpoint(files), is_dummy=config.load_format == "dummy")
+        checkpoint = replace(open_checkpoint(files), is_dummy=config.load_format == "dummy", progress=progress)
         dtype, has_kernels = _checked_dtype(checkpoint, config, device)
         backend, module = choose_backend(config.attention_backend, device, dtype)
         context_length = choose_context_length(checkpoint, config.context_length)
@@ -135,7 +136,7 @@ class ModelRunner:
         log_choices(config, info, graphs)
         return runner._with_host_pages(pools, config, progress)
 
-    def _capture(self, sizes: tuple[int, ...], capture: Capture | None, progress: Callable[[str], None]) -> None:
+    def _capture(self, sizes: tuple[int, ...], capture: Capture | None, progress: Progress) -> None:
         """Capture decode graphs. In each pool, the page after those in ``info.pools`` is the padding page."""
         if capture is None or not sizes:
             return
@@ -184,7 +185,7 @@ class ModelRunner:
             raise PlanError("There is no plan to collect.")
         return self._pending.popleft().wait()
 
-    def _with_host_pages(self, pools: Pools, config: RunnerConfig, progress: Callable[[str], None]) -> ModelRunner:
+    def _with_host_pages(self, pools: Pools, config: RunnerConfig, progress: Progress) -> ModelRunner:
         """If ``kv_offload_gb`` is set, allocate host pages and measure the copy costs. Returns this runner.
 
         There is only one pool then, see ``one_pool_reason``.

@@ -178,9 +178,9 @@ def main(section: SchedulerSection, handshake: Handshake) -> None:
     watchdog = create_scheduler_watchdog(section.watchdog, section.dump_path)
     watchdog.start()
 
-    def progress(text: str) -> None:
+    def progress(text: str, share: float | None = None) -> None:
         watchdog.loop.loading_started(text)
-        handshake.progress(text)
+        handshake.progress(text, share)
 
     context: zmq.Context[Any] = zmq.Context()
     kv_events = open_kv_events(context, section.scheduler, section.runner.tokens_per_page)

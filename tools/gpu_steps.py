@@ -15,6 +15,7 @@ from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.paging import pages_for
 from ebbtide.plan import PlanItem, RowInit, StepPlan
+from ebbtide.progress import no_progress
 from ebbtide.tokenization.model_files import ModelFiles
 
 __all__ = ["MeasuredRunner", "StartupError", "copy_bandwidth", "load"]
@@ -41,7 +42,7 @@ def load(folder: str, *, max_batch: int, **options: Any) -> MeasuredRunner:
     """Load a runner with random weights for the configuration in ``folder``. Raises StartupError if that fails."""
     started = time.monotonic()
     config = RunnerConfig(load_format="dummy", max_running_requests=max_batch, **options)
-    runner = ModelRunner.load(ModelFiles("dummy", folder), config, lambda line: None)
+    runner = ModelRunner.load(ModelFiles("dummy", folder), config, no_progress)
     return MeasuredRunner(runner, time.monotonic() - started)
 
 

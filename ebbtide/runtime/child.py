@@ -40,11 +40,13 @@ class Status(msgspec.Struct, frozen=True):
 
     Attributes:
         text: progress or failure message; "" if ``kind`` is "ready".
+        share: part of the stage ``text`` that is done, 0 to 1; None if it is unknown.
         runner, encoder: properties of the process's model; set only if ``kind`` is "ready" and the process has one.
     """
 
     kind: Literal["progress", "ready", "failed"]
     text: str = ""
+    share: float | None = None
     runner: RunnerInfo | None = None
     encoder: EncoderInfo | None = None
 

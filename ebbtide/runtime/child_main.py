@@ -35,9 +35,9 @@ class Handshake:
     def __init__(self, status_fd: int) -> None:
         self._fd = status_fd
 
-    def progress(self, text: str) -> None:
-        """Report the current stage of loading. text: one line."""
-        self._write(Status("progress", text))
+    def progress(self, text: str, share: float | None = None) -> None:
+        """Report the current stage of loading. See ``Progress``."""
+        self._write(Status("progress", text, share))
 
     def ready(self, runner: RunnerInfo | None = None, *, encoder: EncoderInfo | None = None) -> None:
         """Report that the child accepts messages. A process with a model passes the properties of its model."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ebbtide.errors import StartupError
+from ebbtide.progress import Progress, counted, no_progress
 from ebbtide.tokenization.model_files import ModelFiles, one_line, read_json_object, token_ids
 
 from .gguf_file import GGUFFile
@@ -26,6 +28,8 @@ from .quantized_rows import QuantizedRows
 from .safetensors_files import SafetensorsFiles
 
 log = logging.getLogger(__name__)
+
+W = TypeVar("W")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Checkpoint:
         gguf: the GGUF file; None for a folder with safetensors.
         fields: the fields of config.json, unchanged; empty for a GGUF file.
         is_dummy: True if the weights are random numbers and not read: the folder needs only config.json.
+        progress: called while the weights are read.
     """
 
     files: ModelFiles
@@ -52,6 +57,7 @@ class Checkpoint:
     gguf: GGUFFile | None
     fields: dict[str, Any] = field(default_factory=dict)
     is_dummy: bool = False
+    progress: Progress = no_progress
 
     @property
     def directory(self) -> Path:
@@ -63,15 +69,26 @@ class Checkpoint:
 
         wanted: the names of the model's parameters, to which the tensor names of a GGUF file are mapped.
         """
-        yield from self.safetensors.tensors() if self.gguf is None else self.gguf.tensors(wanted)
+        return self._counted(self.safetensors.tensors() if self.gguf is None else self.gguf.tensors(wanted), wanted)
 
     def stored_weights(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor | QuantizedRows]]:
         """Yield the same as ``tensors``, but keep a matrix quantized if its format is in ``quantized_rows.KINDS``."""
-        yield from self.safetensors.tensors() if self.gguf is None else self.gguf.stored_weights(wanted)
+        stored = self.safetensors.tensors() if self.gguf is None else self.gguf.stored_weights(wanted)
+        return self._counted(stored, wanted)
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
         """Return name → shape of all stored tensors. wanted: see ``tensors``."""
         return self.safetensors.shapes() if self.gguf is None else self.gguf.shapes(wanted)
+
+    def _counted(self, weights: Iterator[tuple[str, W]], wanted: Collection[str]) -> Iterator[tuple[str, W]]:
+        """Yield ``weights`` and report how many of their elements have been read."""
+        sizes = {name: prod(shape) for name, shape in self.shapes(wanted).items()}
+        return counted(
+            weights,
+            lambda weight: sizes.get(weight[0], 0),
+            sum(sizes.values()),
+            partial(self.progress, f"Reading the weights ({self.architecture})"),
+        )
 
     @cached_property
     def safetensors(self) -> SafetensorsFiles:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ebbtide.config import Ranks, RunnerConfig
 from ebbtide.messages import RunnerInfo
 from ebbtide.plan import Runner, StepPlan, StepResult
+from ebbtide.progress import Progress
 from ebbtide.runtime.channel import Sender
 from ebbtide.tokenization.model_files import ModelFiles
 
@@ -44,7 +45,7 @@ class ParallelRunner:
 def load_rank_0(
     files: ModelFiles,
     config: RunnerConfig,
-    progress: Callable[[str], None],
+    progress: Progress,
     ranks: Ranks,
     others: Sequence[Sender[StepPlan]],
 ) -> ParallelRunner:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ebbtide.errors import StartupError
 from ebbtide.messages import EncoderInfo, RunnerInfo
+from ebbtide.progress import Progress
 from ebbtide.runtime.child import Child, Status
 
 
@@ -28,7 +29,7 @@ class Children:
         ended: resolves to the first child that exits after all children were ready.
     """
 
-    def __init__(self, children: Sequence[Child], progress: Callable[[str], None]) -> None:
+    def __init__(self, children: Sequence[Child], progress: Progress) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[Ready] = loop.create_future()
         self.ended: asyncio.Future[Child] = loop.create_future()
@@ -62,7 +63,7 @@ class Children:
     def _handle_status(self, child: Child, status: Status) -> None:
         match status.kind:
             case "progress":
-                self._progress(status.text)
+                self._progress(status.text, status.share)
             case "failed" if not self.ready.done():
                 self.ready.set_exception(StartupError(status.text))
             case "ready":

@@ -24,6 +24,7 @@ from ..http.middleware import RequestIds
 log = logging.getLogger(__name__)
 
 
+BAR_WIDTH = 24  # characters
 REFRESH_S = 2  # interval in seconds at which a browser requests the page again
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
@@ -93,7 +94,7 @@ def _still_loading() -> Rejected:
 
 
 class ProgressLine:
-    """Shows loading progress: on a terminal in one line that is rewritten, otherwise as plain lines.
+    """Shows loading progress: on a terminal in one line that is rewritten, with a bar; otherwise one line per step.
 
     logs: True to write log records instead.
     """
@@ -103,26 +104,34 @@ class ProgressLine:
         self._logs = logs
         self._terminal = stream.isatty() and not logs
         self._last = ""
+        self._share: float | None = None
 
     @property
     def step(self) -> str:
-        """The loading step that was shown last; "" before the first one."""
-        return self._last
+        """The loading step that was shown last, with the percentage that is done; "" before the first one."""
+        return self._last if self._share is None else f"{self._last}: {self._share:.0%}"
 
-    def show(self, text: str) -> None:
-        """Show the current loading step. Does nothing if ``text`` is unchanged."""
-        if text == self._last:
+    def show(self, text: str, share: float | None = None) -> None:
+        """Show the current loading step. Does nothing if it is unchanged. See ``Progress``."""
+        if (text, share) == (self._last, self._share):
             return
-        self._last = text
-        if self._logs:
-            log.info("%s", text)
-            return
+        is_new, self._last, self._share = text != self._last, text, share
         line = "".join(c for c in text if c.isprintable())
-        self._stream.write(f"{CLEAR_LINE}{line} …" if self._terminal else f"{line}\n")
-        self._stream.flush()
+        if self._terminal:
+            self._stream.write(f"{CLEAR_LINE}{line} {'…' if share is None else _bar(share)}")
+            self._stream.flush()
+        elif is_new and self._logs:
+            log.info("%s", text)
+        elif is_new:
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
 
     def clear(self) -> None:
         """Clear the terminal's progress line."""
         if self._terminal and self._last:
             self._stream.write(CLEAR_LINE)
             self._stream.flush()
+
+
+def _bar(share: float) -> str:
+    return f"[{'█' * round(share * BAR_WIDTH):{BAR_WIDTH}}] {share:4.0%}"

@@ -13,6 +13,7 @@ from ebbtide.model_runner.graphs import Capture
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.paging import pages_for
 from ebbtide.plan import PageWrite, PlanItem, RowInit, Runner, StepPlan
+from ebbtide.progress import no_progress
 from ebbtide.tokenization.model_files import ModelFiles
 
 
@@ -130,4 +131,4 @@ def load_with_graphs(path: Path, capture: Capture | None, **options: object) -> 
         files = ModelFiles(path.stem, str(path.parent), path.name)
     else:
         files = ModelFiles(path.name, str(path))
-    return ModelRunner.load(files, RunnerConfig(**(defaults | options)), lambda line: None, capture=capture)  # type: ignore[arg-type]
+    return ModelRunner.load(files, RunnerConfig(**(defaults | options)), no_progress, capture=capture)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from ebbtide.errors import StartupError
 from ebbtide.messages import GenerateReq, SamplingParams
 from ebbtide.model_runner import build_runner
 from ebbtide.model_runner.runner import ModelRunner
+from ebbtide.progress import no_progress
 from ebbtide.scheduler.build import build_scheduler
 from ebbtide.tokenization.model_files import ModelFiles
 
@@ -110,5 +111,5 @@ def test_a_head_size_without_compiled_code_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_simulated_model_is_deterministic() -> None:
-    runner = build_runner(ModelFiles("sim"), RunnerConfig(deterministic=True), lambda line: None)
+    runner = build_runner(ModelFiles("sim"), RunnerConfig(deterministic=True), no_progress)
     assert runner.info.deterministic

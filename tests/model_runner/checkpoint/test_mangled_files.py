@@ -15,6 +15,7 @@ from ebbtide.config import RunnerConfig
 from ebbtide.errors import Rejected, StartupError
 from ebbtide.messages import SamplingParams
 from ebbtide.model_runner import build_runner
+from ebbtide.progress import no_progress
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.tokenizer import ChatPrompt, load_tokenizer
 
@@ -52,7 +53,7 @@ def files_in(folder: Path) -> ModelFiles:
 def start_model(folder: Path) -> None:
     """Start the runner as the scheduler does, and compute two tokens."""
     config = RunnerConfig(dtype="float32", device="cpu", max_total_tokens=256, max_running_requests=2)
-    runner = build_runner(files_in(folder), config, lambda line: None)
+    runner = build_runner(files_in(folder), config, no_progress)
     Driver(runner).generate([[5, 6, 7]], SamplingParams(max_tokens=2, temperature=0))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,20 @@ def test_architecture_dtype_and_eos_come_from_the_files(tmp_path: Path) -> None:
     assert checkpoint.architecture == "Qwen3ForCausalLM"
     assert checkpoint.stored_dtype == torch.float32
     assert checkpoint.eos_token_ids == (2, 7)
+
+
+def test_reading_reports_its_progress(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "qwen3")
+    seen: list[tuple[str, float | None]] = []
+    checkpoint = replace(
+        open_checkpoint(files_of(tmp_path)), progress=lambda text, share=None: seen.append((text, share))
+    )
+    assert dict(checkpoint.tensors(()))
+    shares = [share for _, share in seen if share is not None]
+    assert {text for text, _ in seen} == {"Reading the weights (Qwen3ForCausalLM)"}
+    assert shares == sorted(shares)
+    assert len(shares) > 5
+    assert shares[-1] > 0.98
 
 
 def test_an_end_of_text_id_outside_the_vocabulary_is_ignored_with_a_warning(

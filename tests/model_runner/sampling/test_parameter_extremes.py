@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import pytest
 import torch
 from msgspec import Meta
+from msgspec.structs import replace
 
 from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.sampling.sampler import Sampler, SampleSpec
@@ -55,7 +56,7 @@ def test_the_list_has_the_parameters_that_change_logits() -> None:
 @pytest.mark.parametrize(("name", "value"), EXTREMES)
 @pytest.mark.parametrize("temperature", [0.0, SMALLEST, 1.0, 2.0])
 def test_an_extreme_value_leaves_a_token(name: str, value: float, temperature: float) -> None:
-    sampling = SamplingParams(**{"max_tokens": 9, "temperature": temperature, "seed": 1, name: value})
+    sampling = replace(SamplingParams(max_tokens=9, temperature=temperature, seed=1), **{name: value})
     init = RowInit(sampling, 60, list(range(64)))
     logits = torch.linspace(-60, 60, SIM_VOCAB_SIZE)[torch.randperm(SIM_VOCAB_SIZE)][None]
     sampler = Sampler(1, SIM_VOCAB_SIZE, (SIM_EOS,))

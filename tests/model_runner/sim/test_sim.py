@@ -16,6 +16,7 @@ from ebbtide.model_runner import build_runner
 from ebbtide.model_runner.sim.sim import SimRunner, SimShape
 from ebbtide.model_runner.sim.sim_script import SimScript
 from ebbtide.plan import PageCopies, PageWrite, PlanItem, PromptLogprobSpec, RowInit, StepPlan, StepResult
+from ebbtide.progress import no_progress
 from ebbtide.tokenization.model_files import ModelFiles
 from ebbtide.tokenization.vocabulary import SIM_EOS
 
@@ -346,7 +347,7 @@ def test_sizes_that_do_not_fit_into_memory_are_one_sentence() -> None:
 
 def test_a_pool_smaller_than_a_page_is_one_sentence() -> None:
     with pytest.raises(StartupError, match="--max-total-tokens 8 is less than one page of 16 tokens"):
-        build_runner(ModelFiles("sim"), RunnerConfig(max_total_tokens=8), print)
+        build_runner(ModelFiles("sim"), RunnerConfig(max_total_tokens=8), no_progress)
 
 
 def mask_of(*allowed: int, size: int = 260) -> bytes:

@@ -71,6 +71,28 @@ def test_progress_is_plain_lines_without_a_terminal() -> None:
     assert out.getvalue() == "Loading\nWeights\n"
 
 
+def test_a_share_is_a_bar_on_a_terminal() -> None:
+    out = Terminal()
+    line = ProgressLine(out)
+    line.show("Weights", 0.5)
+    line.show("Weights", 0.5)
+    line.show("Weights", 1.0)
+    bars = out.getvalue().split("\r\x1b[2K")[1:]
+    assert bars == [f"Weights [{'█' * 12}{' ' * 12}]  50%", f"Weights [{'█' * 24}] 100%"]
+    assert line.step == "Weights: 100%"
+
+
+def test_a_share_adds_no_lines_without_a_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="ebbtide")
+    out = io.StringIO()
+    for line in (ProgressLine(out), ProgressLine(out, logs=True)):
+        line.show("Weights")
+        for percent in range(100):
+            line.show("Weights", percent / 100)
+    assert out.getvalue() == "Weights\n"
+    assert [record.getMessage() for record in caplog.records] == ["Weights"]
+
+
 def test_progress_is_one_line_on_a_terminal_and_then_cleared() -> None:
     out = Terminal()
     line = ProgressLine(out)
