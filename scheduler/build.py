@@ -160,12 +160,15 @@ def _build_more_pools(config: SchedulerConfig, info: RunnerInfo, extras: Extras)
     """Build every pool except the first."""
     assert config.chunked_prefill_size is not None
     pools: list[FurtherPool] = []
-    for each in info.pools[1:]:
+    for number, each in enumerate(info.pools[1:], 1):
         if each.name in extras.pools:
             pools.append(extras.pools[each.name](each))
-        else:
-            chunks = config.chunked_prefill_size * info.max_in_flight
-            pools.append(WindowPool(each, chunks, on_free=extras.on_free.get(each.name)))
+            continue
+        chunks = config.chunked_prefill_size * info.max_in_flight
+        pool = WindowPool(each, chunks, on_free=extras.on_free.get(each.name))
+        if extras.observer is not None:
+            pool.spans.observer = extras.observer.window(each, number)
+        pools.append(pool)
     return pools
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from ebbtide.messages import PoolInfo
+
 from .cached_request import CachedRequest
 from .ledger import PageOwner
 
@@ -123,3 +125,20 @@ class CacheObserver(Protocol):
 
     def rebuilt(self, nodes: Iterable[Node]) -> None:
         """Handle a rebuild of the tree. It now consists of ``nodes``, parents before children."""
+
+    def window(self, pool: PoolInfo, number: int) -> WindowObserver:
+        """Return the observer of a window pool. number: index in ``RunnerInfo.pools``."""
+
+
+class WindowObserver(Protocol):
+    """A window pool calls an observer for every page of a node that it adds or removes, in order.
+
+    A page is named by its node and its index in the node. A node is reported to the ``CacheObserver`` before its window
+    is stored, and after its window is removed. After ``CacheObserver.rebuilt``, the whole pool is reported again.
+    """
+
+    def stored(self, node: Node, first: int, end: int) -> None:
+        """Handle the addition of the window's pages for the pages of ``node`` from index ``first`` to ``end``."""
+
+    def removed(self, node: Node, first: int, end: int) -> None:
+        """Handle the removal of the window's pages for the pages of ``node`` from index ``first`` to ``end``."""

@@ -250,9 +250,9 @@ class RadixCache:
         self.evictable_pages += len(leaf.pages)
         self._lock(leaf)
         req.num_shared = num_pages
-        self._parts.published(req, leaf, start)
         if self._observer is not None:
             self._observer.stored(leaf)
+        self._parts.published(req, leaf, start)
         return leaf
 
     def _use_cached_pages(self, node: Node, req: CachedRequest) -> None:
@@ -296,9 +296,9 @@ class RadixCache:
         freed = leaf.pages[keep:]
         self._allocator.give(freed, leaf)
         self.evictable_pages -= count
+        self._parts.trimmed(leaf, count)
         if self._observer is not None:
             self._observer.removed(freed)
-        self._parts.trimmed(leaf, count)
         parent = leaf.parent
         assert parent is not None
         if keep:

@@ -16,7 +16,7 @@ from ebbtide.errors import InvariantViolation
 from .allocator import PageAllocator
 from .ledger import PageOwner
 from .lru_heap import LruHeap
-from .node import Node, PathElement
+from .node import Node, PathElement, WindowObserver
 from .tree_part import MatchPath
 from .window_audit import validate_spans
 from .window_span import WindowSpan
@@ -32,6 +32,7 @@ class WindowSpans:
         evictable_session_pages: number of pages of tails that no running request reads.
         access_clock: the tree's LRU clock at the last release.
         on_eviction: called with each tail of which ``evict`` has freed pages.
+        observer: notified of the pages of tree nodes that are added and removed; None for nobody.
     """
 
     def __init__(self, allocator: PageAllocator, num_before: int) -> None:
@@ -42,6 +43,8 @@ class WindowSpans:
         self.evictable_session_pages = 0
         self.access_clock = 0
         self.on_eviction: Callable[[PathElement], None] = _ignore
+        self.observer: WindowObserver | None = None
+        self._is_reported = True  # False after a change without notifications, until ``rebuild``
         self._allocator = allocator
         self._num_before = num_before
         self._spans: dict[PathElement, WindowSpan] = {}
@@ -132,6 +135,7 @@ class WindowSpans:
             self._allocator.ledger.move(tuple(own[:num_new]), owner, span)
             span.pages[:0] = own[:num_new]
             self._count(span, num_new, 0)
+            self._report_stored(span, num_new)
         if num_new < len(own):
             self._allocator.give(own[num_new:], owner)
         self._relock(span, 0, len(own))
@@ -215,6 +219,7 @@ class WindowSpans:
         """See ``TreePart``."""
         tails = {tail: span for tail, span in self._spans.items() if not span.is_tree_node}
         self._spans = {node: self._spans[node] for node in nodes if node in self._spans} | tails
+        self._is_reported = False
 
     def forgotten(self, tail: PathElement) -> None:
         """See ``TailPart``."""
@@ -237,6 +242,9 @@ class WindowSpans:
             self.lock(node, first, end)
         for span in self._rotation:
             self._offer(span)
+            if not self._is_reported:
+                self._report_stored(span, len(span.pages))
+        self._is_reported = True
 
     def owners(self) -> Iterator[tuple[PageOwner, Sequence[int]]]:
         """Yield every span with its pages."""
@@ -304,11 +312,20 @@ class WindowSpans:
         self._allocator.give(pages, span)
         self._count(span, -len(pages), 0)
         first = 0 if span.pages[: len(pages)] == pages else len(span.pages) - len(pages)
+        if self.observer is not None and isinstance(span.node, Node):
+            index = len(span.node.pages) - len(span.pages) + first
+            self.observer.removed(span.node, index, index + len(pages))
         del span.pages[first : first + len(pages)]
         if span.pages:
             self._offer(span)
         else:
             del self._spans[span.node]
+
+    def _report_stored(self, span: WindowSpan, num_pages: int) -> None:
+        """Notify the observer of the first ``num_pages`` pages of a span."""
+        if self.observer is not None and isinstance(span.node, Node) and num_pages:
+            index = len(span.node.pages) - len(span.pages)
+            self.observer.stored(span.node, index, index + num_pages)
 
     def _offer(self, span: WindowSpan) -> None:
         if span.num_deep > 0:

@@ -1,4 +1,7 @@
-"""The fields with which a subscriber of vLLM 0.32 decodes a batch: those without a default are required."""
+"""The fields with which a subscriber of vLLM 0.32 decodes a batch: those without a default are required.
+
+The fields ``kv_cache_spec_…`` are those of vLLM's main branch.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ class BlockStored(Event):
     lora_name: str | None
     extra_keys: list[tuple[Any, ...] | None] | None = None
     group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
 
 
 class BlockRemoved(Event):
