@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from ebbtide.messages import AbortReq, SamplingParams
+from ebbtide.messages import SWA_POOL, AbortReq, PoolInfo, SamplingParams
+from ebbtide.paging import pages_for
 
 from .world import Outcome, Shape, World, greedy, text
 
 REQUESTS = 5
 
 
-def solo(prompt: list[int], sampling: SamplingParams) -> list[int]:
-    world = World(Shape(num_pages=2000, num_rows=1, chunk=4096, cache=False))
+def solo(prompt: list[int], sampling: SamplingParams, window: int) -> list[int]:
+    second = PoolInfo(2000, 4, SWA_POOL, window) if window else None
+    world = World(Shape(num_pages=2000, num_rows=1, chunk=4096, cache=False, second=second))
     world.generate("solo", prompt, sampling)
     return world.run()["solo"].tokens
 
 
 class Fuzz:
-    """A world in which dispatch and collect alternate at random, and the requests that are open in it."""
+    """A world in which dispatch and collect alternate at random, and the requests that are open in it.
 
-    def __init__(self, seed: int, steps: int) -> None:
+    window: that of a second pool, which is about as short of pages as the first one; 0 for one pool.
+    """
+
+    def __init__(self, seed: int, steps: int, window: int = 0, host_pages: int = 0) -> None:
         self.rng = random.Random(seed)
         self.steps = steps
+        self.window = window
         shape = Shape(num_pages=26, num_rows=4, chunk=8, overlap=2, conservativeness=0.02, retract_interval=7)
+        if window:
+            second = PoolInfo(min(2 * pages_for(window, 4) + 4, 26), 4, SWA_POOL, window)
+            shape = replace(shape, second=second, host_pages=host_pages)
         self.world = World(shape)
         self.known: dict[str, list[int]] = {}
         self.open: dict[str, tuple[list[int], SamplingParams]] = {}
@@ -71,14 +81,15 @@ class Fuzz:
             outcome = self.world.outcomes.pop(rid)
             key = f"{prompt}{sampling}"
             if key not in self.known:
-                self.known[key] = solo(prompt, sampling)
+                self.known[key] = solo(prompt, sampling, self.window)
             tokens = self.known[key]
             assert outcome.ends == 1
             assert outcome.tokens == (tokens[: len(outcome.tokens)] if outcome.finish == "abort" else tokens)
 
 
-def fuzz(seed: int, steps: int) -> None:
-    totals = Fuzz(seed, steps).run().scheduler.state.metrics.totals
+def fuzz(seed: int, steps: int, window: int = 0, host_pages: int = 0) -> None:
+    totals = Fuzz(seed, steps, window, host_pages).run().scheduler.state.metrics.totals
+    assert host_pages == 0 or totals["kv_restored_tokens_total"] > 0
     assert totals["num_retracted_requests_total"] > steps // 40
     assert totals["num_aborted_requests_total{reason=client}"] > steps // 200
 
@@ -87,6 +98,21 @@ def fuzz(seed: int, steps: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_every_position_gets_exactly_one_token_whatever_happens_in_between(seed: int) -> None:
     fuzz(seed, 1500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host_pages", [0, 40], ids=["recompute", "host tier"])
+def test_every_position_gets_exactly_one_token_with_a_window_pool(host_pages: int) -> None:
+    fuzz(2, 500, 18, host_pages)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("host_pages", [0, 40], ids=["recompute", "host tier"])
+@pytest.mark.parametrize("window", [1, 6, 18, 64])
+def test_every_position_gets_exactly_one_token_for_ten_thousand_steps_with_a_window_pool(
+    window: int, host_pages: int
+) -> None:
+    fuzz(20 + window, 10_000, window, host_pages)
 
 
 @pytest.mark.soak

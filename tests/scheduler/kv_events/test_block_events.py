@@ -279,6 +279,8 @@ def test_an_event_of_a_group_has_the_fields_of_vllm_in_addition() -> None:
     stored = GroupBlockStored([7], 5, [1, 2], 2, group_idx=1, kv_cache_spec_kind="sliding_window")
     batch = EventBatch(1.5, [stored, GroupBlockRemoved([7], group_idx=1)])
     (seen, removed) = msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=vllm_events.KVEventBatch).events
+    assert isinstance(seen, vllm_events.BlockStored)
+    assert isinstance(removed, vllm_events.BlockRemoved)
     assert (seen.block_hashes, seen.group_idx, seen.kv_cache_spec_kind) == ([7], 1, "sliding_window")
     assert (removed.block_hashes, removed.group_idx) == ([7], 1)
 

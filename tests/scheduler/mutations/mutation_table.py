@@ -17,6 +17,7 @@ from .test_mutations import OTHERS
 from .test_second_pool_mutations import BY_ACCOUNTING, SECOND_POOL_BUGS
 from .test_session_mutations import SESSION_BUGS
 from .test_window_mutations import WINDOW_BUGS
+from .test_window_session_mutations import HOST_WINDOW_BUGS, SESSION_WINDOW_BUGS
 from .witnesses import HAND_MADE, Bug, Witness
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "mutations.md"
@@ -26,6 +27,7 @@ TABLES = {
     "second-pool": SECOND_POOL_BUGS,
     "window-pool": WINDOW_BUGS,
     "sessions": SESSION_BUGS,
+    "window-slots": SESSION_WINDOW_BUGS | HOST_WINDOW_BUGS,
 }
 IN_QUARANTINE: dict[Bug, str] = {
     **dict.fromkeys([*CAUGHT_BEFORE_THE_FORWARD, *BY_ACCOUNTING], "no output changes"),
