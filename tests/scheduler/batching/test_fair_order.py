@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -35,7 +35,7 @@ def fair_queue(memory: Memory | None = None, num_rows: int = 1_000_000) -> Waiti
     return WaitingQueue(by_priority=True, order=partial(FairOrder, memory or Memory(), num_rows))
 
 
-def new(rid: str, tokens: int, account: str = "", **fields: object) -> Request:
+def new(rid: str, tokens: int, account: str = "", **fields: Any) -> Request:
     """A new request that uses ``tokens`` tokens, ten of them for the output."""
     req = request(rid, prompt=1, max_tokens=10, account=account or rid[0], **fields)
     req.prompt_len = tokens - 10
