@@ -168,7 +168,7 @@ def second_pool_treats_the_pages_of_a_new_row_as_sent(patch: Patch) -> None:
     patch.setattr(SecondPool, "release_kv_cache", release)
 
 
-def pages_of_the_window_are_freed_two_pages_early(patch: Patch) -> None:
+def window_pages_are_freed_two_pages_early(patch: Patch) -> None:
     original = SecondPool._first_needed
 
     def first(self: SecondPool, req: CachedRequest) -> int:
@@ -205,7 +205,7 @@ SECOND_POOL_BUGS: dict[Bug, Witness] = {
     wrong_index_of_the_second_pool_in_the_plan: Witness.PLAN_AUDIT,
     later_pages_of_the_second_pool_are_not_sent: Witness.RUNNER,
     second_pool_treats_the_pages_of_a_new_row_as_sent: Witness.PLAN_AUDIT,
-    pages_of_the_window_are_freed_two_pages_early: Witness.TEXT,
+    window_pages_are_freed_two_pages_early: Witness.TEXT,
     shortage_of_the_second_pool_is_overlooked: Witness.PLANNER,
 }
 BY_ACCOUNTING = [bug for bug, by in SECOND_POOL_BUGS.items() if by in (Witness.EQUATION, Witness.PLAN_AUDIT)]

@@ -59,7 +59,7 @@ def pages_behind_the_window_are_kept(patch: Patch) -> None:
     patch.setattr(WindowPool, "settled", lambda self, req: None)
 
 
-def window_page_leaked_when_it_leaves(patch: Patch) -> None:
+def window_page_leaks_behind_the_window(patch: Patch) -> None:
     """The first private page behind the window leaves the request's list without becoming free."""
     original = WindowPool.settled
 
@@ -91,7 +91,7 @@ def private_window_pages_are_not_freed_at_the_end(patch: Patch) -> None:
     patch.setattr(WindowPool, "release_kv_cache", release)
 
 
-def match_beyond_what_the_window_pool_holds(patch: Patch) -> None:
+def match_ends_where_the_window_is_not_cached(patch: Patch) -> None:
     """A match may end one page before the whole window is cached; the missing page is another one."""
     original = WindowSpans.usable_match
 
@@ -104,7 +104,7 @@ def match_beyond_what_the_window_pool_holds(patch: Patch) -> None:
     patch.setattr(WindowSpans, "usable_match", usable)
 
 
-def windows_are_not_locked_at_the_attachment(patch: Patch) -> None:
+def attached_request_does_not_lock_its_window(patch: Patch) -> None:
     original = WindowPool.attached
 
     def attached(self: WindowPool, req: CachedRequest, node: Node) -> None:
@@ -152,7 +152,7 @@ def split_moves_a_window_page_to_the_wrong_half(patch: Patch) -> None:
     patch.setattr(WindowSpans, "split", split)
 
 
-def split_keeps_the_locks_below(patch: Patch) -> None:
+def split_leaves_the_upper_half_unlocked(patch: Patch) -> None:
     original = WindowSpans.split
 
     def split(self: WindowSpans, upper: Node, lower: Node) -> None:
@@ -188,7 +188,7 @@ def evicted_leaf_keeps_its_window(patch: Patch) -> None:
     patch.setattr(WindowSpans, "trimmed", trimmed)
 
 
-def switch_to_cached_window_pages_is_not_sent(patch: Patch) -> None:
+def runner_keeps_replaced_window_pages(patch: Patch) -> None:
     original = WindowPool.published
 
     def published(self: WindowPool, req: CachedRequest, node: Node, start: int) -> None:
@@ -215,19 +215,19 @@ def published_window_pages_stay_private(patch: Patch) -> None:
 WINDOW_BUGS: dict[Bug, Witness] = {
     window_page_freed_one_page_early: Witness.TEXT,
     pages_behind_the_window_are_kept: Witness.LEDGER_AUDIT,
-    window_page_leaked_when_it_leaves: Witness.EQUATION,
+    window_page_leaks_behind_the_window: Witness.EQUATION,
     window_page_freed_twice: Witness.EQUATION,
     private_window_pages_are_not_freed_at_the_end: Witness.EQUATION,
-    match_beyond_what_the_window_pool_holds: Witness.WINDOW,
-    windows_are_not_locked_at_the_attachment: Witness.PLAN_AUDIT,
+    match_ends_where_the_window_is_not_cached: Witness.WINDOW,
+    attached_request_does_not_lock_its_window: Witness.PLAN_AUDIT,
     locked_window_pages_are_evicted: Witness.WINDOW,
     windows_stay_locked_after_the_request: Witness.LEDGER_AUDIT,
     locks_do_not_move_with_the_window: Witness.WINDOW,
     split_moves_a_window_page_to_the_wrong_half: Witness.PLAN_AUDIT,
-    split_keeps_the_locks_below: Witness.WINDOW,
+    split_leaves_the_upper_half_unlocked: Witness.WINDOW,
     eviction_of_windows_is_not_counted: Witness.EQUATION,
     evicted_leaf_keeps_its_window: Witness.EQUATION,
-    switch_to_cached_window_pages_is_not_sent: Witness.TEXT,
+    runner_keeps_replaced_window_pages: Witness.TEXT,
     published_window_pages_stay_private: Witness.EQUATION,
 }
 
