@@ -57,7 +57,8 @@ TOTAL_TEXTS = {
     "evicted_tokens_total": "Tokens of evicted prefix-cache pages.",
     "admission_alarms_total": "Warnings that requests were waiting for --progress-alarm seconds and none was admitted.",
     "trace_spans_exported_total": "Spans that the OpenTelemetry collector of --otlp-endpoint accepted.",
-    "trace_spans_dropped_total": "Spans that were dropped, because the collector did not accept them in time.",
+    "trace_spans_dropped_total": "Spans that were dropped because the queue was full or the collector did not accept "
+    "them in time.",
     "http_requests_total": "Received HTTP requests, by endpoint (the route template, or other) and method.",
     "http_responses_total": "Started HTTP responses, by endpoint, status and method. Clients that "
     "disconnect before the response are not counted.",

@@ -91,7 +91,7 @@ class FrontMetrics:
         self._snapshots.front_gauges[name] = read
 
     def counter(self, name: str, read: Callable[[], float]) -> None:
-        """Register a total of the front that another object counts. read: called at each scrape."""
+        """Register a total of the front process that another object counts. read: called at each scrape."""
         self._snapshots.front_totals[name] = read
 
     def apply_stats(self, stats: Stats) -> None:

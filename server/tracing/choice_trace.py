@@ -1,4 +1,4 @@
-"""The phases and events of one choice, built from the scheduler's facts. The module does not depend on OpenTelemetry.
+"""The phases and events of one choice, built from the scheduler's messages. This module does not use OpenTelemetry.
 
 Times are seconds on the system's monotonic clock, as in ``PhaseChange``.
 """
@@ -16,7 +16,7 @@ Attributes = dict[str, str | bool | int | float]
 
 @dataclass(slots=True)
 class Phase:
-    """A part of a choice's life: "queue", "prefill" or "decode". end_s: infinity while the phase lasts."""
+    """A phase of a choice: "queue", "prefill" or "decode". end_s: infinity while the phase lasts."""
 
     name: str
     start_s: float
@@ -26,7 +26,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Event:
-    """A point in a choice's life: "retracted", "restored" or "resumed"."""
+    """An event of a choice: "retracted", "restored" or "resumed"."""
 
     name: str
     time_s: float
@@ -37,16 +37,16 @@ class ChoiceTrace:
     """The phases and events of one choice, in order.
 
     Attributes:
-        ended: True if the scheduler has ended the choice, or has ended itself.
+        ended: True if the choice or the scheduler process has ended.
     """
 
     def __init__(self, index: int, sent_s: float) -> None:
-        """sent_s: time at which the front sent the request to the scheduler."""
+        """sent_s: time at which the front process sent the request to the scheduler."""
         self.index = index
         self.phases = [Phase("queue", sent_s)]
         self.events: list[Event] = []
         self.ended = False
-        self._retracted: Event | None = None  # the retraction after which the choice does not run again yet
+        self._retracted: Event | None = None  # the last retraction; None if the choice has run again
 
     @property
     def has_run(self) -> bool:
@@ -70,9 +70,9 @@ class ChoiceTrace:
                 self._next(name, change.time_s)
 
     def retracted(self, event: PressureEvent, victim: PressureVictim, page_size: int) -> None:
-        """Add the cost of the oldest retraction without one: the choice may run again before its cost is known.
+        """Add the attributes of the oldest retraction that has none: the event may arrive after the choice has resumed.
 
-        page_size: tokens per page of the pool that was short.
+        page_size: tokens per page of the pool that lacked pages.
         """
         found = next((one for one in self.events if one.name == "retracted" and not one.attributes), None)
         if found is not None:
@@ -87,7 +87,7 @@ class ChoiceTrace:
             }
 
     def end(self, time_s: float) -> None:
-        """Record the end. Does nothing if the end is known already."""
+        """Record the end. Does nothing if the choice has already ended."""
         if not self.ended:
             self.ended = True
             self.phases[-1].end_s = max(time_s, self.phases[-1].start_s)

@@ -1,4 +1,4 @@
-"""Sends spans to a collector by OTLP, in a thread of the SDK.
+"""Sends spans to a collector over OTLP, in a thread of the SDK.
 
 The settings that have no flag are the SDK's environment variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_BSP_*,
 OTEL_EXPORTER_OTLP_*, …).
@@ -30,18 +30,18 @@ log = logging.getLogger(__name__)
 
 WARNING_INTERVAL_S = 60.0
 QUEUE_SIZE = 2048  # the SDK's default
-STOP_TIMEOUT_S = 3.0  # time that the last spans have when the server stops
+STOP_TIMEOUT_S = 3.0  # seconds that a stopping server waits for the export of the last spans
 
 
 class SpanCounts:
-    """Counts spans. Each attribute has one writer: the event loop, or the thread that exports.
+    """Numbers of spans. Each attribute has one writer: the event loop, or the thread that exports.
 
     Attributes:
-        ended: spans that were given to the queue.
-        overflowed: spans that the full queue dropped.
+        ended: spans that were added to the queue.
+        overflowed: spans that were dropped because the queue was full.
         taken: spans that were taken from the queue.
         exported: spans that the collector accepted.
-        refused: spans that the collector did not accept, or not in time.
+        refused: spans that the collector did not accept in time.
     """
 
     def __init__(self, queue_size: int) -> None:
@@ -54,7 +54,7 @@ class SpanCounts:
         return self.overflowed + self.refused
 
     def add_ended(self) -> None:
-        """Count a span that is given to the queue, which drops its oldest span if it is full."""
+        """Count a span that is added to the queue, which drops its oldest span if it is full."""
         if self.ended - self.overflowed - self.taken >= self._queue_size:
             self.overflowed += 1
         self.ended += 1
@@ -120,7 +120,7 @@ class _CountingExporter(SpanExporter):
 
 
 class _LastMessage(logging.Handler):
-    """Keeps the SDK's last warning, which is not logged itself because the SDK logs one for each batch."""
+    """Keeps the SDK's last warning. The warnings themselves are not logged, because the SDK emits one per batch."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -134,8 +134,8 @@ class SpanExport:
     """The connection to the collector.
 
     Attributes:
-        tracer: creates spans, which are sent after their end.
-        counts: counts the spans.
+        tracer: creates spans, which are sent once they have ended.
+        counts: the numbers of spans.
     """
 
     def __init__(self, exporter: SpanExporter, clock: Callable[[], float] = time.monotonic) -> None:
@@ -163,10 +163,10 @@ class SpanExport:
 
         def flush() -> None:
             self._provider.force_flush()
-            with contextlib.suppress(RuntimeError):  # the loop has ended: the flush took too long
+            with contextlib.suppress(RuntimeError):  # the loop was closed while the flush was running
                 loop.call_soon_threadsafe(done.set)
 
-        # A thread of the default executor would delay the end of the process until it ends.
+        # The process would not exit before a thread of the default executor has ended.
         threading.Thread(target=flush, name="last-spans", daemon=True).start()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), STOP_TIMEOUT_S)
@@ -178,7 +178,7 @@ class SpanExport:
 
 
 def open_export(config: TracingConfig) -> SpanExport:
-    """Connect to the collector of the configuration. Raises StartupError if a setting of the SDK is invalid."""
+    """Connect to the configured collector. Raises StartupError if a setting of the SDK is invalid."""
     assert config.otlp_endpoint is not None
     try:
         return SpanExport(_exporter(config.otlp_endpoint, protocol_of(config)))
@@ -197,7 +197,7 @@ def _exporter(endpoint: str, protocol: str) -> SpanExporter:
 
 
 def _resource() -> Resource:
-    """Return the resource of the environment, with the name of this service if the environment has none."""
+    """Return the resource that the environment describes, with the name "ebbtide" if it gives no service name."""
     found = Resource.create()
     own = {SERVICE_VERSION: __version__}
     if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):

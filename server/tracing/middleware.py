@@ -26,7 +26,7 @@ OPERATIONS = {
 
 
 class TraceRequests:
-    """Traces POST requests to the paths in ``OPERATIONS``. Requests that the key check refuses do not arrive here."""
+    """Traces POST requests to the paths in ``OPERATIONS``. Requests that the key check refuses do not reach it."""
 
     def __init__(self, app: ASGIApp, traces: Traces) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Opens the tracing of a front, or its replacement if requests are not traced. The module imports no SDK itself."""
+"""Creates the tracing of a front process. This module imports the SDK only if requests are traced."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class RequestTracing(Protocol):
         """Return ``app`` with the middleware that traces its requests."""
 
     def handle(self, message: PhaseChanges | PressureEvent) -> None:
-        """Add what the scheduler reports to the traces."""
+        """Add the scheduler's message to the traces of its requests."""
 
     def on_scheduler_death(self) -> None:
-        """End the traces of all requests at the scheduler."""
+        """End all choices that the scheduler has not ended."""
 
     async def stop(self) -> None:
         """Send the remaining spans."""
 
 
 class NoTracing:
-    """Does nothing: requests are not traced."""
+    """The implementation if requests are not traced: does nothing."""
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return ``app``."""
@@ -47,7 +47,7 @@ class NoTracing:
 
 
 def open_tracing(config: TracingConfig, page_sizes: Mapping[str, int], metrics: FrontMetrics) -> RequestTracing:
-    """Connect to the collector, if the configuration names one. Raises StartupError if a setting is invalid.
+    """Connect to the collector if the configuration names one. Raises StartupError if a setting is invalid.
 
     page_sizes: tokens per page of each pool, by its name.
     """

@@ -25,7 +25,7 @@ class RequestTrace:
     """A traced request.
 
     Attributes:
-        span: the span of the request; it starts with the object.
+        span: the span of the request; it starts when this object is created.
         operation: value of ``gen_ai.operation.name``.
         http_status: status of the response; 0 if none was sent.
         requested_model: the model that the request names.

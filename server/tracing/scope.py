@@ -1,4 +1,4 @@
-"""The place of a request's trace in the ASGI scope. The module imports nothing of OpenTelemetry."""
+"""The place of a request's trace in the ASGI scope. This module does not import OpenTelemetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the settings of traces before the model is loaded. The module imports nothing of OpenTelemetry."""
+"""Checks the settings of traces before the model is loaded. This module does not import OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = {HTTP: "opentelemetry.exporter.otlp.proto.http", GRPC: "opentelemetry.
 
 
 def check_tracing(config: TracingConfig) -> None:
-    """Raises StartupError if a setting is invalid or a package is missing."""
+    """Raise StartupError if a setting is invalid or a package is missing."""
     if config.otlp_endpoint is None:
         return
     protocol = protocol_of(config)
@@ -31,7 +31,7 @@ def check_tracing(config: TracingConfig) -> None:
 
 
 def protocol_of(config: TracingConfig) -> str:
-    """Return the protocol. Raises StartupError if the environment names an unknown one."""
+    """Return the protocol. Raises StartupError if the environment names an unknown protocol."""
     if config.otlp_protocol != "auto":
         return config.otlp_protocol
     for name in PROTOCOL_VARIABLES:
@@ -44,12 +44,12 @@ def protocol_of(config: TracingConfig) -> str:
 
 
 def http_url(endpoint: str) -> str:
-    """Return the URL for OTLP over HTTP: ``endpoint`` with the path of traces, unless it has a path."""
+    """Return the URL for OTLP over HTTP: ``endpoint``, with the path ``TRACES_PATH`` unless it has a path."""
     return endpoint.rstrip("/") + TRACES_PATH if urlsplit(endpoint).path in ("", "/") else endpoint
 
 
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # a package above it is missing
+    except ModuleNotFoundError:  # a parent package is missing
         return False

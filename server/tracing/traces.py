@@ -1,4 +1,4 @@
-"""Holds the open traces, adds the scheduler's facts to them, and creates the spans when a trace is complete."""
+"""Holds the open traces, adds the scheduler's messages to them, and creates the spans when a trace is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ebbtide.messages import PhaseChanges, PressureEvent
 from .choice_trace import Attributes, ChoiceTrace
 from .request_trace import RequestTrace
 
-LINGER_S = 5.0  # seconds after the end of a response in which the scheduler's report of the end may still arrive
+LINGER_S = 5.0  # seconds after a response during which the scheduler's report of the end may still arrive
 
 
 class Traces:
@@ -74,7 +74,7 @@ class Traces:
                 self._emit(trace)
 
     def pressure(self, event: PressureEvent) -> None:
-        """Add the cost of retractions, whose phase changes have been applied."""
+        """Add the attributes of retractions. Their phase changes must have been applied."""
         for victim in event.victims:
             trace = self._by_rid.get(victim.rid)
             if trace is not None:
@@ -115,7 +115,7 @@ class Traces:
 
 @dataclass(frozen=True, slots=True)
 class _SpanWriter:
-    """Creates spans of times in the past. wall_offset_ns: see ``RequestTrace``."""
+    """Creates spans whose times lie in the past. wall_offset_ns: see ``RequestTrace``."""
 
     tracer: Tracer
     wall_offset_ns: int

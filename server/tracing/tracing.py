@@ -1,4 +1,4 @@
-"""Assembles the tracing of one front: the open traces, the connection to the collector, and their metrics."""
+"""Assembles the tracing of a front process: the open traces, the connection to the collector, and their metrics."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Tracing:
         metrics.counter("trace_spans_dropped_total", lambda: counts.dropped)
 
     def handle(self, message: PhaseChanges | PressureEvent) -> None:
-        """Add what the scheduler reports to the traces."""
+        """Add the scheduler's message to the traces of its requests."""
         if isinstance(message, PhaseChanges):
             self._traces.apply(message)
         else:
             self._traces.pressure(message)
 
     def on_scheduler_death(self) -> None:
-        """End the traces of all requests at the scheduler."""
+        """End all choices that the scheduler has not ended."""
         self._traces.on_scheduler_death()
 
     async def stop(self) -> None:
