@@ -24,8 +24,8 @@ class SchedulerConfig:
     )
     schedule_policy: Literal["fcfs", "lpm", "priority", "fair"] = option(
         "fcfs",
-        "order of the waiting queue: first come first served, longest prefix match (bounded waiting), priority, or "
-        "fair: as priority, and with equal priority the API keys take turns, by tokens",
+        "order of the waiting queue: fcfs: first come first served; lpm: longest prefix match with bounded waiting; "
+        "priority; fair: by priority, and API keys take turns, by tokens, among requests of the same priority",
     )
     retraction_risk: float | None = option(
         None,
@@ -148,7 +148,7 @@ class RunnerConfig:
         within="[1, 1048576]",
     )
     disable_overlap_schedule: bool = option(
-        False, "do not prepare a step before the result of the step before it is known"
+        False, "do not prepare a step before the result of the previous step is known"
     )
     max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, 1048576]")
     swa_full_tokens_ratio: float = option(
@@ -161,13 +161,13 @@ class RunnerConfig:
     )
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, 31536000]")
     sim_decode_row_us: float = option(
-        0.0, "MODEL sim: microseconds per decoding row, in addition", metavar="US", within="[0, 1000000000]"
+        0.0, "MODEL sim: microseconds added to a step per decoding row", metavar="US", within="[0, 1000000000]"
     )
     sim_prefill_token_us: float = option(
-        0.0, "MODEL sim: microseconds per prefilled token, in addition", metavar="US", within="[0, 1000000000]"
+        0.0, "MODEL sim: microseconds added to a step per prefilled token", metavar="US", within="[0, 1000000000]"
     )
     sim_context_token_ns: float = option(
-        0.0, "MODEL sim: nanoseconds per token of context read, in addition", metavar="NS", within="[0, 1000000000]"
+        0.0, "MODEL sim: nanoseconds added to a step per token of context read", metavar="NS", within="[0, 1000000000]"
     )
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"

@@ -47,7 +47,7 @@ RENAMED = {
     "--ssl-cert-file": "--ssl-certfile",
 }
 
-ONE_DEVICE = "ebbtide shares a model among devices by tensor parallelism only: see --tp."
+ONE_DEVICE = "ebbtide uses several devices only by tensor parallelism: see --tp."
 NO_LORA = "ebbtide has no LoRA adapters."
 NO_SPECULATION = "ebbtide has no speculative decoding."
 HOST_TIER = "Host memory can hold only the KV of retracted requests: see --kv-offload-gb."

@@ -101,7 +101,7 @@ def parse(words: list[str]) -> argparse.Namespace | None:
 
 
 def _check_not_empty(words: list[str], command: Parser) -> None:
-    """Exit with code 2 if a flag has an empty text as its value and not as its default."""
+    """Exit with code 2 if the value of a flag is an empty string and its default is not."""
     for word, following in zip(words, [*words[1:], "-"], strict=True):
         flag, equals, value = word.partition("=")
         default = command.default_of(flag)

@@ -54,8 +54,8 @@ def test_flags_of_another_server_are_translated_with_a_note(
 def test_a_flag_that_would_change_the_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["serve", "sim", "--pipeline-parallel-size", "2"]) == 2
     text = (
-        "ebbtide: --pipeline-parallel-size has no equivalent. ebbtide shares a model among devices by tensor "
-        "parallelism only: see --tp.\n"
+        "ebbtide: --pipeline-parallel-size has no equivalent. ebbtide uses several devices only by tensor "
+        "parallelism: see --tp.\n"
     )
     assert capsys.readouterr().err == text
 

@@ -50,7 +50,7 @@ def test_flags_are_renamed_or_left_out(words: str, translated: str) -> None:
     [
         (
             "m --pp-size 2",
-            "--pp-size has no equivalent. ebbtide shares a model among devices by tensor parallelism only: see --tp.",
+            "--pp-size has no equivalent. ebbtide uses several devices only by tensor parallelism: see --tp.",
         ),
         ("m --enable-lora", "--enable-lora has no equivalent. ebbtide has no LoRA adapters."),
     ],
