@@ -8,7 +8,7 @@ from typing import TypeVar
 
 N = TypeVar("N", int, float)
 
-# A year in seconds: the system's calls refuse much longer waits.
+# A year in seconds: system calls refuse much longer timeouts.
 SECONDS = "31536000"
 # The largest integer of 32 bits, for counts without a narrower bound.
 COUNT = "2147483647"

@@ -23,8 +23,8 @@ def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
 def window_pool_pages(window: int, *, num_pages: int, page_size: int, ratio: float) -> int:
     """Return the number of pages of a sliding-window pool beside a pool of ``num_pages`` pages.
 
-    The pool has ``ratio`` times as many pages, but enough for the window of one request and one chunk of the same
-    length, unless the first pool has fewer.
+    It is ``ratio`` times ``num_pages``, but at least enough for the window of one request and one chunk of the same
+    length; that minimum is limited to ``num_pages``.
     """
     least = 2 * pages_for(window, page_size) + 1
     return max(int(num_pages * ratio), min(least, num_pages), 1)

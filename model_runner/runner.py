@@ -277,7 +277,7 @@ class ModelRunner:
         return result
 
     def _note(self, items: list[PlanItem], inputs: SamplingInputs, tokens: Tensor) -> None:
-        """Record the samples in the rows. To be called last, because a step that raises must not record its tokens."""
+        """Record the samples in the rows. Call it last, because a step that raises must not record its tokens."""
         ids = tokens.clamp(min=0)
         self._sampler.note(inputs, ids)
         self._last_tokens[inputs.rows] = ids

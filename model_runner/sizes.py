@@ -35,7 +35,7 @@ def choose_context_length(checkpoint: Checkpoint, asked: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
-    """What the KV pools are built for.
+    """The requirements on the KV pools: type, device, memory, and the attention backend that reads them.
 
     Attributes:
         dtype: the element type.

@@ -12,7 +12,7 @@ count = integer_in(f"[1, {COUNT}]")
 count_or_0 = integer_in(f"[0, {COUNT}]")
 seconds = number_in(f"(0, {SECONDS}]")
 temperature = number_in("[0, 100]")
-seed = integer_in("[-9007199254740992, 9007199254740992]")  # exact as a float
+seed = integer_in("[-9007199254740992, 9007199254740992]")  # a float represents these integers exactly
 fraction = number_in("[0, 1]")
 
 

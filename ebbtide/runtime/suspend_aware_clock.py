@@ -22,12 +22,12 @@ class SuspendAwareClock:
         self._awake = 0.0
 
     def advance(self) -> float:
-        """Count the time since the last call, and return the counted seconds."""
+        """Count the time since the last call, and return the total of the counted seconds."""
         now = self._clock()
         self._awake += min(now - self._last, self._longest_gap_s)
         self._last = now
         return self._awake
 
     def __call__(self) -> float:
-        """Return the counted seconds up to now, without recording the call."""
+        """Return the total of the counted seconds up to now, without recording the call."""
         return self._awake + min(self._clock() - self._last, self._longest_gap_s)

@@ -57,7 +57,7 @@ def unigram(stored: StoredVocabulary) -> Any:
     unknown_id = None if unknown is None else stored.ids[unknown]
     model = models.Unigram(vocab, unknown_id, BYTE in stored.kinds)
     tokenizer = Tokenizer(model)
-    if BYTE in stored.kinds:  # prevents that the text "<0x41>" is encoded as the token of the byte 0x41
+    if BYTE in stored.kinds:  # otherwise the text "<0x41>" would be encoded as the token of the byte 0x41
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")
     return _with_spaces(tokenizer, stored, default=False)
 

@@ -65,6 +65,6 @@ def stored_vocabulary(header: GGUFHeader) -> StoredVocabulary:
     if len(kinds) != len(tokens) or not tokens:
         raise StartupError(
             f"The tokenizer in {header.path} cannot be loaded: it has {len(tokens)} tokens ({PREFIX}tokens) and"
-            f" the types of {len(kinds)} ({PREFIX}token_type)."
+            f" {len(kinds)} token types ({PREFIX}token_type)."
         )
     return StoredVocabulary(header, tokens, kinds)

@@ -87,7 +87,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
     Raises a StartupError that names the file if it cannot be read or contains anything else.
     """
-    if path.exists() and not path.is_file():  # reading a named pipe would wait for ever
+    if path.exists() and not path.is_file():  # reading a named pipe would block forever
         raise StartupError(f"The file {path} cannot be read as JSON: it is not a regular file.")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

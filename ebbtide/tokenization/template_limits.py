@@ -112,7 +112,7 @@ def text_size(value: Any, limit: int) -> int:
 
 
 def _entries(item: Any) -> Iterable[Any]:
-    """Return the contents of a value that is not plain JSON, as far as ``str`` shows them."""
+    """Return those parts of ``item`` that ``str(item)`` contains. ``item`` is not plain JSON."""
     if isinstance(item, Mapping):
         return [*item.keys(), *item.values()]
     if isinstance(item, Namespace):

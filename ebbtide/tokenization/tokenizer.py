@@ -1,4 +1,4 @@
-"""Converts text and chats to token ids, with Hugging Face tokenizers and with that of the simulated model."""
+"""Converts text and chats to token ids, with Hugging Face tokenizers or the tokenizer of the simulated model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESERVED_VARIABLES = frozenset(
     }
 )
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model")
-MAX_SPARSE_IDS, IDS_PER_TOKEN = 1 << 20, 8  # bounds of the ids of a vocabulary with gaps
+MAX_SPARSE_IDS, IDS_PER_TOKEN = 1 << 20, 8  # limits of the number of ids of a vocabulary with gaps
 Skip = Callable[[str], int]  # rendered chat → number of leading characters to drop
 
 
@@ -119,7 +119,7 @@ def load_parts(files: ModelFiles) -> TokenizerParts:
 
 
 def _find_damaged_file(directory: Path) -> None:
-    """Raises StartupError if a file of the tokenizer is missing or is not a JSON object, to name the file."""
+    """Raise a StartupError that names the file if a file of the tokenizer is missing or is not a JSON object."""
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         raise StartupError(f"The folder {directory} has no tokenizer: there is no tokenizer.json.")
     for name in ("tokenizer.json", "tokenizer_config.json"):

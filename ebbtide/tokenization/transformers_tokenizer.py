@@ -25,7 +25,7 @@ def load_with_transformers(directory: Path) -> TokenizerParts:
 
 
 def _check_template(path: Path) -> None:
-    """Raises StartupError if the field ``chat_template`` in the file has another form than those of transformers."""
+    """Raise StartupError if the field ``chat_template`` in the file has a form that transformers does not accept."""
     if not path.exists():
         return
     template = read_json_object(path).get("chat_template")

@@ -67,7 +67,7 @@ class PageTable:
     def add_padding_row(self, page: int) -> int:
         """Add a row that no plan can refer to, with ``page`` in all its entries. Returns the row's number.
 
-        To be called at most once. page: number of a page in the pool's memory that no plan can refer to.
+        Call it at most once. page: number of a page in the pool's memory that no plan can refer to.
         """
         padding = torch.full_like(self.tensor[:1], page)
         self.tensor = torch.cat((self.tensor, padding))

@@ -57,7 +57,7 @@ class Model(Protocol):
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> Tensor:
         """Return the states of the tokens ``batch.wanted``, [W, …]. ``logits`` accepts any subset of them.
 
-        ``attention.plan(batch)`` must have been called. To be called under ``torch.inference_mode``.
+        ``attention.plan(batch)`` must have been called. Call it under ``torch.inference_mode``.
         """
 
     def logits(self, states: Tensor) -> Tensor:

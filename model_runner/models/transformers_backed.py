@@ -33,7 +33,7 @@ from .transformers_attention import AttentionPlug, BackendAnswer, CallRecorder, 
 from .transformers_probe import PROBE_TOKENS, check_against_eager, small_windows
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-# The exceptions that model code may raise if it cannot run in this way.
+# The exceptions that model code may raise if it cannot run with ebbtide's attention.
 FOREIGN_ERRORS = (
     RuntimeError,
     ValueError,

@@ -256,7 +256,7 @@ class RadixCache:
         return leaf
 
     def _use_cached_pages(self, node: Node, req: CachedRequest) -> None:
-        """Replace private pages of the request, which have the same tokens as ``node``, by the pages of ``node``.
+        """Replace the request's private pages with the tokens of ``node`` by the pages of ``node``.
 
         Frees the replaced pages.
         """

@@ -16,8 +16,8 @@ MatchPath = Sequence[tuple[PathElement, int]]
 class TreePart(Protocol):
     """A prefix tree's pages in one additional pool (any pool except the first), such as the pages of a sliding window.
 
-    The tree calls it after every change of its structure. ``req`` is always a running request whose shared pages end
-    with the last page of ``node``.
+    The tree calls these methods after every change of the tree's structure. ``req`` is always a running request whose
+    shared pages end with the last page of ``node``.
     """
 
     def usable_match(self, path: MatchPath) -> int:

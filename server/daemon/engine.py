@@ -1,4 +1,4 @@
-"""Starts, configures and stops the engine processes: the scheduler, the detokenizer, the encoder and the further
+"""Starts, configures and stops the engine processes: the scheduler, the detokenizer, the encoder and the other
 tensor-parallel ranks, as configured.
 
 No other file names the modules that the processes run.

@@ -33,12 +33,12 @@ class StopSignals:
 
     @property
     def first(self) -> asyncio.Event:
-        """Set by the first stop signal: drain, then exit."""
+        """Set by the first stop signal, after which the server drains and exits."""
         return self._events[0]
 
     @property
     def second(self) -> asyncio.Event:
-        """Set by the second stop signal: abort open requests and exit."""
+        """Set by the second stop signal, after which the server aborts open requests and exits."""
         return self._events[1]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

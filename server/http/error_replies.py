@@ -26,7 +26,7 @@ ErrorFormats = Mapping[
     str, Callable[[Rejected], dict[str, Any]]
 ]  # path prefix -> function that returns the body of an error below that path
 ERROR_FORMATS = "ebbtide.error_formats"  # key of the ErrorFormats in the ASGI scope
-ERROR_CODE = "ebbtide.error_code"  # key of the code of the error that was the response, in the ASGI scope
+ERROR_CODE = "ebbtide.error_code"  # key of the error code of an error response in the ASGI scope
 
 
 def envelope(error: Rejected) -> dict[str, Any]:

@@ -27,7 +27,7 @@ TICKS_PER_CERT_CHECK = 10
 class HttpServer(uvicorn.Server):
     """A uvicorn server that installs no signal handlers and reloads a changed certificate.
 
-    It wakes once per second while idle, where uvicorn wakes ten times: ``stop`` does not need to be polled for.
+    While idle, it wakes once per second. uvicorn wakes ten times, because it polls a flag to learn that it should stop.
     """
 
     def __init__(self, config: uvicorn.Config, tls: Tls | None) -> None:
@@ -50,7 +50,7 @@ class HttpServer(uvicorn.Server):
         """Called by uvicorn; returns when the server should exit."""
         self._loop = asyncio.get_running_loop()
         num_ticks = 0
-        while not await self.on_tick(0):  # at 0, uvicorn updates the Date header
+        while not await self.on_tick(0):  # with the argument 0, it updates the Date header
             if self._tls is not None and num_ticks % TICKS_PER_CERT_CHECK == 0:
                 self._tls.reload_if_changed()
             num_ticks += 1

@@ -227,7 +227,7 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
 
 
 async def json_error(response: aiohttp.ClientResponse) -> Any:
-    """Return the field ``error`` of an error response; the response's JSON value or text if it has no such field."""
+    """Return the field ``error`` of an error response. Without it, return the JSON value; without JSON, the text."""
     text = (await response.content.read(MAX_LINE_BYTES)).decode(errors="replace")
     try:
         answer = json.loads(text)

@@ -17,7 +17,7 @@ door health person art war history party result change morning reason research g
 force order paper space ground form event matter center couple site project base activity star table need
 court oil half sea north south light road green white
 """
-MAX_LENGTH = 10_000_000  # tokens of a prompt or an answer
+MAX_LENGTH = 10_000_000  # maximum number of tokens of a prompt or an answer
 # Short and common words. In most vocabularies, each of them is one token.
 WORDS = tuple(WORD_LIST.split())
 

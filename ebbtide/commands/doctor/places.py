@@ -19,7 +19,7 @@ from ..table import size_text
 from .check import Check
 
 LITTLE_SPACE = 5_000_000_000  # bytes
-SOCKET_NAME_LENGTH = 40  # upper bound of the bytes of a socket's path after TMPDIR
+SOCKET_NAME_LENGTH = 40  # maximum number of bytes that follow TMPDIR in the path of a socket
 
 
 def check_port(port: int | None = None) -> Check:

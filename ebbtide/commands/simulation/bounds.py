@@ -14,14 +14,14 @@ from .trace import TraceRequest
 
 
 class WholeOutputAdmission(ReservesPerStep):
-    """TensorRT-LLM's GUARANTEED_NO_EVICT: every running request and the candidate fit at their maximum lengths.
+    """TensorRT-LLM's GUARANTEED_NO_EVICT: admits a request if it and all running requests fit at their maximum lengths.
 
     A request whose max_tokens exceeds the pool is counted with the size of the pool, so it runs alone.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._reserved = 0  # pages that running requests lack for their maximum lengths
+        self._reserved = 0  # number of pages that running requests still need for their maximum lengths
         self._alone = True
 
     def start_step(self, running: Iterable[Request]) -> None:
@@ -52,8 +52,8 @@ class WholeOutputAdmission(ReservesPerStep):
 class OracleAdmission(ReservesPerStep):
     """Knows every output length. Admits a request as soon as the pool suffices at every future step, in order.
 
-    Prefill time is ignored, so it can retract a request in rare cases. No rule can know what it knows: it is the bound
-    for rules that keep the order of arrival and avoid retractions.
+    It ignores prefill time, so in rare cases a request is retracted. No real rule knows the output lengths: the oracle
+    is the bound for rules that keep the order of arrival and avoid retractions.
     """
 
     def __init__(self, pool: Pool, requests: Sequence[TraceRequest]) -> None:
@@ -91,7 +91,7 @@ class OracleAdmission(ReservesPerStep):
         return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
 
     def _peak(self, req: Request, match: MatchResult) -> int:
-        """Return the largest number of pages that will be private to a request, at the end of one of the requests."""
+        """Return the peak number of private pages of the running requests and ``req``. It occurs at the end of one."""
         size = self._pool.page_size
         ends = [*self._running, (self._remaining(req), len(req.known) - match.num_locked * size)]
         return max(

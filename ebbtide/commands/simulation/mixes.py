@@ -16,7 +16,7 @@ from .trace import TraceRequest
 BURST = 48  # number of requests that arrive at the same time in the mix "bursty"
 
 # Quantiles of the lengths of GPT-4 conversations in BurstGPT (Wang et al., arXiv:2401.17644), as Sun et al. report them
-# ("Llumnix", OSDI 2024, table 1). The ends of the scale are assumptions.
+# ("Llumnix", OSDI 2024, table 1). The shortest and the longest lengths are assumptions.
 BURSTGPT_PROMPTS = ((0.0, 20), (0.5, 582), (0.8, 1427), (0.95, 2345), (0.99, 3549), (1.0, 6000))
 BURSTGPT_OUTPUTS = ((0.0, 10), (0.5, 243), (0.8, 434), (0.95, 669), (0.99, 964), (1.0, 2000))
 

@@ -31,7 +31,7 @@ class Policy:
     """A compared policy.
 
     Attributes:
-        policies: creates the policies from the admission parameter and the requests of the load, by index.
+        policies: creates the policies from the admission parameter and the list of the load's requests.
         parameter: name of the admission parameter.
         default: default of the admission parameter.
         bounded: True if --max-retractions and --headroom apply to the policy.

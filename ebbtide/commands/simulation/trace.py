@@ -18,8 +18,8 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         output_len: number of output tokens if no limit truncates the output.
         prefix_id: requests with the same id share their first ``prefix_len`` tokens; None for no shared prefix.
-        max_tokens: the client's limit; None for what the context and the pool hold.
-        account: requests with the same account take turns with --schedule-policy fair, as those of one API key.
+        max_tokens: the client's limit; None for the limit that the context and the pool set.
+        account: with --schedule-policy fair, the accounts take turns, as API keys do in the server.
         leaves_s: seconds after its arrival at which the client disconnects; None if it stays.
     """
 

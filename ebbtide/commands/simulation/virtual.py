@@ -20,7 +20,7 @@ from .trace import TraceRequest
 
 OWN_TOKENS = 10_000_000  # first token id of unshared prompt tokens
 PREFIX_TOKENS = 20_000_000  # first token id of shared prefixes
-TURNS_WITHOUT_STEP = 3  # maximum number of consecutive loop iterations without a planned step at the same time
+TURNS_WITHOUT_STEP = 3  # maximum number of consecutive loop iterations without a step at one virtual time
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Simulation:
 
 
 def max_tokens_of(request: TraceRequest, context_length: int, pool_tokens: int) -> int:
-    """Return max_tokens as the front process sets it: without the client's limit, what context and pool hold."""
+    """Return the max_tokens that the front process sets. Without a client's limit, context and pool limit it."""
     rest = context_length - request.prompt_len
     limit = min(rest, pool_tokens - request.prompt_len + 1) if request.max_tokens is None else request.max_tokens
     return max(min(limit, rest), 1)

@@ -62,7 +62,7 @@ class OutputItem:
         return {**head, "type": "reasoning", "summary": [], "content": parts}
 
     def part(self) -> dict[str, Any]:
-        """Return the content part of the item; each item has one."""
+        """Return the content part of a message or a reasoning item. Such an item has exactly one part."""
         if self.kind is Kind.REASONING:
             return {"type": "reasoning_text", "text": self.text}
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}

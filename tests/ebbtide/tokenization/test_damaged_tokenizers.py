@@ -104,5 +104,5 @@ def test_a_gguf_vocabulary_has_a_type_for_each_token(tokens: list[str], num_type
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(StartupError, match=rf"it has {len(tokens)} tokens .* and the types of {num_types} "):
+    with pytest.raises(StartupError, match=rf"it has {len(tokens)} tokens .* and {num_types} token types "):
         load_tokenizer(ModelFiles("tiny", str(tmp_path), "tiny.gguf"))
