@@ -77,7 +77,8 @@ if __name__ == "__main__":
     loop_us, all_us = asyncio.run(measure())
     text = (
         f"A request with one choice, hence four spans, costs the front process {loop_us:.0f} µs of CPU time in its "
-        f"event loop, and {all_us:.0f} µs in all\nthreads, with the encoding of the spans but without the connection to the "
-        f"collector ({REQUESTS} requests). At 10 requests per second,\nthat is {all_us / 1000:.1f} % of a core.\n"
+        f"event loop, and {all_us:.0f} µs in all\nthreads, with the encoding of the spans but without the connection "
+        f"to the collector ({REQUESTS} requests). At 10 requests per second,\nthat is "
+        f"{all_us / 1000:.1f} % of a core.\n"
     )
     write_part("cost", text)
