@@ -258,14 +258,12 @@ class WindowPool:
 
     def recount(self, running: Sequence[CachedRequest]) -> int:
         """See ``AuditedPool``."""
-        held = self.held
+        # Usually exactly the running requests have entries; ``validate`` finds others.
+        lists: Iterable[WindowPages] = self.held.values()
+        if len(self.held) != len(running):
+            lists = [self.held[req.rid] for req in running if req.rid in self.held]
         return sum(
-            [
-                len((pages := held[req.rid]).pages)
-                - (end - begin if (end := pages.cached_end) > (begin := pages.first) else 0)
-                for req in running
-                if req.rid in held
-            ]
+            [len(one.pages) - (one.cached_end - one.first if one.cached_end > one.first else 0) for one in lists]
         )
 
     def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
@@ -307,6 +305,8 @@ class WindowPool:
             if (held := self.held.get(req.rid)) is not None
             and held.first != (first := max(req.num_confirmed // self.page_size - self._num_before, 0))
         ]
+        stray = sorted(self.held.keys() - {req.rid for req in running})
+        too_early += [f"pages are held for requests that are not running: {', '.join(stray)}"] if stray else []
         return too_early + self.spans.validate(self._locks(running))
 
     def _locks(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PathElement, int, int]]:

@@ -15,10 +15,10 @@ from ebbtide.errors import InvariantViolation
 
 from .allocator import PageAllocator
 from .ledger import PageOwner
-from .lru_heap import LruHeap
 from .node import Node, PathElement, WindowObserver
 from .tree_part import MatchPath
 from .window_audit import validate_spans
+from .window_order import EvictionOrder
 from .window_span import WindowSpan
 
 
@@ -49,9 +49,7 @@ class WindowSpans:
         self._num_before = num_before
         self._spans: dict[PathElement, WindowSpan] = {}
         self._rotation: deque[WindowSpan] = deque()  # in audit order; spans without pages are removed lazily
-        # Pages deep inside a path are evicted first, because only a request that branches there can use them.
-        self._deep: LruHeap[WindowSpan] = LruHeap(lambda span: span.num_deep > 0)
-        self._tails: LruHeap[WindowSpan] = LruHeap(lambda span: len(span.pages) > span.num_locked)
+        self._order = EvictionOrder()
 
     def usable_match(self, path: MatchPath) -> int:
         """See ``TreePart``."""
@@ -182,7 +180,7 @@ class WindowSpans:
                 span.users[keep] = span.users.get(keep, 0) + count
         for half in (top, span):
             half.num_locked = max(half.users, default=0)
-            self._offer(half)
+            self._order.offer(half, len(self._spans))
 
     def trimmed(self, element: PathElement, num_pages: int) -> None:
         """See ``TreePart``."""
@@ -193,19 +191,19 @@ class WindowSpans:
             self._free(span, freed)
 
     def evict(self, num_pages: int, accessed_before: float = math.inf) -> int:
-        """Free up to ``num_pages`` pages: first those deep inside paths, then those at the ends of paths, both in LRU
-        order. Returns the number of pages freed, including those of tails that thereby became unusable.
+        """Free up to ``num_pages`` pages, in the order of ``EvictionOrder``.
+
+        Returns the number of pages freed, including those of tails that thereby became unusable.
         """
         before = self._allocator.available_pages
-        for order in (self._deep, self._tails):
-            while (missing := num_pages - self._allocator.available_pages + before) > 0:
-                span = order.pop(accessed_before)
-                if span is None:
-                    break
-                most = span.num_deep if order is self._deep else len(span.pages) - span.num_locked
-                self._free(span, span.pages[: min(most, missing)])
-                if not span.is_tree_node:
-                    self.on_eviction(span.node)
+        while (missing := before + num_pages - self._allocator.available_pages) > 0:
+            span = self._order.pop(accessed_before)
+            if span is None:
+                break
+            most = span.num_deep if span.num_deep > 0 else len(span.pages) - span.num_locked
+            self._free(span, span.pages[: min(most, missing)])
+            if not span.is_tree_node:
+                self.on_eviction(span.node)
         return self._allocator.available_pages - before
 
     def has(self, node: PathElement, pages: list[int], end: int) -> bool:
@@ -232,8 +230,7 @@ class WindowSpans:
     def rebuild(self, locks: Iterable[tuple[PathElement, int, int]]) -> None:
         """Recount pages and locks, and rebuild the eviction order. locks: the arguments of ``lock``."""
         self._rotation = deque(self._spans.values())
-        self._deep.clear()
-        self._tails.clear()
+        self._order.clear()
         self.evictable_pages = self.protected_pages = self.session_held_pages = self.evictable_session_pages = 0
         for span in self._rotation:
             span.users, span.num_locked = {}, 0
@@ -241,7 +238,7 @@ class WindowSpans:
         for node, first, end in locks:
             self.lock(node, first, end)
         for span in self._rotation:
-            self._offer(span)
+            self._order.offer(span, len(self._spans))
             if not self._is_reported:
                 self._report_stored(span, len(span.pages))
         self._is_reported = True
@@ -305,7 +302,7 @@ class WindowSpans:
         self._count(span, num_locked - span.num_locked, span.num_locked - num_locked)
         if after < before:
             span.last_access = self.access_clock
-            self._offer(span)
+            self._order.offer(span, len(self._spans))
 
     def _free(self, span: WindowSpan, pages: list[int]) -> None:
         """Free the first or the last pages of a span."""
@@ -317,7 +314,7 @@ class WindowSpans:
             self.observer.removed(span.node, index, index + len(pages))
         del span.pages[first : first + len(pages)]
         if span.pages:
-            self._offer(span)
+            self._order.offer(span, len(self._spans))
         else:
             del self._spans[span.node]
 
@@ -326,12 +323,6 @@ class WindowSpans:
         if self.observer is not None and isinstance(span.node, Node) and num_pages:
             index = len(span.node.pages) - len(span.pages)
             self.observer.stored(span.node, index, index + num_pages)
-
-    def _offer(self, span: WindowSpan) -> None:
-        if span.num_deep > 0:
-            self._deep.offer(span, len(self._spans))
-        elif len(span.pages) > span.num_locked:
-            self._tails.offer(span, len(self._spans))
 
 
 def _ignore(_tail: PathElement) -> None:
