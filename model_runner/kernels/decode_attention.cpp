@@ -1,10 +1,9 @@
-// Decode attention over a page table on the CPU: one query token per item, K and V read in place. Plain C++ with OpenMP;
-// the compiler vectorizes the loops. Every item reads its own slots only, so that nan in another page cannot spread.
+// Decode attention over a page table on the CPU: one query token per item, K and V read in place.
+// Every item reads its own slots only, so that nan in another page cannot spread.
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <vector>
+
+#include "simd.h"
 
 namespace {
 
@@ -17,47 +16,30 @@ struct Shape {
     float scale, softcap;                  // softcap: 0 for none
 };
 
-inline float load(float x) { return x; }
-inline float load(uint16_t x) {
-    uint32_t bits = static_cast<uint32_t>(x) << 16;
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return value;
-}
-
-inline void store(float value, float* out) { *out = value; }
-inline void store(float value, uint16_t* out) {  // bfloat16, round to nearest even
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    *out = std::isnan(value) ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-// exp(x) for x <= 0, to about 2 units in the last place: 2^n times a polynomial on [-ln2/2, ln2/2].
-inline float exp_negative(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    float n = std::nearbyint(x * 1.44269504f);
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-    float power;
-    std::memcpy(&power, &bits, 4);
-    return p * power;
-}
-
 // DIM: the size, a constant so that the compiler unrolls the loop; 0 if only the argument ``size`` has it.
 template <int DIM>
 inline float dot(const float* a, const float* b, int64_t size) {
     const int64_t dim = DIM ? DIM : size;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < dim; ++i) sum += a[i] * b[i];
-    return sum;
+    Vec products{};
+    int64_t i = 0;
+    for (; i + kLanes <= dim; i += kLanes) products = multiply_add(load(a + i), load(b + i), products);
+    float total = sum(products);
+    for (; i < dim; ++i) total = multiply_add(a[i], b[i], total);
+    return total;
+}
+
+// Replaces scores by exp(score - most), and returns their sum.
+float exponentials(float* scores, int64_t count, float most) {
+    Vec total{};
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+        const Vec weights = exp(load(scores + i) - most);
+        store(scores + i, weights);
+        total += weights;
+    }
+    float rest = 0;
+    for (; i < count; ++i) rest += scores[i] = std::exp(scores[i] - most);
+    return sum(total) + rest;
 }
 
 // Turns scores into unnormalized softmax weights in place; returns their sum, the sink included.
@@ -67,13 +49,8 @@ float soften(float* scores, int64_t count, float softcap, const float* sink) {
     float most = sink ? *sink : scores[0];
 #pragma omp simd reduction(max : most)
     for (int64_t i = 0; i < count; ++i) most = scores[i] > most ? scores[i] : most;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; ++i) {
-        scores[i] = exp_negative(scores[i] - most);
-        sum += scores[i];
-    }
-    return sink ? sum + exp_negative(*sink - most) : sum;
+    const float sum = exponentials(scores, count, most);
+    return sink ? sum + std::exp(*sink - most) : sum;
 }
 
 struct Scratch {
@@ -95,7 +72,7 @@ void attend(const Shape& s, int64_t kv_head, const T* q, const T* keys, const T*
     scratch.sums.assign(group * dim, 0.0f);
     float *scores = scratch.scores.data(), *query = scratch.query.data(), *row = scratch.row.data();
     float* sums = scratch.sums.data();
-    for (int64_t i = 0; i < group * dim; ++i) query[i] = load(q[i]) * s.scale;
+    for (int64_t i = 0; i < group * dim; ++i) query[i] = widen(q[i]) * s.scale;
     int64_t* slots = scratch.slots.data();
     int64_t page = first / s.page_size, within = first % s.page_size;
     for (int64_t p = 0; p < count; ++p) {
@@ -104,7 +81,7 @@ void attend(const Shape& s, int64_t kv_head, const T* q, const T* keys, const T*
     }
     for (int64_t p = 0; p < count; ++p) {
         const T* key = keys + slots[p] * stride + kv_head * dim;
-        for (int64_t i = 0; i < dim; ++i) row[i] = load(key[i]);
+        for (int64_t i = 0; i < dim; ++i) row[i] = widen(key[i]);
         for (int64_t g = 0; g < group; ++g) scores[g * count + p] = dot<DIM>(query + g * dim, row, dim);
     }
     scratch.totals.resize(group);
@@ -113,16 +90,16 @@ void attend(const Shape& s, int64_t kv_head, const T* q, const T* keys, const T*
         totals[g] = soften(scores + g * count, count, s.softcap, sinks ? sinks + kv_head * group + g : nullptr);
     for (int64_t p = 0; p < count; ++p) {
         const T* value = values + slots[p] * stride + kv_head * dim;
-        for (int64_t i = 0; i < dim; ++i) row[i] = load(value[i]);
+        for (int64_t i = 0; i < dim; ++i) row[i] = widen(value[i]);
         for (int64_t g = 0; g < group; ++g) {
             const float weight = scores[g * count + p];
             float* sum = sums + g * dim;
 #pragma omp simd
-            for (int64_t i = 0; i < dim; ++i) sum[i] += weight * row[i];
+            for (int64_t i = 0; i < dim; ++i) sum[i] = multiply_add(weight, row[i], sum[i]);
         }
     }
     for (int64_t g = 0; g < group; ++g)
-        for (int64_t i = 0; i < dim; ++i) store(sums[g * dim + i] / totals[g], out + g * dim + i);
+        for (int64_t i = 0; i < dim; ++i) store(out + g * dim + i, sums[g * dim + i] / totals[g]);
 }
 
 template <int DIM, typename T>

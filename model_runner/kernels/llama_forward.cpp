@@ -6,16 +6,9 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <memory>
 
-#if defined(__linux__)
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
+#include "barrier.h"
 #include "paged_attention.h"
 #include "tile_attention.h"
 #include "packed_linear.h"
@@ -63,54 +56,6 @@ inline uint16_t* keys_of(const Batch& batch, int64_t layer) {
     return pool.data + 2 * batch.places[2 * layer + 1] * pool.layer_stride;
 }
 
-inline void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
-// A barrier that spins for some microseconds and then sleeps: on a busy machine a late thread needs the core.
-class Barrier {
-public:
-    explicit Barrier(int threads) : threads_(threads) {}
-
-    void wait() {
-        if (threads_ == 1) return;
-        const uint32_t round = round_.load(std::memory_order_acquire);
-        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-            arrived_.store(0, std::memory_order_relaxed);
-            round_.fetch_add(1, std::memory_order_release);
-            if (sleepers_.load(std::memory_order_seq_cst)) wake();
-            return;
-        }
-        for (int i = 0; i < kSpins; ++i) {
-            if (round_.load(std::memory_order_acquire) != round) return;
-            pause();
-        }
-        sleepers_.fetch_add(1, std::memory_order_seq_cst);
-        while (round_.load(std::memory_order_seq_cst) == round) sleep(round);
-        sleepers_.fetch_sub(1, std::memory_order_relaxed);
-    }
-
-private:
-    static constexpr int kSpins = 1000;
-
-#if defined(__linux__)
-    void sleep(uint32_t round) {
-        syscall(SYS_futex, &round_, FUTEX_WAIT_PRIVATE, round, nullptr, nullptr, 0);
-    }
-    void wake() { syscall(SYS_futex, &round_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0); }
-#else
-    void sleep(uint32_t) { pause(); }
-    void wake() {}
-#endif
-
-    const int threads_;
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<uint32_t> round_{0};
-    alignas(64) std::atomic<int> sleepers_{0};
-};
-
 // The buffers of one thread.
 struct Scratch {
     std::vector<float> query;
@@ -126,12 +71,15 @@ struct Job {
     int64_t item, token, count;
 };
 
-inline int64_t padded(int64_t k) { return (k + 31) / 32 * 32; }
-
 // A model, which only points to its weights, and the buffers of a step. One thread at a time may call it.
 class Llama {
 public:
-    explicit Llama(const ModelWeights& weights) : w_(weights), layers_(weights.layers, weights.layers + weights.num_layers) {}
+    explicit Llama(const ModelWeights& weights) : w_(weights), layers_(weights.layers, weights.layers + weights.num_layers) {
+        is_quantized_ = kQuantizesInputs && has_quants(w_.head);
+        for (const LayerWeights& layer : layers_)
+            for (const Linear* linear : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down})
+                is_quantized_ = is_quantized_ || (kQuantizesInputs && has_quants(*linear));
+    }
 
     void forward(const Batch& batch, Activation* states) {
         start(batch);
@@ -152,21 +100,22 @@ public:
             rows(thread, batch.num_wanted, [&](int64_t i) {
                 normalize(hidden_ + batch.wanted[i] * w_.hidden, w_.norm, states + i * padded(w_.hidden));
             });
-            release_tiles();
         }
     }
 
     void use_threads(int64_t count) { w_.num_threads = count; }
 
-    void logits(const Activation* states, int64_t count, float* out) {
+    void logits(Activation* states, int64_t count, float* out) {
         std::atomic<int64_t> counter{0};
+        Inputs x = head_buffer_.at_least(is_quantized_ ? count : 0, w_.hidden, is_quantized_);
+        x.plain = states;
+        for (int64_t i = 0; is_quantized_ && i < count; ++i) x.quantize(i);
 #pragma omp parallel num_threads(static_cast<int>(w_.num_threads))
         {
             LinearScratch scratch;
-            linear(w_.head, states, count, counter, scratch, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
+            linear(w_.head, x, count, counter, scratch, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
                 std::memcpy(out + row * w_.head.n + column, sums, size * 4);
             });
-            release_tiles();
         }
     }
 
@@ -176,15 +125,19 @@ private:
     void start(const Batch& batch) {
         const int64_t tokens = batch.num_tokens;
         hidden_ = hidden_buffer_.at_least(tokens * w_.hidden);
-        x_ = x_buffer_.at_least(tokens * padded(w_.hidden));
+        x_ = x_buffer_.at_least(tokens, w_.hidden, is_quantized_);
         qkv_ = qkv_buffer_.at_least(tokens * qkv_size());
-        attended_ = attended_buffer_.at_least(tokens * padded(w_.heads * w_.head_dim));
-        act_ = act_buffer_.at_least(tokens * padded(w_.intermediate));
+        attended_ = attended_buffer_.at_least(tokens, w_.heads * w_.head_dim, is_quantized_);
+        act_ = act_buffer_.at_least(tokens, w_.intermediate, is_quantized_);
         counters_ = std::vector<std::atomic<int64_t>>(w_.num_layers * kStages);
         jobs_.clear();
         for (int64_t item = 0; item < batch.num_items; ++item)
             for (int64_t t = batch.cu_query_lens[item]; t < batch.cu_query_lens[item + 1]; t += kQueries)
                 jobs_.push_back({item, t, std::min<int64_t>(kQueries, batch.cu_query_lens[item + 1] - t)});
+    }
+
+    static bool has_quants(const Linear& linear) {
+        return is_quantized(linear.blocks, (linear.n + kColumns - 1) / kColumns * 4);
     }
 
     int64_t qkv_size() const { return (w_.heads + 2 * w_.kv_heads) * w_.head_dim; }
@@ -196,12 +149,12 @@ private:
 
     // Units of 64 outputs are assigned to threads one by one. store(row, column, sums, size) receives a row of a unit.
     template <typename Store>
-    void linear(const Linear& layer, const Activation* x, int64_t count, std::atomic<int64_t>& counter,
+    void linear(const Linear& layer, const Inputs& x, int64_t count, std::atomic<int64_t>& counter,
                 LinearScratch& scratch, const Store& store) {
         const int64_t units = (layer.n + kColumns - 1) / kColumns;
         for (int64_t unit; (unit = counter.fetch_add(1, std::memory_order_relaxed)) < units;) {
             const int64_t column = unit * kColumns, size = std::min(kColumns, layer.n - column);
-            multiply_unit(layer.blocks + unit * 4, layer.k, x, count, scratch, [&](int64_t row, float* sums) {
+            multiply_unit(layer.blocks + unit * 4, x, count, scratch, [&](int64_t row, float* sums) {
                 if (layer.bias)
                     for (int64_t c = 0; c < size; ++c) sums[c] += layer.bias[column + c];
                 store(row, column, sums, size);
@@ -213,7 +166,7 @@ private:
         const LayerWeights& layer = layers_[index];
         std::atomic<int64_t>* counter = &counters_[index * kStages];
         const int64_t tokens = batch.num_tokens, qkv_stride = qkv_size();
-        rows(thread, tokens, [&](int64_t t) { normalize(hidden_ + t * w_.hidden, layer.input_norm, x_ + t * padded(w_.hidden)); });
+        rows(thread, tokens, [&](int64_t t) { prepare(t, layer.input_norm); });
         barrier.wait();
         linear(layer.qkv, x_, tokens, counter[0], scratch.linear, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
             std::memcpy(qkv_ + row * qkv_stride + column, sums, size * 4);
@@ -223,21 +176,27 @@ private:
         barrier.wait();
         attend_all(batch, layer, index, counter[1], scratch);
         barrier.wait();
+        if (is_quantized_) {
+            rows(thread, tokens, [&](int64_t t) { attended_.quantize(t); });
+            barrier.wait();
+        }
         const auto add = [&](int64_t row, int64_t column, const float* sums, int64_t size) {
             float* to = hidden_ + row * w_.hidden + column;
             for (int64_t c = 0; c < size; ++c) to[c] += sums[c];
         };
         linear(layer.out, attended_, tokens, counter[2], scratch.linear, add);
         barrier.wait();
-        rows(thread, tokens, [&](int64_t t) { normalize(hidden_ + t * w_.hidden, layer.mlp_norm, x_ + t * padded(w_.hidden)); });
+        rows(thread, tokens, [&](int64_t t) { prepare(t, layer.mlp_norm); });
         barrier.wait();
         linear(layer.gate_up, x_, tokens, counter[3], scratch.linear, [&](int64_t row, int64_t column, const float* sums, int64_t size) {
-            Activation* to = act_ + row * padded(w_.intermediate) + column / 2;
+            Activation* to = act_.row(row) + column / 2;
             for (int64_t c = 0; c < size; c += 32)
                 for (int64_t i = 0; i < 16; i += kLanes) {
                     const Vec gate = load(sums + c + i), up = load(sums + c + 16 + i);
                     store(to + c / 2 + i, gate / (1.0f + exp(-gate)) * up);
                 }
+            // The unit's 64 outputs are the 32 inputs of a group.
+            if (is_quantized_) quantize_group(to, act_.quants, row, column / 2 / kGroup);
         });
         barrier.wait();
         linear(layer.down, act_, tokens, counter[4], scratch.linear, add);
@@ -246,13 +205,19 @@ private:
 
     void embed(int64_t token, int64_t t) {
         const Block& block = w_.embedding[token / 16];
-        Activation group[kElements];
+        float group[kGroup];
         float* to = hidden_ + t * w_.hidden;
         for (int64_t first = 0; first < w_.hidden; first += kGroup) {
-            widen_block(block, first / kGroup, 1, group);
-            const int64_t size = std::min(kGroup, w_.hidden - first);
-            for (int64_t k = 0; k < size; ++k) to[first + k] = widen(group[element(token % 16, k)]);
+            kWidenGroup[block.kind](block.data, first / kGroup, token % 16, group);
+            for (float& number : group) number = kQuantizesInputs ? number : rounded(number);  // as linear layers do
+            std::memcpy(to + first, group, std::min(kGroup, w_.hidden - first) * 4);
         }
+    }
+
+    // Normalizes the hidden state of a token for the next linear layer.
+    void prepare(int64_t t, const float* weight) const {
+        normalize(hidden_ + t * w_.hidden, weight, x_.row(t));
+        if (is_quantized_) x_.quantize(t);
     }
 
     // RMSNorm (Zhang and Sennrich 2019).
@@ -266,9 +231,9 @@ private:
     float rms_factor(const float* x, int64_t size) const {
         Vec squares{};
         int64_t i = 0;
-        for (; i + kLanes <= size; i += kLanes) squares += load(x + i) * load(x + i);
+        for (; i + kLanes <= size; i += kLanes) squares = multiply_add(load(x + i), load(x + i), squares);
         float total = sum(squares);
-        for (; i < size; ++i) total += x[i] * x[i];
+        for (; i < size; ++i) total = multiply_add(x[i], x[i], total);
         return 1.0f / std::sqrt(total / static_cast<float>(size) + w_.norm_eps);
     }
 
@@ -298,14 +263,14 @@ private:
         }
         for (int64_t i = 0; i < half; ++i) {
             const float low = head[i], high = head[i + half];
-            head[i] = (low * cos[i] + high * sin[i]) * scale;
-            head[i + half] = (high * cos[i + half] + low * sin[i + half]) * scale;
+            head[i] = multiply_add(low, cos[i], high * sin[i]) * scale;
+            head[i + half] = multiply_add(high, cos[i + half], low * sin[i + half]) * scale;
         }
     }
 
     void attend_all(const Batch& batch, const LayerWeights& layer, int64_t index, std::atomic<int64_t>& counter,
                     Scratch& scratch) {
-        const int64_t dim = w_.head_dim, group = w_.heads / w_.kv_heads, stride = padded(w_.heads * dim);
+        const int64_t dim = w_.head_dim, group = w_.heads / w_.kv_heads, stride = attended_.quants.k;
         const Pool& pool = pool_of(batch, index);
         const uint16_t* keys = keys_of(batch, index);
         const Cache cache{keys, keys + pool.layer_stride, batch.page_size, w_.kv_heads, dim};
@@ -318,10 +283,10 @@ private:
                 std::memcpy(&scratch.query[t * group * dim], qkv_ + (job.token + t) * qkv_size() + kv_head * group * dim,
                             group * dim * 4);
             const int32_t* pages = pool.page_table + batch.item_rows[job.item] * pool.table_width;
-            Activation* out = attended_ + job.token * stride + kv_head * group * dim;
+            Activation* out = attended_.row(job.token) + kv_head * group * dim;
 #if defined(__AMX_BF16__)
             attend_with_tiles(cache, kv_head, group, scratch.query.data(), pages, batch.positions[job.token], job.count,
-                              layer.window, out, stride, scratch.tiles);
+                              layer.window, out, stride, scratch.linear.tiles, scratch.tiles);
 #else
             const auto run = dim == 64 ? attend<64> : dim == 128 ? attend<128> : attend<0>;
             run(cache, kv_head, group, scratch.query.data(), pages, batch.positions[job.token], job.count, layer.window,
@@ -332,10 +297,11 @@ private:
 
     ModelWeights w_;
     const std::vector<LayerWeights> layers_;
+    bool is_quantized_ = false;  // true if inputs of linear layers are quantized
     Buffer<float> hidden_buffer_, qkv_buffer_;
-    Buffer<Activation> x_buffer_, attended_buffer_, act_buffer_;
+    InputBuffer x_buffer_, attended_buffer_, act_buffer_, head_buffer_;
     float *hidden_ = nullptr, *qkv_ = nullptr;
-    Activation *x_ = nullptr, *attended_ = nullptr, *act_ = nullptr;
+    Inputs x_{}, attended_{}, act_{};
     std::vector<Job> jobs_;
     std::vector<std::atomic<int64_t>> counters_;
     int threads_ = 1;  // number of threads of the current step
@@ -361,14 +327,14 @@ void destroy(Llama* model) { delete model; }
 // Returns the bytes of an activation: 2 for bfloat16, 4 for float32.
 int activation_bytes() { return sizeof(Activation); }
 
+// Returns 1 if linear layers use AMX tiles.
+int has_tiles() { return !kQuantizesInputs; }
+
 // Sets the number of threads of all later calls.
 void use_threads(Llama* model, int64_t count) { model->use_threads(count); }
-
-// Returns the number of floats in a vector.
-int lanes() { return kLanes; }
 
 // states: [num_wanted][hidden, padded to 32]; the padding is zero.
 void forward(Llama* model, const Batch* batch, Activation* states) { model->forward(*batch, states); }
 
-void logits(Llama* model, const Activation* states, int64_t count, float* out) { model->logits(states, count, out); }
+void logits(Llama* model, Activation* states, int64_t count, float* out) { model->logits(states, count, out); }
 }

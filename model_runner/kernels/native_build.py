@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 X86 = platform.machine() in ("x86_64", "AMD64")
 VECTORS = ("-march=native", "-mprefer-vector-width=512") if X86 else ("-mcpu=native",)
-SPEED = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
+SPEED = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
 FLAGS = ("-std=c++17", *SPEED, "-Wno-psabi", "-shared", "-fPIC")
 TIMEOUT_S = 600.0  # wall time: a compilation takes 20 s of CPU time, and much longer on a busy machine
 FOLDER_VARIABLE = "EBBTIDE_KERNELS"

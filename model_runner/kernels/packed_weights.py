@@ -20,20 +20,6 @@ KINDS = ("BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """The order in which a library expects dequantized weights.
-
-    Attributes:
-        paired: True if each output's weights for two consecutive inputs are adjacent (bfloat16). False if, for each
-            input, the weights of all outputs of the block are adjacent.
-        lanes: number of elements of a vector.
-    """
-
-    paired: bool
-    lanes: int
-
-
-@dataclass(frozen=True, slots=True)
 class PackedWeight:
     """A weight [N, K] in blocks.
 
@@ -65,17 +51,17 @@ def pack_bfloat16(weight: Tensor) -> PackedWeight:
     return PackedWeight("BF16", packed.flatten(1).view(torch.uint8), num_outputs, padded.shape[1])
 
 
-def pack_quants(quants: Quants, order: Order) -> PackedWeight:
+def pack_quants(quants: Quants) -> PackedWeight:
     """Pack a quantized weight [N, K]. K must be a multiple of 32."""
     num_outputs, inner = quants.values.shape
-    elements = _elements(_padded(quants.values), order)
+    rows = _rows(_padded(quants.values))
     if quants.kind == "Q8_0":
-        packed = [elements]
+        packed = [(rows ^ 128).flatten(2)]
     else:
-        packed = [_bits(elements & 15, 4, order.lanes)]
+        packed = [_nibbles(rows)]
         high = {"Q5": 1, "Q6": 2}.get(quants.kind[:2])
         if high is not None:
-            packed.append(_bits(elements >> 4, high, order.lanes))
+            packed.append(_high_bits(rows >> 4, high))
     records = torch.cat([*map(_field, quants.fields), *packed], -1)
     if quants.above:
         above = [_field(field) for field in quants.above]
@@ -104,19 +90,23 @@ def _field(field: Tensor) -> Tensor:
     return by_block.view(torch.uint8)
 
 
-def _elements(values: Tensor, order: Order) -> Tensor:
-    """Arrange quantized integers in the order of dequantized weights: [N, K] → [blocks, groups, 512]."""
-    groups = values.view(-1, BLOCK, values.shape[1] // GROUP, GROUP)
-    if order.paired:
-        return groups.view(*groups.shape[:3], -1, 2).permute(0, 2, 3, 1, 4).flatten(2)
-    return groups.permute(0, 2, 3, 1).flatten(2)
+def _rows(values: Tensor) -> Tensor:
+    """[N, K] → [blocks, groups, 8, 64]: each row has 4 inputs of 16 outputs."""
+    quads = values.view(-1, BLOCK, values.shape[1] // GROUP, GROUP // 4, 4)
+    return quads.permute(0, 2, 3, 1, 4).flatten(3)
 
 
-def _bits(elements: Tensor, width: int, lanes: int) -> Tensor:
-    """Pack integers of ``width`` bits. Lane i, 32 bits wide, contains the integers in lane i of consecutive vectors."""
+def _nibbles(rows: Tensor) -> Tensor:
+    """The low 4 bits: rows 0-3 in the low and rows 4-7 in the high nibbles of 4 rows."""
+    low = rows & 15
+    return (low[:, :, :4] | (low[:, :, 4:] << 4)).flatten(2)
+
+
+def _high_bits(rows: Tensor, width: int) -> Tensor:
+    """Rows of numbers of ``width`` bits: a byte holds the numbers at its place in 8 / ``width`` consecutive rows."""
     in_byte = 8 // width
-    words = elements.view(*elements.shape[:2], -1, 4, in_byte, lanes)
-    packed = words[..., 0, :].clone()
+    parts = rows.reshape(*rows.shape[:2], -1, in_byte, rows.shape[3])
+    packed = parts[..., 0, :].clone()
     for index in range(1, in_byte):
-        packed |= words[..., index, :] << (width * index)
-    return packed.transpose(-1, -2).flatten(2)
+        packed |= parts[..., index, :] << (width * index)
+    return packed.flatten(2)

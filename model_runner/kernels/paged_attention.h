@@ -30,7 +30,7 @@ inline void score(const float* query, const float* keys, int64_t head_dim, float
         Vec products[kLanes];
         for (int64_t p = 0; p < kLanes; ++p) {
             Vec sum{};
-            for (int64_t d = 0; d < dim; d += kLanes) sum += load(query + d) * load(keys + (first + p) * dim + d);
+            for (int64_t d = 0; d < dim; d += kLanes) sum = multiply_add(load(query + d), load(keys + (first + p) * dim + d), sum);
             products[p] = sum;
         }
         store(scores + first, sums(products));
@@ -43,22 +43,39 @@ inline void add_values(const float* weights, const float* values, float scale, i
     Vec acc[PARTS];
     for (int i = 0; i < PARTS; ++i) acc[i] = load(out + i * kLanes) * scale;
     for (int64_t p = 0; p < kSpan; ++p)
-        for (int i = 0; i < PARTS; ++i) acc[i] += weights[p] * load(values + p * dim + i * kLanes);
+        for (int i = 0; i < PARTS; ++i) acc[i] = multiply_add(load(values + p * dim + i * kLanes), weights[p], acc[i]);
     for (int i = 0; i < PARTS; ++i) store(out + i * kLanes, acc[i]);
 }
 
-inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+// Prefetches a block of K and V, whose pages are not consecutive in memory. Always inline: GCC 12 removes calls of a
+// function that only prefetches.
+__attribute__((always_inline)) inline void prefetch_block(const Cache& cache, int64_t kv_head, const int64_t* slots) {
+    const int64_t dim = cache.head_dim;
+    for (int64_t p = 0; p < kSpan; ++p) {
+        const int64_t at = (slots[p] * cache.kv_heads + kv_head) * dim;
+        for (int64_t d = 0; d < dim; d += 32) {
+            __builtin_prefetch(cache.keys + at + d, 0, 2);
+            __builtin_prefetch(cache.values + at + d, 0, 2);
+        }
+    }
+}
 
 // The pool slots of a context, a block at a time; slots after the last position repeat the last slot.
 struct Slots {
     const Cache& cache;
     const int32_t* pages;
     int64_t position, last;
+    int64_t slot = 0;  // the last one that was taken
 
     void take(int64_t* slots) {
+        const int64_t size = cache.page_size;
+        int64_t page = position / size, within = position % size;
         for (int64_t p = 0; p < kSpan; ++p, ++position) {
-            const int64_t at = position < last ? position : last;
-            slots[p] = pages[at / cache.page_size] * cache.page_size + at % cache.page_size;
+            if (position <= last) {
+                slot = pages[page] * size + within;
+                if (++within == size) within = 0, ++page;
+            }
+            slots[p] = slot;
         }
     }
 };
@@ -84,7 +101,7 @@ inline float weigh_row(float* scores, int64_t first, int64_t from, int64_t own, 
         store(weights + p, exponentials);
     }
     const float scale = before == -INFINITY ? 0.0f : std::exp(before - most);
-    total = total * scale + sum(block_total);
+    total = multiply_add(total, scale, sum(block_total));
     return scale;
 }
 
@@ -104,12 +121,8 @@ void attend(const Cache& cache, int64_t kv_head, int64_t group, const float* que
     for (int64_t first = begin / kSpan * kSpan; first <= last; first += kSpan) {
         std::memcpy(now, next, sizeof now);
         slots.take(next);
+        prefetch_block(cache, kv_head, next);
         for (int64_t p = 0; p < kSpan; ++p) {
-            // Pages are not consecutive in memory: prefetch the next block while this one is widened.
-            for (int64_t d = 0; d < dim; d += 32) {
-                prefetch(cache.keys + next[p] * stride + kv_head * dim + d);
-                prefetch(cache.values + next[p] * stride + kv_head * dim + d);
-            }
             float *key = &s.keys[p * dim], *value = &s.values[p * dim];
             if (first + p < begin || first + p > last) {
                 for (int64_t d = 0; d < dim; d += kLanes) store(key + d, Vec{}), store(value + d, Vec{});

@@ -23,9 +23,37 @@ using Vec = float __attribute__((vector_size(4 * kLanes), aligned(4), may_alias)
 using Ints = int32_t __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 using Halves = uint16_t __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
 
-inline Vec splat(float x) { return Vec{} + x; }
+inline Vec splat(float x) { return x - Vec{}; }  // a sum would turn -0 into 0, which takes an instruction
 inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
+
+// a * b + c, rounded once if the CPU has such an instruction. The compiler itself would join products and sums at some
+// levels of optimization only.
+inline float multiply_add(float a, float b, float c) {
+#if defined(__FP_FAST_FMAF)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+inline Vec multiply_add(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Vec>(
+        _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#elif defined(__AVX2__) && defined(__FMA__)
+    return reinterpret_cast<Vec>(
+        _mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#else
+    Vec out;
+    for (int i = 0; i < kLanes; ++i) out[i] = multiply_add(a[i], b[i], c[i]);
+    return out;
+#endif
+}
+
+inline Vec multiply_add(Vec a, float b, Vec c) { return multiply_add(a, splat(b), c); }
+inline Vec multiply_add(Vec a, float b, float c) { return multiply_add(a, splat(b), splat(c)); }
+inline Vec multiply_add(Vec a, Vec b, float c) { return multiply_add(a, b, splat(c)); }
 
 inline float widen(uint16_t x) {
     const uint32_t bits = static_cast<uint32_t>(x) << 16;
@@ -47,6 +75,12 @@ inline void store(uint16_t* p, float value) {
     *p = std::isnan(value) ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+inline float rounded(float value) {
+    uint16_t bits;
+    store(&bits, value);
+    return widen(bits);
+}
+
 inline void store(uint16_t* p, Vec x) {
     const Ints bits = reinterpret_cast<Ints>(x), is_nan = x != x;
     const Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -59,15 +93,15 @@ inline void store(float* p, float value) { *p = value; }
 inline Vec exp(Vec x) {
     const Ints is_tiny = x < splat(-87.0f);
     x = is_tiny ? splat(-87.0f) : x;
-    const Vec n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: the sum is rounded to an integer
-    const Vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    const Vec n = multiply_add(x, 1.44269504f, 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: rounded to an integer
+    const Vec r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, x));
     Vec p = splat(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    p = multiply_add(p, r, 1.3981999507e-3f);
+    p = multiply_add(p, r, 8.3334519073e-3f);
+    p = multiply_add(p, r, 4.1665795894e-2f);
+    p = multiply_add(p, r, 1.6666665459e-1f);
+    p = multiply_add(p, r, 5.0000001201e-1f);
+    p = multiply_add(p * r, r, r) + 1.0f;
     const Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
     return is_tiny ? Vec{} : p * reinterpret_cast<Vec>(power);
 }
@@ -79,6 +113,28 @@ inline float sum(Vec x) {
     for (int width = kLanes / 2; width > 0; width /= 2)
         for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
     return lanes[0];
+}
+
+inline void store(int32_t* p, Ints x) { *reinterpret_cast<Ints*>(p) = x; }
+
+inline int32_t sum(Ints x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(x));
+#else
+    int32_t total = 0;
+    for (int i = 0; i < kLanes; ++i) total += x[i];
+    return total;
+#endif
+}
+
+inline int32_t greatest(Ints x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(x));
+#else
+    int32_t most = x[0];
+    for (int i = 1; i < kLanes; ++i) most = x[i] > most ? x[i] : most;
+    return most;
+#endif
 }
 
 inline float greatest(Vec x) {

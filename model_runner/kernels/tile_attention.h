@@ -36,20 +36,46 @@ inline void transpose(const __m512i* rows, __m512i* out) {
 struct TileScratch {
     std::vector<uint16_t> query;   // [rows, padded to 16][padded dim]
     std::vector<uint16_t> keys;    // [padded dim / 32][4 tiles of 16 keys][16 pairs of dims][16 keys][2]
-    std::vector<uint16_t> values;  // [dim / 16, padded to 4][2 tiles of 32 keys][16 pairs of keys][16 dims][2]
+    std::vector<uint16_t> values;  // of ``lay_out_values``, padded to 64 dims
     std::vector<float> sums, most, total;
 };
+
+// The values of one 64-position block: [dim / 32][2][2 tiles of 32 keys][16 pairs of keys][16 dims][2]. Dims are in the
+// order of two unpack instructions, which ``sorted`` reverses. Positions outside [begin, last] become zeros.
+inline void lay_out_values(const Cache& cache, int64_t kv_head, const int64_t* slots, int64_t begin, int64_t last,
+                           uint16_t* to) {
+    const int64_t dim = cache.head_dim, stride = cache.kv_heads * dim;
+    for (int64_t p = 0; p < kSpan; p += 2) {
+        const uint16_t* even = cache.values + slots[p] * stride + kv_head * dim;
+        const uint16_t* odd = cache.values + slots[p + 1] * stride + kv_head * dim;
+        for (int64_t d = 0; d < dim; d += kInner) {
+            const __mmask32 mask = dim - d >= kInner ? ~0u : 0xffff;
+            const __m512i left = _mm512_maskz_loadu_epi16(p >= begin && p <= last ? mask : 0, even + d);
+            const __m512i right = _mm512_maskz_loadu_epi16(p + 1 >= begin && p < last ? mask : 0, odd + d);
+            uint16_t* tile = to + (d / kInner * 4 + p / kInner) * 512 + p % kInner / 2 * 32;
+            _mm512_storeu_si512(tile, _mm512_unpacklo_epi16(left, right));
+            _mm512_storeu_si512(tile + 1024, _mm512_unpackhi_epi16(left, right));
+        }
+    }
+}
+
+// Writes sums of values, divided by ``total``, with the dims of ``lay_out_values`` in their own order.
+inline void write_sorted(const float* sums, float total, int64_t dim, uint16_t* to) {
+    const __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    for (int64_t d = 0; d < dim; d += kInner) {
+        const __m512 left = _mm512_loadu_ps(sums + d), right = _mm512_loadu_ps(sums + d + 16);
+        store(to + d, reinterpret_cast<Vec>(_mm512_permutex2var_ps(left, low, right)) / total);
+        if (d + 16 < dim) store(to + d + 16, reinterpret_cast<Vec>(_mm512_permutex2var_ps(left, high, right)) / total);
+    }
+}
 
 // One 64-position block of K and V of one KV head, laid out for tiles. Positions outside [begin, last] become zeros.
 inline void lay_out(const Cache& cache, int64_t kv_head, const int64_t* slots, int64_t first, int64_t begin,
                     int64_t last, const int64_t* next, TileScratch& s) {
     const int64_t dim = cache.head_dim, stride = cache.kv_heads * dim;
     const auto is_in = [&](int64_t p) { return first + p >= begin && first + p <= last; };
-    for (int64_t p = 0; p < kSpan; ++p)  // pages are not consecutive: prefetch the next block
-        for (int64_t d = 0; d < dim; d += 32) {
-            prefetch(cache.keys + next[p] * stride + kv_head * dim + d);
-            prefetch(cache.values + next[p] * stride + kv_head * dim + d);
-        }
+    prefetch_block(cache, kv_head, next);
     for (int64_t d = 0; d < dim; d += kInner) {
         const __mmask32 mask = dim - d >= kInner ? ~0u : (1u << (dim - d)) - 1;
         for (int64_t tile = 0; tile < kSpan; tile += 16) {
@@ -63,17 +89,7 @@ inline void lay_out(const Cache& cache, int64_t kv_head, const int64_t* slots, i
             for (int64_t pair = 0; pair < 16; ++pair) _mm512_storeu_si512(to + pair * 32, columns[pair]);
         }
     }
-    for (int64_t p = 0; p < kSpan; p += 2) {
-        const uint16_t* even = cache.values + slots[p] * stride + kv_head * dim;
-        const uint16_t* odd = cache.values + slots[p + 1] * stride + kv_head * dim;
-        const __mmask16 has_even = is_in(p) ? 0xffff : 0, has_odd = is_in(p + 1) ? 0xffff : 0;
-        for (int64_t d = 0; d < dim; d += 16) {
-            const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(has_even, even + d));
-            const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(has_odd, odd + d));
-            uint16_t* to = &s.values[(d / 16 * 2 + p / kInner) * 512 + p % kInner / 2 * 32];
-            _mm512_storeu_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-        }
-    }
+    lay_out_values(cache, kv_head, slots, begin - first, last - first, s.values.data());
 }
 
 // scores[16][64] = query rows times the keys of the block.
@@ -114,7 +130,7 @@ inline void weigh_tiles(const uint16_t* weights, const uint16_t* values, float* 
 
 inline void attend_with_tiles(const Cache& cache, int64_t kv_head, int64_t group, const float* query,
                               const int32_t* pages, int64_t position, int64_t count, int64_t window, Activation* out,
-                              int64_t out_stride, TileScratch& s) {
+                              int64_t out_stride, Tiles& tiles, TileScratch& s) {
     const int64_t dim = cache.head_dim, padded_dim = (dim + kInner - 1) / kInner * kInner;
     const int64_t rows = count * group, last = position + count - 1;
     const int64_t begin = window && position >= window ? position - window + 1 : 0;
@@ -122,7 +138,7 @@ inline void attend_with_tiles(const Cache& cache, int64_t kv_head, int64_t group
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t d = 0; d < dim; d += kLanes) store(&s.query[r * padded_dim + d], load(query + r * dim + d));
     s.keys.resize(padded_dim * kSpan), s.values.resize((dim + 63) / 64 * 64 * kSpan);
-    s.sums.assign(rows * dim, 0.0f), s.most.assign(rows, -INFINITY), s.total.assign(rows, 0.0f);
+    s.sums.assign(rows * padded_dim, 0.0f), s.most.assign(rows, -INFINITY), s.total.assign(rows, 0.0f);
     alignas(64) float scores[16 * kSpan], weighed[16 * 64];
     alignas(64) uint16_t weights[16 * kSpan];
     float scales[16];
@@ -137,7 +153,7 @@ inline void attend_with_tiles(const Cache& cache, int64_t kv_head, int64_t group
             const int64_t num = std::min<int64_t>(16, rows - tile);
             const int64_t greatest_own = position + (tile + num - 1) / group, least_own = position + tile / group;
             if (first > greatest_own || (window && first + kSpan <= least_own - window + 1)) continue;
-            configure_tiles(num, 0);
+            configure_products(tiles, num, 0);
             score_tiles(&s.query[tile * padded_dim], padded_dim, s.keys.data(), scores);
             for (int64_t r = 0; r < num; ++r) {
                 const int64_t own = position + (tile + r) / group, from = window && own >= window ? own - window + 1 : 0;
@@ -149,19 +165,18 @@ inline void attend_with_tiles(const Cache& cache, int64_t kv_head, int64_t group
                 scales[r] = weigh_row(scores + r * kSpan, first, from, own, s.most[tile + r], s.total[tile + r],
                                       weights + r * kSpan);
             }
-            for (int64_t d = 0; d < dim; d += 64) {
+            for (int64_t d = 0; d < padded_dim; d += 64) {
                 weigh_tiles(weights, &s.values[d / 16 * 1024], weighed);
                 for (int64_t r = 0; r < num; ++r) {
-                    float* to = &s.sums[(tile + r) * dim + d];
-                    for (int64_t i = 0; i < std::min<int64_t>(64, dim - d); i += kLanes)
-                        store(to + i, load(to + i) * scales[r] + load(weighed + r * 64 + i));
+                    float* to = &s.sums[(tile + r) * padded_dim + d];
+                    for (int64_t i = 0; i < std::min<int64_t>(64, padded_dim - d); i += kLanes)
+                        store(to + i, multiply_add(load(to + i), scales[r], load(weighed + r * 64 + i)));
                 }
             }
         }
     }
     for (int64_t r = 0; r < rows; ++r) {
-        Activation* to = out + r / group * out_stride + r % group * dim;
-        for (int64_t d = 0; d < dim; d += kLanes) store(to + d, load(&s.sums[r * dim + d]) / s.total[r]);
+        write_sorted(&s.sums[r * padded_dim], s.total[r], dim, out + r / group * out_stride + r % group * dim);
     }
 }
 

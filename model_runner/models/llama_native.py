@@ -1,7 +1,7 @@
 """The Llama family on the CPU: one call of compiled code per step, from the embedding to the final norm.
 
-The inputs of linear layers are in bfloat16, or in float32 if the CPU has no bfloat16 multiplication. Weights are in
-bfloat16 or quantized.
+Weights are in bfloat16 or quantized. The inputs of linear layers are in bfloat16, or in float32 if the CPU does not
+multiply bfloat16. On CPUs without AMX, the inputs of quantized layers are quantized to bytes.
 
 The result of a row depends only on the tokens of its request. Other rows in the batch, the division into prefill
 chunks, the choice of pages and cache hits do not change a single bit. kernels/llama_forward.cpp contains the compiled
@@ -27,7 +27,7 @@ from ..checkpoint.weights import Checkpoint
 from ..cpu_threads import one_thread
 from ..kernels.llama_forward import Batch, LayerWeights, LinearWeights, ModelWeights, Pool, load_kernels
 from ..kernels.native_build import VECTORS
-from ..kernels.packed_weights import BLOCK, Order, PackedWeight, block_table, pack_bfloat16, pack_quants
+from ..kernels.packed_weights import BLOCK, PackedWeight, block_table, pack_bfloat16, pack_quants
 from ..kv.kv_pool import KVPool, KVShape
 from ..layers.rotary import Rotary
 from ..thread_counts import ThreadCounts
@@ -77,7 +77,6 @@ class NativeLlama:
         self._rotary = rotary.in_dtype(torch.float32)
         self._library = load_kernels(vectors)
         self.activation = torch.bfloat16 if self._library.activation_bytes() == 2 else torch.float32
-        order = Order(self.activation == torch.bfloat16, self._library.lanes())
         self._vectors: dict[str, Tensor] = {}
         self._packed: dict[str, PackedWeight] = {}
         with one_thread():
@@ -85,7 +84,7 @@ class NativeLlama:
                 if isinstance(weight, Tensor) and weight.dim() == 1:
                     self._vectors[name] = weight.float()
                 else:
-                    self._packed[name] = _packed(weight, order, quantization)
+                    self._packed[name] = _packed(weight, quantization)
         self._tensors: list[Tensor] = []  # keeps alive the memory to which the structures point
         self._layers = (LayerWeights * config.num_layers)(*map(self._layer, range(config.num_layers)))
         # A checkpoint may store tied weights under either of their names.
@@ -272,7 +271,7 @@ def _pool_structures(batch: ForwardBatch, pools: Sequence[KVPool]) -> ctypes.Arr
     )
 
 
-def _packed(weight: Stored, order: Order, quantization: Quantization) -> PackedWeight:
+def _packed(weight: Stored, quantization: Quantization) -> PackedWeight:
     if isinstance(weight, QuantizedRows):
-        return pack_quants(parts(weight), order)
-    return pack_quants(quantized(weight), order) if quantization == "int8" else pack_bfloat16(weight)
+        return pack_quants(parts(weight))
+    return pack_quants(quantized(weight)) if quantization == "int8" else pack_bfloat16(weight)

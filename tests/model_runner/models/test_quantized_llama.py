@@ -1,4 +1,8 @@
-"""Models with quantized weights compute what their dequantized weights compute, on every instruction set."""
+"""Models with quantized weights compute what their dequantized weights compute, on every instruction set.
+
+With AMX, their linear layers round the weights to bfloat16. Otherwise they quantize the inputs to int8, with a scale
+for each 32 of them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ebbtide.model_runner.checkpoint.quantized_rows import KINDS, quantized
+from ebbtide.model_runner.kernels.llama_forward import load_kernels
 from ebbtide.model_runner.kernels.native_build import VECTORS
 from ebbtide.model_runner.models.llama_native import NativeLlama
 
@@ -45,11 +50,56 @@ def test_quantized_weights_compute_what_their_dequantized_weights_compute(
     model = model_of(weights, variant)
     found = answers(model, SIZES)
     assert_close(found, wanted, factor=2)
-    if model.activation == torch.bfloat16:  # rounded as weights that are dequantized at the start
+    if has_tiles(variant):  # rounded as weights that are dequantized at the start
         dequantized = answers(model_of(dict(plain(weights)), variant), SIZES)
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, dequantized, strict=True))
     for row in (1, 3):
         assert_same_in_chunks(model, SIZES, row, found[row])
+
+
+def has_tiles(variant: str) -> bool:
+    """True if the code uses AMX tiles."""
+    return variant == "native" and load_kernels().has_tiles() == 1
+
+
+def rounded_inputs(states: Tensor) -> Tensor:
+    """The inputs that a quantized layer multiplies, float64: 127 steps to the greatest of each 32."""
+    groups = states.float().unflatten(1, (-1, 32))
+    greatest = groups.abs().amax(-1, keepdim=True)
+    inverse = torch.full_like(greatest, 127) / greatest  # torch computes 127 / x with two roundings
+    quants = (groups.double() * inverse.double()).nan_to_num().round()  # rounded once, as by a fused addition
+    return (quants * (greatest / 127).double()).flatten(1)
+
+
+@pytest.mark.parametrize("variant", INSTRUCTION_SETS)
+def test_a_linear_layer_multiplies_rounded_numbers_exactly(variant: str, weights: dict[str, Stored]) -> None:
+    """All products are exact and few sums are rounded. Rows computed together get the bits of rows alone."""
+    model, head = model_of(weights, variant), "lm_head.weight"
+    states = torch.randn(300, SIZES.hidden, generator=torch.Generator().manual_seed(5)).to(model.activation)
+    states[2], states[3, 32:64] = 0, 0
+    inputs, matrix = states.double(), plain(weights)[head]
+    if has_tiles(variant):
+        matrix = matrix.bfloat16()
+    elif not isinstance(weights[head], Tensor):
+        inputs = rounded_inputs(states)
+    matrix = matrix.double()
+    found = model.logits(states)
+    most = (inputs.abs() @ matrix.abs().T).clamp(min=1e-30)  # an error is relative to the sum without signs
+    assert ((found - inputs @ matrix.T).abs() / most).max() < 1e-6
+    for first, last in ((0, 1), (1, 9), (9, 24), (24, 57), (57, 300)):
+        assert torch.equal(model.logits(states[first:last]), found[first:last])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_an_input_that_is_not_finite_makes_its_row_invalid_and_no_other(bad: float) -> None:
+    model = model_of(weights_of(partial(kind_of, "Q4_1")))
+    states = torch.ones(20, SIZES.hidden, dtype=model.activation)
+    expected = model.logits(states)
+    states[7, 40] = bad
+    found = model.logits(states)
+    assert not found[7].isfinite().any()
+    assert torch.equal(found[8:], expected[8:])
+    assert torch.equal(found[:7], expected[:7])
 
 
 def test_the_number_of_threads_does_not_change_a_bit() -> None:
@@ -61,6 +111,17 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*results)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("variant", INSTRUCTION_SETS)
+def test_the_level_of_optimization_does_not_change_a_bit(variant: str) -> None:
+    """The compiler must not decide which products and sums are rounded together."""
+    weights = weights_of(partial(kind_of, "mixed"))
+    expected, base = torch.cat(answers(model_of(weights, variant), SIZES)), small_llama(SIZES)
+    vectors = (*INSTRUCTION_SETS[variant], "-O1")
+    model = NativeLlama(base.config, base.rotary, weights.items(), vectors=vectors)
+    assert torch.equal(torch.cat(answers(model, SIZES)), expected)
 
 
 def int8_values(weight: Tensor) -> Tensor:
