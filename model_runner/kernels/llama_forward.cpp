@@ -10,7 +10,7 @@
 
 #include "barrier.h"
 #include "paged_attention.h"
-#include "tile_attention.h"
+#include "tile_decode.h"
 #include "packed_linear.h"
 
 namespace {
@@ -274,24 +274,38 @@ private:
         const Pool& pool = pool_of(batch, index);
         const uint16_t* keys = keys_of(batch, index);
         const Cache cache{keys, keys + pool.layer_stride, batch.page_size, w_.kv_heads, dim};
-        const int64_t total = static_cast<int64_t>(jobs_.size()) * w_.kv_heads;
-        scratch.query.resize(kQueries * group * dim);
-        for (int64_t i; (i = counter.fetch_add(1, std::memory_order_relaxed)) < total;) {
-            const Job job = jobs_[i / w_.kv_heads];
-            const int64_t kv_head = i % w_.kv_heads;
-            for (int64_t t = 0; t < job.count; ++t)
-                std::memcpy(&scratch.query[t * group * dim], qkv_ + (job.token + t) * qkv_size() + kv_head * group * dim,
-                            group * dim * 4);
+        // A job of few rows computes all KV heads if there are enough jobs for all threads.
+        const int64_t num_jobs = static_cast<int64_t>(jobs_.size()), most = kQueries * group;
+        const int64_t heads = kFewRows && num_jobs >= 4 * threads_ ? w_.kv_heads : 1, parts = w_.kv_heads / heads;
+        scratch.query.resize(std::max(most, kFewRows * heads) * dim);
+        for (int64_t i; (i = counter.fetch_add(1, std::memory_order_relaxed)) < num_jobs * parts;) {
+            const Job job = jobs_[i / parts];
             const int32_t* pages = pool.page_table + batch.item_rows[job.item] * pool.table_width;
-            Activation* out = attended_.row(job.token) + kv_head * group * dim;
+            const int64_t position = batch.positions[job.token], first = i % parts * heads;
+            float* query = scratch.query.data();
+            const auto take = [&](int64_t kv_head, float* to) {
+                for (int64_t t = 0; t < job.count; ++t)
+                    std::memcpy(to + t * group * dim, qkv_ + (job.token + t) * qkv_size() + kv_head * group * dim, group * dim * 4);
+            };
+            Activation* out = attended_.row(job.token) + first * group * dim;
 #if defined(__AMX_BF16__)
-            attend_with_tiles(cache, kv_head, group, scratch.query.data(), pages, batch.positions[job.token], job.count,
-                              layer.window, out, stride, scratch.linear.tiles, scratch.tiles);
-#else
-            const auto run = dim == 64 ? attend<64> : dim == 128 ? attend<128> : attend<0>;
-            run(cache, kv_head, group, scratch.query.data(), pages, batch.positions[job.token], job.count, layer.window,
-                out, stride, scratch.plain);
+            if (job.count * group <= kFewRows) {
+                for (int64_t h = 0; h < heads; ++h) take(first + h, query + h * job.count * group * dim);
+                attend_few(cache, first, heads, group, query, pages, position, job.count, layer.window, out, stride,
+                           scratch.linear.tiles, scratch.tiles);
+                continue;
+            }
 #endif
+            for (int64_t h = 0; h < heads; ++h, out += group * dim) {
+                take(first + h, query);
+#if defined(__AMX_BF16__)
+                attend_with_tiles(cache, first + h, group, query, pages, position, job.count, layer.window, out, stride,
+                                  scratch.linear.tiles, scratch.tiles);
+#else
+                const auto run = dim == 64 ? attend<64> : dim == 128 ? attend<128> : attend<0>;
+                run(cache, first + h, group, query, pages, position, job.count, layer.window, out, stride, scratch.plain);
+#endif
+            }
         }
     }
 
