@@ -18,7 +18,7 @@ from torch import Tensor
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError
 from ebbtide.messages import RunnerInfo
-from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PromptLogprobSpec, StepPlan, StepResult
+from ebbtide.plan import ItemFailure, PlanItem, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.progress import Progress
 from ebbtide.tokenization.model_files import ModelFiles
 
@@ -32,9 +32,9 @@ from .device import choose_device, choose_dtype
 from .graphs import Capture, DecodeGraphs, GraphParts
 from .isolation import Computed, compute_isolated
 from .kv.copy_costs import measure_costs
-from .kv.host_pages import HostPages, bytes_per_page, num_host_pages
+from .kv.host_pages import HostTierPages
 from .kv.memory import free_memory
-from .kv.page_copies import PageMoves, checked_moves
+from .kv.page_copies import moves_by_pool
 from .kv.page_table import PageTable, stage_tokens
 from .models import check_architecture, has_compiled_code, load_model
 from .models.model import Model
@@ -60,7 +60,7 @@ class ModelRunner:
     ) -> None:
         """tables: one page table per pool of ``info``."""
         self.info = info
-        self._host: HostPages | None = None
+        self._host: HostTierPages | None = None
         self._model = model
         self._attention = attention
         self._tables = tables
@@ -169,8 +169,8 @@ class ModelRunner:
             raise PlanError(f"Plan {plan.number} is empty.")
         if len({item.row for item in plan.items}) < len(plan.items):
             raise PlanError(f"Plan {plan.number} has two items of one row.")
-        moves = None if plan.copies is None else self._checked_moves(plan.copies)
-        if moves is not None and self._host is not None:
+        moves = [] if plan.copies is None else moves_by_pool(plan.copies, self.info)
+        if self._host is not None:
             self._host.carry_out(moves)
         parts: list[Computed[PendingItems]] = []
         failures: list[ItemFailure] = []
@@ -186,25 +186,18 @@ class ModelRunner:
         return self._pending.popleft().wait()
 
     def _with_host_pages(self, pools: Pools, config: RunnerConfig, progress: Progress) -> ModelRunner:
-        """If ``kv_offload_gb`` is set, allocate host pages and measure the copy costs. Returns this runner.
-
-        There is only one pool then, see ``one_pool_reason``.
-        """
-        pool = pools.kv[0]
+        """If ``kv_offload_gb`` is set, allocate host pages and measure the copy costs. Returns this runner."""
         free_bytes = free_memory(torch.device("cpu")) // config.tp
-        num_pages = num_host_pages(config.kv_offload_gb / config.tp, bytes_per_page(pool), free_bytes)
-        if num_pages:
+        counts = pools.host_page_counts(config.kv_offload_gb / config.tp, free_bytes)
+        if counts:
             progress("Allocating the host tier")
-            self._host = HostPages(pool, num_pages)
-            self.info = msgspec.structs.replace(self.info, num_host_pages=num_pages)
+            self._host = HostTierPages(pools.kv, counts)
+            self.info = msgspec.structs.replace(self.info, num_host_pages=counts[0], more_host_pages=counts[1:])
             costs = measure_costs(self)
             self.info = msgspec.structs.replace(
                 self.info, recompute_token_s=costs.recompute_token_s, restore_token_s=costs.restore_token_s
             )
         return self
-
-    def _checked_moves(self, copies: PageCopies) -> PageMoves:
-        return checked_moves(copies, num_pages=self.info.num_pages, num_host_pages=self.info.num_host_pages)
 
     def _stage(self, items: list[PlanItem], num_ids: int) -> StepInputs:
         """Return the inputs of a step, on the host.

@@ -13,6 +13,7 @@ from ebbtide.messages import PoolInfo, RunnerInfo
 
 from .checkpoint.weights import Checkpoint
 from .context import longest_context
+from .kv.host_pages import bytes_per_page, num_host_pages
 from .kv.kv_pool import KVPool
 from .kv.layer_groups import group_layers, one_pool_reason
 from .kv.memory import PoolBudget, pool_limit
@@ -65,6 +66,16 @@ class Pools:
     def num_bytes(self) -> int:
         """Size of all pools in bytes."""
         return sum(pool.num_bytes for pool in self.kv)
+
+    def host_page_counts(self, kv_offload_gb: float, free_bytes: int) -> tuple[int, ...]:
+        """Return the number of host pages for each pool, in the proportion of the pools; () without a host tier.
+
+        free_bytes: free host memory. Raises StartupError if ``kv_offload_gb`` GiB are too little or too much.
+        """
+        first = self.infos[0].num_pages
+        sizes = [bytes_per_page(pool) * info.num_pages for pool, info in zip(self.kv, self.infos, strict=True)]
+        count = num_host_pages(kv_offload_gb, -(-sum(sizes) // first), free_bytes)
+        return tuple(-(-count * info.num_pages // first) for info in self.infos) if count else ()
 
     def page_tables(self, info: RunnerInfo, device: torch.device) -> list[PageTable]:
         """Allocate one page table per pool."""

@@ -113,7 +113,9 @@ class TorchAttention:
         starts, lens = batch.starts[items], batch.query_lens[items]
         begins = [0 if window is None else max(start - window + 1, 0) for start in starts]
         length = max(start + count - begin for start, count, begin in zip(starts, lens, begins, strict=True))
-        firsts = torch.tensor(begins, device=batch.slots.device)[:, None]
+        firsts = (batch.item_ends - batch.cu_query_lens.diff() - (window or 0) + 1)[items, None].clamp(min=0)
+        if window is None:
+            firsts = torch.zeros_like(firsts)
         positions = firsts + torch.arange(length, device=batch.slots.device)  # [items, L]
         # Beyond an item's end, the page table is stale and the pool may contain NaN: the item's own first position is
         # read instead.

@@ -1,9 +1,11 @@
-"""Host memory for the K/V pages of retracted requests.
+"""Host memory for the K/V pages of retracted requests, in every pool.
 
 The module refers to pages by number and does not know their owners.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -50,6 +52,22 @@ class HostPages:
     def _page(self, number: int) -> Tensor:
         """Return one host page, [parts, elements of a part]. It is contiguous, so that one transfer copies it."""
         return self._slabs[number // self._slab_pages][number % self._slab_pages]
+
+
+class HostTierPages:
+    """The host pages for each pool of ``RunnerInfo.pools``. A pool without layers has pages without memory."""
+
+    def __init__(self, pools: Sequence[KVPool], counts: Sequence[int]) -> None:
+        """counts: number of host pages for each pool. Raises StartupError if the allocation fails."""
+        sized = zip(pools, counts, strict=True)
+        self._pages = [HostPages(pool, count) if pool.index_of else None for pool, count in sized]
+
+    def carry_out(self, moves: Sequence[tuple[int, PageMoves]]) -> None:
+        """Queue the copies of each pool, given by its index; see ``HostPages.carry_out``."""
+        for number, of_pool in moves:
+            pages = self._pages[number]
+            if pages is not None:
+                pages.carry_out(of_pool)
 
 
 def bytes_per_page(pool: KVPool) -> int:

@@ -82,8 +82,6 @@ def one_pool_reason(config: RunnerConfig, backend: str) -> str | None:
     """
     if config.disable_hybrid_swa_memory:
         return "--disable-hybrid-swa-memory"
-    if config.kv_offload_gb:
-        return "--kv-offload-gb copies the pages of one pool only"
     if backend == "flash_attn":
         return "the attention backend flash_attn reads memory before the window"
     return None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ebbtide.errors import PlanError
+from ebbtide.messages import RunnerInfo
 from ebbtide.plan import PageCopies, PoolCopies
 
 
@@ -37,6 +38,23 @@ def checked_moves(copies: PageCopies | PoolCopies, *, num_pages: int, num_host_p
         to_host=_one_way(copies.to_host, "to the host", num_pages, num_host_pages),
         to_device=_one_way(copies.to_device, "to the device", num_host_pages, num_pages),
     )
+
+
+def moves_by_pool(copies: PageCopies, info: RunnerInfo) -> list[tuple[int, PageMoves]]:
+    """Return the copies of a plan in each pool, with the pool's index.
+
+    Raises PlanError if a pool or a page number is out of range.
+    """
+    host_pages = (info.num_host_pages, *info.more_host_pages)
+    found: list[tuple[int, PageMoves]] = []
+    parts: list[tuple[int, PageCopies | PoolCopies]] = [(0, copies)]
+    parts += [(part.pool, part) for part in copies.more_pools]
+    for number, part in parts:
+        if not 0 <= number < len(host_pages) or number in dict(found):
+            raise PlanError(f"The copies of a plan name pool {number}, which has no host pages or is named twice.")
+        sizes = {"num_pages": info.pools[number].num_pages, "num_host_pages": host_pages[number]}
+        found.append((number, checked_moves(part, **sizes)))
+    return found
 
 
 def _one_way(flat: Sequence[int], way: str, num_sources: int, num_targets: int) -> OneWay:

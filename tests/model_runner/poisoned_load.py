@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from ebbtide.config import SchedulerConfig
 from ebbtide.messages import GenerateReq, SamplingParams
 from ebbtide.model_runner.runner import ModelRunner
+from ebbtide.plan import PageCopies, StepPlan
 from ebbtide.scheduler.build import Extras, build_scheduler
 
 MAX_STEPS = 3000
@@ -30,6 +31,7 @@ class Outcome:
     logprobs: list[list[Any]] = field(default_factory=list)
     num_cached: int = 0
     num_retractions: int = 0
+    num_restored: int = 0
     num_freed: Counter[str] = field(default_factory=Counter)
 
 
@@ -39,7 +41,8 @@ def serve(
     """Run all prompts together on a new scheduler, with the books checked after every step."""
     outcome = Outcome([[] for _ in prompts], [[] for _ in prompts])
     pools = runner.info.pools
-    extras = Extras(on_free={pool.name: _poison(runner, number, outcome) for number, pool in enumerate(pools)})
+    freed: list[set[int]] = [set() for _ in pools]
+    extras = Extras(on_free={pool.name: pages.update for pool, pages in zip(pools, freed, strict=True)})
     scheduler = build_scheduler(config, runner.info, extras)
     _poison_everything(runner)
     scheduler.receive([GenerateReq((str(index),), prompt, params) for index, prompt in enumerate(prompts)], 0.0)
@@ -48,6 +51,8 @@ def serve(
         assert (steps := steps + 1) < MAX_STEPS, "the load does not end"
         plan = scheduler.next_step(0.0)
         if plan is not None:
+            outcome.num_freed.update({pool.name: len(pages) for pool, pages in zip(pools, freed, strict=True)})
+            _poison(runner, freed, plan)
             runner.submit(plan)
             result = runner.collect()
             assert not result.failures, result.failures
@@ -58,20 +63,21 @@ def serve(
             outcome.num_cached += item.start.cached_tokens if item.start else 0
         scheduler.self_check_during_busy()
     scheduler.on_idle()
+    outcome.num_restored = scheduler.state.metrics.totals["kv_restored_tokens_total"]
     outcome.num_retractions = scheduler.state.metrics.totals["num_retracted_requests_total"]
     return outcome
 
 
-def _poison(runner: ModelRunner, number: int, outcome: Outcome) -> Callable[[Sequence[int]], None]:
+def _poison(runner: ModelRunner, freed: list[set[int]], plan: StepPlan) -> None:
+    """Overwrite the pages freed since the last plan, except those that ``plan`` still copies to the host."""
     attention: Any = runner._attention
-    pool, name = attention.pools[number], runner.info.pools[number].name
-
-    def overwrite(pages: Sequence[int]) -> None:
-        outcome.num_freed[name] += len(pages)
-        slots = torch.tensor(pages, dtype=torch.int64)[:, None] * pool.page_size + torch.arange(pool.page_size)
+    copies = plan.copies or PageCopies()
+    kept = {0: copies.to_host[::2]} | {part.pool: part.to_host[::2] for part in copies.more_pools}
+    for number, (pool, pages) in enumerate(zip(attention.pools, freed, strict=True)):
+        gone = torch.tensor(sorted(pages.difference(kept.get(number, []))), dtype=torch.int64)
+        slots = gone[:, None] * pool.page_size + torch.arange(pool.page_size)
         pool.data[:, :, slots.flatten()] = torch.nan
-
-    return overwrite
+        pages.clear()
 
 
 def _poison_everything(runner: ModelRunner) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -122,20 +123,27 @@ def test_compiled_code_gives_the_same_bits_with_and_without_a_window_pool(
     assert outcomes[0].logprobs == outcomes[1].logprobs
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"disable_hybrid_swa_memory": True}, "--disable-hybrid-swa-memory"),
-        ({"kv_offload_gb": 0.01}, "--kv-offload-gb copies the pages of one pool only"),
-    ],
-)
-def test_settings_that_need_one_pool_are_logged(
-    options: dict[str, object], reason: str, tiny: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("family", ALL)
+def test_requests_that_come_back_from_the_host_give_the_output_of_transformers(
+    family: str, tiny: Callable[[str], Path], truth: Callable[[str], Truth]
 ) -> None:
+    expected = truth(family)
+    runner = load_runner(tiny(family), page_size=PAGE, max_total_tokens=POOL_TOKENS * 2, kv_offload_gb=1 / 256)
+    full, window = runner.info.pools
+    assert runner.info.more_host_pages == (-(-runner.info.num_host_pages * window.num_pages // full.num_pages),)
+    # Restoring is always cheaper, whatever the measured costs.
+    runner.info = msgspec.structs.replace(runner.info, recompute_token_s=1.0, restore_token_s=1e-9)
+    found = serve(runner, config(test_retract_interval=2), expected.prompts, GREEDY)
+    assert found.tokens == expected.outputs
+    assert found.num_restored > 0
+
+
+def test_a_setting_that_needs_one_pool_is_logged(tiny: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    runner = load_runner(tiny("gemma2"), **options)
+    runner = load_runner(tiny("gemma2"), disable_hybrid_swa_memory=True)
     assert len(runner.info.pools) == 1
-    assert f"2 of 3 layers read a sliding window, but keep the K/V of all tokens: {reason}" in caplog.messages
+    sentence = "2 of 3 layers read a sliding window, but keep the K/V of all tokens: --disable-hybrid-swa-memory"
+    assert sentence in caplog.messages
 
 
 def test_a_window_as_long_as_the_context_needs_no_pool(tiny: Callable[[str], Path]) -> None:
